@@ -13,9 +13,13 @@ class CollectiveRank implements AutoCloseable {
     final Stream stream;
     final Scope scope;
     final Communicator communicator;
+    private final UniqueId id;
+    private final int rank;
 
     /** Each rank calls it, on its own thread. */
     CollectiveRank(int rank, int ranks, UniqueId id) {
+        this.id = id;
+        this.rank = rank;
         device = Device.open(rank);
         stream = device.stream();
         scope = device.openScope();
@@ -25,6 +29,11 @@ class CollectiveRank implements AutoCloseable {
     /** Waits for the device. */
     final void await() {
         communicator.synchronize(stream);
+    }
+
+    /** Releases the other ranks from a collective in which they wait for this one, which has failed. */
+    final void fail(Throwable thrown) {
+        id.fail(rank, thrown);
     }
 
     @Override

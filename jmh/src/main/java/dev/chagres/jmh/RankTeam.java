@@ -32,6 +32,9 @@ final class RankTeam {
                 System.out.println(layers);
             }
             rounds.follow(() -> work(layers));
+        } catch (RuntimeException | Error failed) {
+            rounds.fail(failed); // Here, for Ranks says so when all have returned.
+            throw failed;
         }
     }
 

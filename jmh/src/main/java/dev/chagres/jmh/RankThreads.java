@@ -39,8 +39,13 @@ final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
     }
 
     private void work(R rank) {
-        Objects.requireNonNull(step).accept(rank);
-        rank.await();
+        try {
+            Objects.requireNonNull(step).accept(rank);
+            rank.await();
+        } catch (RuntimeException | Error failed) {
+            rank.fail(failed);
+            throw failed;
+        }
     }
 
     /** Returns rank 0. */
@@ -54,7 +59,11 @@ final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
         rounds.meet();
     }
 
-    /** Waits until all devices are done with what {@link #begin} has begun. */
+    /**
+     * Waits until all devices are done with what {@link #begin} has begun.
+     *
+     * @throws IllegalStateException when another rank has failed
+     */
     void end() {
         own.await();
         rounds.meet();
