@@ -58,7 +58,7 @@ class StepGraphAttentionTest {
     /**
      * Gradients without an order differ in their last bits from run to run, replayed or not, so losses and weights differ by what a
      * rounding to the model's type may change; on the reference they do not. By norm alone: the gradient of a bias of keys is 0 but for its
-     * rounding, and the optimizer makes steps of the full rate of it.
+     * rounding, and the optimizer makes steps of the full rate of it. Replays by the first rate alone are 2.7e-2 and 9.5e-3 apart.
      */
     @Test
     void attentionWithoutAnOrderTrainsAlike() {
