@@ -21,6 +21,8 @@ final class BandwidthRank extends CollectiveRank {
 
     private final Tensor whole;
     private final Tensor shard;
+    /** What devices meet by. */
+    private final Tensor one;
 
     BandwidthRank(int rank, int ranks, UniqueId id, long bytes, CollectiveBandwidthBenchmark.Memory memory) {
         super(rank, ranks, id);
@@ -43,6 +45,19 @@ final class BandwidthRank extends CollectiveRank {
         }
         whole = own.tensor(DType.BFLOAT16, part * ranks);
         shard = own.tensor(DType.BFLOAT16, part);
+        one = scope.tensor(DType.BFLOAT16, 1);
+        one.set(stream, 1f);
+    }
+
+    /** Waits until the devices of all ranks have come to it. */
+    void meet() {
+        communicator.allReduce(one, one, Reduction.MAX, stream);
+        finish();
+    }
+
+    /** Waits for the device without a pause: {@link #await} looks again after 50 us and more where a wait is long. */
+    void finish() {
+        stream.synchronize();
     }
 
     void allReduce() {

@@ -23,7 +23,9 @@ import org.openjdk.jmh.annotations.Warmup;
 
 /**
  * How long does a collective of a size take, and how much is that a second? In BFLOAT16, on ranks that are threads with a device each: a
- * collective's share of {@value #CALLS} in a row, until rank 0's device is done with them.
+ * collective's share of {@value #CALLS} in a row, until rank 0's device is done with them. Time begins when all devices have met in a
+ * collective of one element, and is that of a loop in each rank between barriers: neither threads that wake up nor pauses of {@link
+ * dev.chagres.nccl.Communicator#synchronize} are in it.
  *
  * <p>Printed after each iteration: the bus bandwidth, as NCCL's tests define it. It is {@code bytes F (N - 1) / N / time} on N ranks, where
  * F is 2 of an all-reduce and 1 else, and {@code bytes} are those of what all ranks have together, of an all-reduce those of each rank.
@@ -36,7 +38,7 @@ import org.openjdk.jmh.annotations.Warmup;
 @Measurement(iterations = 3, time = 500, timeUnit = TimeUnit.MILLISECONDS)
 @Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
 public class CollectiveBandwidthBenchmark {
-    private static final int CALLS = 20;
+    private static final int CALLS = 100;
 
     /** What is called. */
     public enum Collective {
@@ -85,6 +87,9 @@ public class CollectiveBandwidthBenchmark {
     public Memory memory;
 
     private RankThreads<BandwidthRank> threads;
+    /** What the other ranks do. */
+    private Consumer<BandwidthRank> round;
+
     private long nanos;
     private long calls;
 
@@ -98,12 +103,17 @@ public class CollectiveBandwidthBenchmark {
         UniqueId id = UniqueId.create();
         threads = new RankThreads<>(ranks, rank -> new BandwidthRank(rank, ranks, id, bytes, memory));
         threads.once(BandwidthRank::check);
+        round = rank -> {
+            rank.meet();
+            collective.calls.accept(rank);
+        };
     }
 
-    /** Lets the other ranks call. */
+    /** Lets the other ranks call, and meets their devices. */
     @Setup(Level.Invocation)
     public void begin() {
-        threads.begin(collective.calls);
+        threads.begin(round);
+        threads.own().meet();
     }
 
     /** What rank 0 calls, and its wait for its device. */
@@ -112,7 +122,7 @@ public class CollectiveBandwidthBenchmark {
     public void move() {
         long start = System.nanoTime();
         collective.calls.accept(threads.own());
-        threads.own().await();
+        threads.own().finish();
         nanos += System.nanoTime() - start;
         calls += CALLS;
     }
