@@ -110,10 +110,12 @@ class FullyShardedMemoryTest {
         long part = MODEL / RANKS;
         boolean addsUp = microBatches > 1 && config.gradientSync() == GradientSync.LAST_MICRO_BATCH;
         long weights = config.reshard() == Reshard.AFTER_STEP ? MODEL : TWO;
+        // A later micro-batch's sum, which is added to the first's.
+        long addend = microBatches > 1 && config.gradientSync() == GradientSync.EACH_MICRO_BATCH ? GROUP / RANKS : 0;
         return switch (config.stage()) {
             case ONE -> MODEL + MODEL + part + 2 * part;
             case TWO -> MODEL + (addsUp ? MODEL : TWO) + part + 2 * part;
-            case THREE -> part + weights + (addsUp ? MODEL : TWO) + part + 2 * part;
+            case THREE -> part + weights + (addsUp ? MODEL : TWO) + part + 2 * part + addend;
         };
     }
 
