@@ -198,6 +198,11 @@ final class RankOptions {
         return strategy != null && count() > 1 ? strategy : RankStrategy.DDP;
     }
 
+    /** Returns what stands in errors: one rank has no strategy, whatever it is told. */
+    private Object given(Object ofSeveral) {
+        return count() == 1 ? "one rank" : ofSeveral;
+    }
+
     /** Returns what is shared out of copies of the model; null for nothing. */
     private @Nullable FullyShardedConfig zero(MeshShape shape) {
         ZeroStage stage = named().stage();
@@ -250,18 +255,18 @@ final class RankOptions {
         if (reduceType != null && layout().gradientRanks() == 1) {
             throw new IllegalArgumentException(
                     "--reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got "
-                            + (count() == 1 ? "one rank" : layout()));
+                            + given(layout()));
         }
         if (weightGather != null && layout().zero() == null) {
             throw new IllegalArgumentException(
                     "--weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along shard, beside it, which gather"
-                            + " weights, got " + (count() == 1 ? "one rank" : layout()));
+                            + " weights, got " + given(layout()));
         }
-        resharding.check(layout().zero(), count() == 1 ? "one rank" : layout());
+        resharding.check(layout().zero(), given(layout()));
         if (exchange != null && context == 1) {
             throw new IllegalArgumentException(
                     "--cp-comm-type: expected --strategy cp, or ranks along context, beside it, which share tokens out, got "
-                            + layout().with(CpCommType.A2A));
+                            + given(layout().with(CpCommType.A2A)));
         }
         if (sequenceParallel) {
             checkSequenceParallel();
@@ -286,7 +291,7 @@ final class RankOptions {
         if (optimizer != null && mesh == null && named() != RankStrategy.HSDP) {
             throw new IllegalArgumentException(
                     "--shard-optimizer: expected --mesh, or --strategy hsdp, beside it, without which there is one copy, got "
-                            + named());
+                            + given(named()));
         }
         MeshShape given = mesh;
         if (given == null) {
@@ -325,8 +330,8 @@ final class RankOptions {
         RankLayout layout = layout();
         if (stagesPerRank > 1 && layout.pipelineRanks() == 1) {
             throw new IllegalArgumentException(
-                    "--stages-per-rank: expected --strategy pp and several ranks along pipeline" + " beside it, got "
-                            + layout.withOneStage());
+                    "--stages-per-rank: expected --strategy pp and several ranks along pipeline beside it, got "
+                            + given(layout.withOneStage()));
         }
     }
 
@@ -335,7 +340,7 @@ final class RankOptions {
         if (layout.tensorRanks() == 1) {
             throw new IllegalArgumentException(
                     "--sequence-parallel: expected --strategy tp or ranks along tensor beside it, which split layers, got "
-                            + layout.withAllTokens());
+                            + given(layout.withAllTokens()));
         }
         if (layout.contextRanks() > 1) {
             throw new IllegalArgumentException(

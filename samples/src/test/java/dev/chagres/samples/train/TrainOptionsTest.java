@@ -117,6 +117,8 @@ class TrainOptionsTest {
                         + " than pp beside it, for rank 0 has some of the layers alone, got pp",
                 "--ranks 2 --stages-per-rank 2 | --stages-per-rank: expected --strategy pp and several ranks along pipeline"
                         + " beside it, got ddp",
+                "--ranks 1 --strategy pp --stages-per-rank 2 | --stages-per-rank: expected --strategy pp and several ranks along"
+                        + " pipeline beside it, got one rank",
                 "--ranks 2 --strategy pp --stages-per-rank 0 | --stages-per-rank: expected at least 1, got 0",
                 "--strategy pp | --strategy: expected ddp, or --ranks beside it, which says how many ranks share"
                         + " something out, got pp",
@@ -124,6 +126,8 @@ class TrainOptionsTest {
                         + " share out what the optimizer keeps, got tensor=2",
                 "--ranks 2 --sequence-parallel | --sequence-parallel: expected --strategy tp or ranks along tensor beside it,"
                         + " which split layers, got ddp",
+                "--ranks 1 --strategy tp --sequence-parallel | --sequence-parallel: expected --strategy tp or ranks along tensor"
+                        + " beside it, which split layers, got one rank",
                 "--ranks 3 --strategy tp --sequence-parallel | --sequence-parallel: expected ranks for tp that divide 16, of"
                         + " which the tokens of a micro-batch are a multiple, got 3",
                 "--mesh tensor=4,context=2 --model 8M | --mesh: expected as many ranks for tp and cp together as divide the"
@@ -144,6 +148,8 @@ class TrainOptionsTest {
                         + " device, window, copy-engine, got host",
                 "--ranks 2 --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context, beside it,"
                         + " which share tokens out, got ddp",
+                "--ranks 1 --strategy cp --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context,"
+                        + " beside it, which share tokens out, got one rank",
                 "--ranks 2 --strategy cp --cp-comm-type p2p --packing off | --cp-comm-type: expected a2a beside --packing off,"
                         + " for p2p passes on packed keys, got p2p",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
@@ -154,6 +160,8 @@ class TrainOptionsTest {
                         + " copies of the model that half of the ranks share out each, or --mesh replicate=R,shard=S, got 7",
                 "--ranks 2 --shard-optimizer all-ranks | --shard-optimizer: expected --mesh, or --strategy hsdp, beside it,"
                         + " without which there is one copy, got ddp",
+                "--ranks 1 --strategy hsdp --shard-optimizer all-ranks | --shard-optimizer: expected --mesh, or --strategy hsdp,"
+                        + " beside it, without which there is one copy, got one rank",
                 "--mesh shard=2 --shard-optimizer all | Invalid value for option '--shard-optimizer': expected one of each-copy,"
                         + " all-ranks, got all",
                 "--ranks 2 --strategy zero2 --graph on | --graph: expected off or auto, or --strategy ddp or tp beside it, for"
