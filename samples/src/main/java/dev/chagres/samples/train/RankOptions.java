@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
@@ -222,7 +223,7 @@ final class RankOptions {
     /**
      * Checks what does not depend on other options.
      *
-     * @throws IllegalArgumentException when an option has no usable value; the text names it
+     * @throws IllegalArgumentException when an option, or a property of collectives, has no usable value; the text names it
      */
     void check() {
         if (toLaunch == 0 && (launched || Ranks.areLaunched())) {
@@ -233,6 +234,9 @@ final class RankOptions {
                     + ", as many as there are processes, or none, got " + count());
         }
         TrainOptions.requireAtLeast("--ranks", count(), 1);
+        if (count() > 1) {
+            var _ = CommunicatorConfig.standard(); // Refuses a property of collectives that has no usable value.
+        }
         if (mesh != null && mesh.ranks() != count()) {
             throw new IllegalArgumentException(countOption() + ": expected " + mesh.ranks() + ", as many as --mesh "
                     + mesh + " has" + (areProcesses() ? "" : ", or none") + ", got " + count());

@@ -142,7 +142,8 @@ final class RankedTraining implements TrainingModel {
         try {
             return Ranks.local(count);
         } catch (IllegalArgumentException e) {
-            throw new TrainingException("--ranks: " + e.getMessage(), e);
+            String text = String.valueOf(e.getMessage());
+            throw new TrainingException(text.replaceFirst("^count:", "--ranks:"), e);
         }
     }
 

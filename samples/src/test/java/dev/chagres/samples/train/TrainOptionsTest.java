@@ -239,6 +239,21 @@ class TrainOptionsTest {
     }
 
     @Test
+    void aWrongPropertyOfCollectivesIsToldByItsOwnName() {
+        System.setProperty("chagres.collective.checks", "ful");
+        try {
+            assertEquals(2, train("--ranks", "2", "--context", "256"));
+            assertEquals(
+                    "train: -Dchagres.collective.checks: expected arguments or full, got \"ful\" (train --help lists the options)"
+                            + System.lineSeparator(),
+                    err());
+            assertEquals(0, train("--steps", "1"), this::err);
+        } finally {
+            System.clearProperty("chagres.collective.checks");
+        }
+    }
+
+    @Test
     void helpNamesEveryOption() {
         assertEquals(0, train("--help"));
         for (String option : List.of(
