@@ -114,7 +114,7 @@ public final class Plot implements Callable<Integer> {
         Path target = output;
         if (target != null) {
             try (var plot = new LossPlot("--output", target)) {
-                String title = (model.isEmpty() ? "ESM-2" : "ESM-2 " + model) + ", mean of " + meanOf + " steps";
+                String title = (model.isEmpty() ? "ESM-2" : "ESM-2 " + model) + ", mean of " + RunText.steps(meanOf);
                 plot.write(title, curves, meanOf);
             }
         }
@@ -125,8 +125,8 @@ public final class Plot implements Callable<Integer> {
             out.println(run.getKey()
                     + String.format(
                             Locale.ROOT,
-                            ": %,d steps%s, mean loss of the last %,d: %.4f",
-                            losses.steps(),
+                            ": %s%s, mean loss of the last %,d: %.4f",
+                            RunText.steps(losses.steps()),
                             begun(losses),
                             Math.min(meanOf, losses.steps()),
                             last)

@@ -12,6 +12,8 @@ import java.util.stream.Collectors;
  * <p>Threading: one thread at a time.
  */
 final class RankTotals {
+    private static final long KIB = 1024;
+
     private final int rank;
     private final Map<Operation, Long> bytes = new EnumMap<>(Operation.class);
     private double millis;
@@ -33,9 +35,18 @@ final class RankTotals {
     @Override
     public String toString() {
         String moved = bytes.entrySet().stream()
-                .map(entry ->
-                        String.format(Locale.ROOT, ", %s %,.1f MiB", entry.getKey(), entry.getValue() / 1048576.0))
+                .map(entry -> ", " + entry.getKey() + " " + size(entry.getValue()))
                 .collect(Collectors.joining());
         return String.format(Locale.ROOT, "rank %d: %.1f s%s", rank, millis / 1e3, moved);
+    }
+
+    /** Returns a number of bytes in a unit of which it has at least one. */
+    private static String size(long bytes) {
+        if (bytes < KIB) {
+            return bytes + " B";
+        }
+        return bytes < KIB * KIB
+                ? String.format(Locale.ROOT, "%,.1f KiB", bytes / (double) KIB)
+                : String.format(Locale.ROOT, "%,.1f MiB", bytes / (double) (KIB * KIB));
     }
 }

@@ -30,9 +30,9 @@ final class RunText {
                 description.provider());
         out.printf(
                 Locale.ROOT,
-                "%s, %d steps of up to %,d tokens%s%s, context %,d, packing %s, seed %d%n",
+                "%s, %s of up to %,d tokens%s%s, context %,d, packing %s, seed %d%n",
                 plan.source().name(),
-                plan.steps(),
+                steps(plan.steps()),
                 plan.shape().tokensPerStep(),
                 microBatches == 1 ? "" : " in " + microBatches + " micro-batches",
                 plan.ranks() == 1 ? "" : " on " + plan.ranks() + " ranks (" + plan.layout() + ")",
@@ -46,9 +46,9 @@ final class RunText {
         if (plan.saving().resumed() != null) {
             out.printf(
                     Locale.ROOT,
-                    "resuming %s after %,d steps and %,d sequences%n",
+                    "resuming %s after %s and %,d sequences%n",
                     plan.saving().resumed(),
-                    saved.steps(),
+                    steps(saved.steps()),
                     saved.sequences());
         }
     }
@@ -66,7 +66,7 @@ final class RunText {
 
     /** Says how many steps a run made that was stopped. */
     void stopped(int steps) {
-        out.printf(Locale.ROOT, "stopped after %d of %d steps%n", steps, plan.steps());
+        out.printf(Locale.ROOT, "stopped after %,d of %s%n", steps, steps(plan.steps()));
     }
 
     /**
@@ -89,9 +89,9 @@ final class RunText {
         if (all.skipped() > 0) {
             out.printf(
                     Locale.ROOT,
-                    "%d of %d steps skipped: their gradients were not finite at the loss scale of then%n",
+                    "%,d of %s skipped: their gradients were not finite at the loss scale of then%n",
                     all.skipped(),
-                    all.steps());
+                    steps(all.steps()));
         }
         double mfu = steady.mfu(peakFlops);
         out.printf(
@@ -108,6 +108,11 @@ final class RunText {
                 100 * all.paddingShare(),
                 all.memoryBytes() / 1048576.0);
         all.ranks().forEach(out::println);
+    }
+
+    /** Returns a number of steps as one says it: {@code 1 step}, {@code 1,000 steps}. */
+    static String steps(int count) {
+        return String.format(Locale.ROOT, count == 1 ? "%,d step" : "%,d steps", count);
     }
 
     /** Says over how many steps at the end of a run a figure was taken; nothing where the run has one step. */

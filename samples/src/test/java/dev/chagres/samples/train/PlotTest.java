@@ -60,7 +60,7 @@ class PlotTest {
         assertEquals("""
                 8M bf16: 3 steps, mean loss of the last 2: 2.0000
                 8M fp8-block: 3 steps, mean loss of the last 2: 3.0100 (+50.50 %)
-                8M fp16: 1 steps, mean loss of the last 1: 3.0000
+                8M fp16: 1 step, mean loss of the last 1: 3.0000
                 8M fp8-block, B: 3 steps, mean loss of the last 2: 3.0100 (+50.50 %)
                 """.replace("B", fp8), out);
         assertNotNull(ImageIO.read(picture.toFile()));

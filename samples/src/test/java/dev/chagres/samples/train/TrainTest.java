@@ -122,6 +122,13 @@ class TrainTest {
     }
 
     @Test
+    void oneStepIsNotCalledSteps() {
+        assertEquals(0, train("--steps", "1"));
+        assertTrue(out().contains("uniprot.fasta.gz, 1 step of up to 2,048 tokens"), out());
+        assertFalse(out().contains("1 steps"), out());
+    }
+
+    @Test
     void packingOffTakesOneSequenceARow() throws IOException {
         Path report = folder.resolve("r.jsonl");
         assertEquals(0, train("--steps", "3", "--packing", "off", "--context", "64", "--report", report.toString()));
