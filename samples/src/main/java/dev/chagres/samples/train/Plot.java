@@ -140,13 +140,16 @@ public final class Plot implements Callable<Integer> {
         return first == 1 ? "" : String.format(Locale.ROOT, " from step %,d on", first);
     }
 
-    /** Means of other steps, and those that no ratio is of, are not compared. */
+    /** Says how a mean differs from the first run's, or why the two are not compared. */
     private String beside(LossCurve first, LossCurve losses, double last) {
         double base = first.mean(first.steps() - 1, meanOf);
         boolean sameSteps = losses.number(losses.steps() - 1) == first.number(first.steps() - 1)
                 && Math.min(meanOf, losses.steps()) == Math.min(meanOf, first.steps());
-        if (!sameSteps || !(base > 0) || !Double.isFinite(last / base)) {
-            return "";
+        if (!sameSteps) {
+            return " (not compared: other steps than the first's)";
+        }
+        if (!(base > 0) || !Double.isFinite(last / base)) {
+            return " (not compared: the means have no ratio)";
         }
         return String.format(Locale.ROOT, " (%+.2f %%)", 100 * (last / base - 1));
     }

@@ -60,7 +60,7 @@ class PlotTest {
         assertEquals("""
                 8M bf16: 3 steps, mean loss of the last 2: 2.0000
                 8M fp8-block: 3 steps, mean loss of the last 2: 3.0100 (+50.50 %)
-                8M fp16: 1 step, mean loss of the last 1: 3.0000
+                8M fp16: 1 step, mean loss of the last 1: 3.0000 (not compared: other steps than the first's)
                 8M fp8-block, B: 3 steps, mean loss of the last 2: 3.0100 (+50.50 %)
                 """.replace("B", fp8), out);
         assertNotNull(ImageIO.read(picture.toFile()));
@@ -81,13 +81,13 @@ class PlotTest {
         assertEquals(0, run(whole, resumed), err);
         assertEquals(
                 "8M bf16: 3 steps, mean loss of the last 3: 4.6667\n8M bf16, " + resumed
-                        + ": 2 steps from step 2 on, mean loss of the last 2: 4.5000\n",
+                        + ": 2 steps from step 2 on, mean loss of the last 2: 4.5000 (not compared: other steps than the first's)\n",
                 out);
         String other = report("c.jsonl", first, "{\"step\":1,\"loss\":5}", "{\"step\":2,\"loss\":4}");
         assertEquals(0, run(resumed, other), err);
         assertEquals(
                 "8M bf16: 2 steps from step 2 on, mean loss of the last 2: 4.5000\n8M bf16, " + other
-                        + ": 2 steps, mean loss of the last 2: 4.5000\n",
+                        + ": 2 steps, mean loss of the last 2: 4.5000 (not compared: other steps than the first's)\n",
                 out);
     }
 
@@ -102,6 +102,16 @@ class PlotTest {
         assertEquals("8M fp16: 2 steps, mean loss of the last 1: 2.0000\n", out);
         assertEquals(0, run(skipped), err);
         assertEquals("8M fp16: 2 steps, mean loss of the last 2: NaN\n", out);
+        String whole = report(
+                "b.jsonl",
+                "{\"model\":\"8M\",\"recipe\":\"bf16\"}",
+                "{\"step\":1,\"loss\":4}",
+                "{\"step\":2,\"loss\":2}");
+        assertEquals(0, run(whole, skipped), err);
+        assertEquals(
+                "8M bf16: 2 steps, mean loss of the last 2: 3.0000\n"
+                        + "8M fp16: 2 steps, mean loss of the last 2: NaN (not compared: the means have no ratio)\n",
+                out);
     }
 
     @Test
