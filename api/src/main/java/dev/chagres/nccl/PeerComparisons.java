@@ -43,7 +43,7 @@ final class PeerComparisons implements CallExchange {
 
     /** Finds out in which process each rank is. Those of a split know it of themselves alone: each tells all that may be among them. */
     void join(Endpoint endpoint) {
-        if (place.isBase()) {
+        if (place.isKnownToAll()) {
             processes = place.base();
             return;
         }

@@ -24,6 +24,14 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
         return new PeerPlace(peers, name + "/" + number + ":" + color, base, isBase && same);
     }
 
+    /**
+     * Returns whether every rank knows the process of each. The ranks of a split do not: one that keeps its number cannot tell whether
+     * others have changed theirs.
+     */
+    boolean isKnownToAll() {
+        return isBase && name.indexOf('/') < 0;
+    }
+
     /** Returns the name of the communicator that the one of this name was split or shrunk from. */
     static String parent(String name) {
         return name.substring(0, Math.max(0, Math.max(name.lastIndexOf('/'), name.lastIndexOf('-'))));

@@ -92,6 +92,7 @@ final class FullChecksProgram {
             caught(() -> world.receive(y, 0, stream));
         }
         inASplit(x);
+        inAnotherOrder(x);
         x.set(stream, 1f, 1, 1, 1, 1, 1, 1, 1);
         world.allReduce(x, x, Reduction.SUM, stream);
         System.out.println("sum " + x.toFloats(stream)[7]);
@@ -105,6 +106,14 @@ final class FullChecksProgram {
                 caught(() -> part.allReduce(x, x, rank.index() == 0 ? Reduction.MIN : Reduction.SUM, stream));
             }
             part.allReduce(x, x, Reduction.SUM, stream);
+        }
+    }
+
+    /** All three, the last two in turn: rank 0 keeps its number, and sees all ranks. */
+    private void inAnotherOrder(Tensor x) {
+        int key = rank.index() == 0 ? 0 : 3 - rank.index();
+        try (Communicator all = world.split(0, key, world.config().withName("turned"))) {
+            all.allReduce(x, x, Reduction.SUM, stream);
         }
     }
 
