@@ -55,7 +55,7 @@ final class CallCounts implements Awaited {
     private final long[] awaitedTransfers;
     private boolean transfersAwaited;
     private long announced;
-    /** By operation, of the calls that were counted and not given to NCCL. */
+    /** By operation, of the calls that were counted and that NCCL has not taken. */
     private final long[] bytes = MovedBytes.emptySums();
 
     CallCounts(@Nullable Arrivals arrivals, MovedBytes moved, int ranks, int rank) {
@@ -101,8 +101,6 @@ final class CallCounts implements Awaited {
 
     /** Tells the peers of the calls that were counted. Of several the first is awaited, for peers may make theirs one by one. */
     void publish() {
-        moved.add(bytes);
-        Arrays.fill(bytes, 0);
         awaited = called == given ? 0 : given + 1;
         given = called;
         transfersAwaited = !Arrays.equals(calledTransfers, givenTransfers);
@@ -128,13 +126,23 @@ final class CallCounts implements Awaited {
         }
     }
 
-    /** Counts the calls of a graph that is launched. */
+    /** Counts what was moved by the calls that NCCL has taken since. */
+    void given() {
+        moved.add(bytes);
+        Arrays.fill(bytes, 0);
+    }
+
+    /** Counts what the calls of a graph move that is launched. */
+    void given(Together captured) {
+        moved.add(captured.bytes);
+    }
+
+    /** Counts the calls of a graph that is about to be launched. */
     void count(Together captured) {
         called += captured.collectives;
         for (int peer = 0; peer < givenTransfers.length; peer++) {
             calledTransfers[peer] += captured.transfers[peer];
         }
-        MovedBytes.add(bytes, captured.bytes);
     }
 
     /** Waits for the peers of what was published. */

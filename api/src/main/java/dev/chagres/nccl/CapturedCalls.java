@@ -48,6 +48,9 @@ final class CapturedCalls implements Runnable {
         try {
             first.meet();
             first.recorder().enqueued();
+            for (int i = 0; i < endpoints.size(); i++) {
+                endpoints.get(i).counts().given(calls.get(i));
+            }
         } finally {
             first.leave();
         }

@@ -181,18 +181,18 @@ final class Endpoint implements AutoCloseable {
             @Nullable Stream stream) {
         call.set(called, elements, type, by, other);
         records.enter(call, counts.count(called, other), stream, state.capture() != null);
+        Group group = Group.ofThread();
+        CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this, tensor) : null;
+        if (comparison != null && !group.isOpen()) {
+            comparison.announce();
+            comparison.compare();
+        }
         if (!called.isTransfer() || other != rank) {
             counts.moves(called, MovedBytes.ofCall(called, elements, type, ranks));
         }
-        Group group = Group.ofThread();
-        CallComparison comparison = config.checks() == CollectiveChecks.FULL ? new CallComparison(this, tensor) : null;
         if (group.isOpen()) {
             group.add(this, comparison);
             return;
-        }
-        if (comparison != null) {
-            comparison.announce();
-            comparison.compare();
         }
         publish();
         meet();
@@ -211,6 +211,9 @@ final class Endpoint implements AutoCloseable {
     /** Says what NCCL has returned for the call, or for the group of calls. */
     void given(int status) {
         records.given(status);
+        if (status == 0) {
+            counts.given();
+        }
     }
 
     /** Says that a graph is about to run calls that it has recorded. */

@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import dev.chagres.DType;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
+import java.util.StringJoiner;
 
 /**
  * How many bytes the collectives and transfers of a rank have moved, of all communicators of its device, since it was opened.
@@ -10,8 +11,8 @@ import dev.chagres.internal.memory.DeviceState;
  * <p>A call counts the length of the whole that it gathers, reduces or sends: of {@code N} ranks with {@code C} elements of {@code b} bytes
  * {@code allReduce, reduce, broadcast, send, receive} count {@code C b}; {@code allGather, reduceScatter, gather, scatter, allToAll} count
  * {@code N C b}, C being one rank's part. What travels between devices follows from that and NCCL's algorithm: in a ring each rank sends
- * {@code (N - 1) / N} of it, twice where it is summed for all. A call counts when it is given to NCCL, one that a graph has recorded at
- * each launch; those of a communicator with one rank, and transfers to oneself, move nothing.
+ * {@code (N - 1) / N} of it, twice where it is summed for all. A call counts when NCCL has taken it, so not where it failed while it
+ * waited for the other ranks; one that a graph has recorded counts at each launch. Calls of a communicator with one rank, and transfers to oneself, move nothing.
  *
  * {@snippet file="dev/chagres/nccl/MovedBytesTest.java" region="moved"}
  *
@@ -51,6 +52,18 @@ public final class MovedBytes {
     /** Returns the bytes of all calls of {@code operation}; 0 of {@code SPLIT}, {@code REGISTER} and {@code LAUNCH}, which move none. */
     public long by(Operation operation) {
         return bytes[Checks.given("operation", operation).ordinal()];
+    }
+
+    /** Returns the bytes of each operation that has moved some. */
+    @Override
+    public String toString() {
+        StringJoiner text = new StringJoiner(", ", "MovedBytes[", "]");
+        for (Operation operation : Operation.values()) {
+            if (by(operation) != 0) {
+                text.add(operation + "=" + by(operation));
+            }
+        }
+        return text.toString();
     }
 
     /** Adds {@code more} to {@code sums}. */

@@ -2,6 +2,7 @@ package dev.chagres.nccl;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
@@ -14,6 +15,7 @@ import dev.chagres.sharding.Ranks;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BiConsumer;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -133,6 +135,45 @@ class MovedBytesTest {
                         throw new IllegalStateException("no");
                     }));
         });
+    }
+
+    @Test
+    void aCallWhosePeerHasFailedMovesNothing() {
+        DevicesNeeded.assume(2);
+        AtomicLong moved = new AtomicLong(-1);
+        assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    Stream stream = rank.device().stream();
+                    try (Scope scope = rank.device().openScope(stream)) {
+                        if (rank.index() == 1) {
+                            throw new IllegalStateException("no");
+                        }
+                        Tensor values = scope.tensor(DType.FLOAT32, C);
+                        assertThrows(
+                                RankFailedException.class,
+                                () -> rank.communicator().allReduce(values, values, Reduction.SUM, stream));
+                        moved.set(MovedBytes.of(rank.communicator()).by(Operation.ALL_REDUCE));
+                    }
+                }));
+        assertEquals(0, moved.get());
+    }
+
+    @Test
+    void itsTextHasTheBytesOfWhatMoved() {
+        DevicesNeeded.assume(2);
+        List<String> texts = Ranks.local(2).run(rank -> {
+            Stream stream = rank.device().stream();
+            try (Scope scope = rank.device().openScope(stream)) {
+                Tensor values = scope.tensor(DType.FLOAT32, C);
+                rank.communicator().broadcast(values, values, 0, stream);
+                rank.communicator().allReduce(values, values, Reduction.SUM, stream);
+                rank.communicator().synchronize(stream);
+                return MovedBytes.of(rank.communicator()).toString();
+            }
+        });
+        String expected = "MovedBytes[allReduce=24, broadcast=24]";
+        assertEquals(List.of(expected, expected), texts);
     }
 
     @Test
