@@ -12,10 +12,11 @@ final class ElementChecks {
         if (!tensor.dtype().isFloat()) {
             throw new IllegalArgumentException("tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got "
                     + tensor.dtype()
+                    + tensor.shape()
                     + (tensor.dtype().isFloat8()
                             ? ", which stand for numbers only with a scale; Cast.quantize and Cast.dequantize convert, byte"
                                     + " values and toBytes copy"
-                            : ""));
+                            : "; " + copiesOf(tensor.dtype()) + " for it"));
         }
     }
 

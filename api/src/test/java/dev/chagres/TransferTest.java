@@ -81,7 +81,7 @@ class TransferTest {
     void bytesOfWiderElementsAndFloatsOfBytesAreRefused() {
         Tensor quantized = scope.tensor(DType.FLOAT8_E4M3, 2);
         String wanted =
-                "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got FLOAT8_E4M3, which stand for numbers"
+                "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got FLOAT8_E4M3[2], which stand for numbers"
                         + " only with a scale; Cast.quantize and Cast.dequantize convert, byte values and toBytes copy";
         assertThrown(IllegalArgumentException.class, wanted, () -> quantized.set(stream, 1f, 2f));
         assertThrown(IllegalArgumentException.class, wanted, () -> quantized.toFloats(stream));
@@ -218,9 +218,14 @@ class TransferTest {
     void wrongElementsAreRefused() {
         Tensor floats = scope.tensor(DType.BFLOAT16, 2);
         Tensor ints = scope.tensor(DType.INT32, 2);
-        String wanted = "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32";
-        assertThrown(IllegalArgumentException.class, wanted, () -> ints.set(stream, 1f, 2f));
-        assertThrown(IllegalArgumentException.class, wanted, () -> ints.toFloats(stream));
+        String wanted = "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got ";
+        String isInt = wanted + "INT32[2]; int values (1, 2) and toInts are for it";
+        assertThrown(IllegalArgumentException.class, isInt, () -> ints.set(stream, 1f, 2f));
+        assertThrown(IllegalArgumentException.class, isInt, () -> ints.toFloats(stream));
+        assertThrown(
+                IllegalArgumentException.class,
+                wanted + "FLOAT64[2]; double values (1.0, 2.0) and toDoubles are for it",
+                () -> scope.tensor(DType.FLOAT64, 2).set(stream, 1f, 2f));
         String notInts =
                 "tensor: expected INT32 or UINT32, got BFLOAT16[2]; float values (1f, 2f) and toFloats are for it";
         assertThrown(IllegalArgumentException.class, notInts, () -> floats.set(stream, 1, 2));

@@ -146,7 +146,10 @@ class CollectiveTypesTest {
             assertArrayEquals(new double[] {1, 2.5, -3, Math.PI}, y.toDoubles(stream));
             refused(none, x::handle);
             refused(none, () -> DType.FLOAT64.code());
-            refused("tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got FLOAT64", () -> x.toFloats(stream));
+            refused(
+                    "tensor: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got FLOAT64[4]; double values (1.0, 2.0) and"
+                            + " toDoubles are for it",
+                    () -> x.toFloats(stream));
             refused(
                     "tensor: expected INT64 or UINT64, got FLOAT64[4]; double values (1.0, 2.0) and toDoubles are for it",
                     () -> x.toLongs(stream));
