@@ -72,7 +72,8 @@ final class FusedQkvRopeCheck {
             throw new IllegalArgumentException(
                     "format: expected BSHD or SBHD, got THD; FusedRope rotates packed tokens");
         }
-        FusedRopeCheck.heads(argument, qkv, format, stream);
+        String tokens = format == QkvFormat.BSHD ? "[B, S" : "[S, B";
+        FusedRopeCheck.shaped(argument, qkv, format.rank(), tokens + ", g, (hq + hk + hv) / g d]", stream);
         if (qkv.size(2) == 0) {
             throw new IllegalArgumentException(
                     argument + ": expected at least one group of heads, got " + Checks.describe(qkv));

@@ -48,10 +48,18 @@ final class FusedRopeCheck {
 
     /** Checks a tensor of heads over tokens. */
     static void heads(String argument, Tensor tensor, QkvFormat format, Stream stream) {
+        shaped(argument, tensor, format.rank(), format.shape(), stream);
+    }
+
+    /** Checks the type and the number of dimensions and elements; {@code letters} has the dimensions, for the error. */
+    static void shaped(String argument, Tensor tensor, int rank, String letters, Stream stream) {
         Checks.floats(stream, argument, tensor);
-        if (tensor.rank() != format.rank() || tensor.count() > Integer.MAX_VALUE) {
-            throw new IllegalArgumentException(argument + ": expected " + format.shape() + " of at most "
-                    + Integer.MAX_VALUE + " elements, which TE counts in 32 bits, got " + Checks.describe(tensor));
+        if (tensor.rank() != rank) {
+            throw new IllegalArgumentException(argument + ": expected " + letters + ", got " + Checks.describe(tensor));
+        }
+        if (tensor.count() > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(argument + ": expected at most " + Integer.MAX_VALUE
+                    + " elements, which TE counts in 32 bits, got " + Checks.describe(tensor));
         }
     }
 

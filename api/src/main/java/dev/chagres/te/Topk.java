@@ -46,7 +46,7 @@ public final class Topk {
         checkKeys(keysIn, stream);
         Checks.vector(stream, "lengths", lengths, DType.INT32, keysIn.size(0));
         long k = found(keysOut, keysIn, stream);
-        Checks.matrix(stream, "indicesOut", indicesOut, DType.INT32, keysIn.size(0), k);
+        places(indicesOut, keysIn.size(0), k, stream);
         written("keysOut", keysOut, keysIn, lengths);
         written("indicesOut", indicesOut, keysIn, lengths);
         Checks.apart("indicesOut", indicesOut, "keysOut", keysOut);
@@ -108,6 +108,18 @@ public final class Topk {
                     + ", k] with k from 1 on, got " + Checks.describe(keysOut));
         }
         return keysOut.size(1);
+    }
+
+    private static void places(Tensor indicesOut, long rows, long k, Stream stream) {
+        Checks.on(stream, "indicesOut", indicesOut);
+        boolean fits = indicesOut.rank() == 2
+                && indicesOut.dtype() == DType.INT32
+                && indicesOut.size(0) == rows
+                && indicesOut.size(1) == k;
+        if (!fits) {
+            throw new IllegalArgumentException(
+                    "indicesOut: expected INT32[" + rows + ", " + k + "], got " + Checks.describe(indicesOut));
+        }
     }
 
     private static void written(String argument, Tensor tensor, Tensor keysIn, Tensor lengths) {

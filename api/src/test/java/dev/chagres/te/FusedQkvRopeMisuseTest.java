@@ -60,8 +60,8 @@ class FusedQkvRopeMisuseTest {
     @Test
     void projection() {
         qkv = of(DType.FLOAT32, 8, 2, 64);
-        refused("qkvInput: expected [B, S, h, d] of at most 2147483647 elements, which TE counts in 32 bits, got"
-                + " FLOAT32[8, 2, 64]");
+        refused("qkvInput: expected [B, S, g, (hq + hk + hv) / g d], got FLOAT32[8, 2, 64]");
+        refused("qkvInput: expected [S, B, g, (hq + hk + hv) / g d], got FLOAT32[8, 2, 64]", QkvFormat.SBHD, null);
         qkv = of(DType.FLOAT32, 2, 4, 0, 64);
         refused("qkvInput: expected at least one group of heads, got FLOAT32[2, 4, 0, 64]");
         qkv = of(DType.FLOAT32, 65_536, 1, 1, 6);

@@ -209,7 +209,8 @@ class TopkConformance {
                 lengths,
                 of(DType.FLOAT32, 3, 2),
                 indices);
-        refused("indicesOut: expected INT32[T, 3], got INT32[2, 4]", keys, lengths, found, of(DType.INT32, 2, 4));
+        refused("indicesOut: expected INT32[2, 3], got INT32[2, 4]", keys, lengths, found, of(DType.INT32, 2, 4));
+        refused("indicesOut: expected INT32[2, 3], got INT64[2, 3]", keys, lengths, found, of(DType.INT64, 2, 3));
         refused(
                 "keysOut: expected memory of its own, got some of keysIn's; it is written to while that is read or written",
                 keys,
