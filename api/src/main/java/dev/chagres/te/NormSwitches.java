@@ -33,6 +33,9 @@ public final class NormSwitches {
     private static NormBackend forward = ofEnvironment("NVTE_NORM_FWD_USE_CUDNN") ? NormBackend.CUDNN : NormBackend.TE;
     private static NormBackend backward = ofEnvironment("NVTE_NORM_BWD_USE_CUDNN") ? NormBackend.CUDNN : NormBackend.TE;
 
+    private static GammaPrecision zeroCenteredGamma =
+            ofEnvironment("NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE") ? GammaPrecision.GAMMA_TYPE : GammaPrecision.FLOAT32;
+
     private NormSwitches() {}
 
     private static boolean ofEnvironment(String name) {
@@ -47,6 +50,11 @@ public final class NormSwitches {
     /** Returns whose kernels compute gradients of norms. */
     public static NormBackend backward() {
         return backward;
+    }
+
+    /** Returns what {@code 1 + gamma} is rounded to. */
+    public static GammaPrecision zeroCenteredGamma() {
+        return zeroCenteredGamma;
     }
 
     /**
@@ -91,11 +99,12 @@ public final class NormSwitches {
     public static void zeroCenteredGamma(GammaPrecision precision) {
         Checks.given("precision", precision);
         NativeLibraries.ensureLoaded();
-        OpenDevices.whileNone(
-                "zeroCenteredGamma",
-                () -> Status.te(
-                        TransformerEngine.te_enable_zero_centered_gamma_in_weight_dtype(
-                                precision == GammaPrecision.GAMMA_TYPE),
-                        "te_enable_zero_centered_gamma_in_weight_dtype"));
+        OpenDevices.whileNone("zeroCenteredGamma", () -> {
+            Status.te(
+                    TransformerEngine.te_enable_zero_centered_gamma_in_weight_dtype(
+                            precision == GammaPrecision.GAMMA_TYPE),
+                    "te_enable_zero_centered_gamma_in_weight_dtype");
+            zeroCenteredGamma = precision;
+        });
     }
 }

@@ -82,6 +82,7 @@ class NormSwitchesConformance {
         NormSwitches.forward(NormBackend.CUDNN);
         NormSwitches.backward(NormBackend.CUDNN);
         NormSwitches.zeroCenteredGamma(GammaPrecision.GAMMA_TYPE);
+        assertEquals(GammaPrecision.GAMMA_TYPE, NormSwitches.zeroCenteredGamma());
         onDevice(() -> norm(Kind.RMS_NORM, Gamma.ZERO_CENTERED, GammaPrecision.GAMMA_TYPE));
     }
 
@@ -136,6 +137,7 @@ class NormSwitchesConformance {
                     () -> NormSwitches.zeroCenteredGamma(GammaPrecision.GAMMA_TYPE));
         }
         assertEquals(NormBackend.TE, NormSwitches.forward());
+        assertEquals(GammaPrecision.FLOAT32, NormSwitches.zeroCenteredGamma());
     }
 
     @Test
