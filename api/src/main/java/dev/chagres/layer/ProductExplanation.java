@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.Scaling;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.recipe.BackwardOverride;
+import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
@@ -30,7 +31,7 @@ final class ProductExplanation {
         boolean casts = recipe.backwardOverride() == BackwardOverride.NONE;
         boolean sums = casts && hasBias && quantizers.at(place).scaling() == Scaling.TENSOR;
         return "ops_matrix_product, " + plan(pass) + ", in eight bits by "
-                + recipe.getClass().getSimpleName() + "; "
+                + recipe.getClass().getSimpleName() + blocks(recipe, casts) + "; "
                 + (recipe instanceof Float8CurrentScaling
                         ? "te_compute_amax_with_config and te_compute_scale_from_amax before "
                         : "")
@@ -39,6 +40,20 @@ final class ProductExplanation {
                 + bias(hasBias, sums)
                 + accumulators(recipe, casts)
                 + (quantizers.at(place).knowsScale() ? "; what a kernel casts that computes it is not cast again" : "");
+    }
+
+    /** Says what shares a scale, where a recipe chooses. */
+    private static String blocks(Recipe recipe, boolean casts) {
+        if (!(recipe instanceof Float8BlockScaling scaling)) {
+            return "";
+        }
+        Float8BlockScaling.Blocks blocks = scaling.blocks();
+        return " (scales of inputs " + sizes(blocks.input()) + ", of weights " + sizes(blocks.weight())
+                + (casts ? ", of gradients " + sizes(blocks.gradient()) : "") + ")";
+    }
+
+    private static String sizes(Scaling scaling) {
+        return (scaling == Scaling.BLOCK_1D ? 1 : Scaling.BLOCK) + " x " + Scaling.BLOCK;
     }
 
     /** Says how the sums of FP8 products are carried, where a recipe chooses. */

@@ -123,6 +123,8 @@ public record Float8BlockScaling(
      * Returns the same with other blocks. At most one of the three has BLOCK_2D. Weights of BLOCK_1D are cast anew for backward, so they are
      * not for {@code WeightStorage.QUANTIZED_ONLY}, and ranks gather them in 16 bits.
      *
+     * {@snippet file="dev/chagres/layer/ExplanationTest.java" region="blocks"}
+     *
      * <p>Source: TE's {@code x_block_scaling_dim}, {@code w_block_scaling_dim}, {@code grad_block_scaling_dim}.
      */
     public Float8BlockScaling withBlocks(Blocks newBlocks) {

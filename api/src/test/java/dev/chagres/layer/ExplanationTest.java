@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
@@ -15,12 +16,15 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.QkvFormat;
 import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
@@ -132,6 +136,37 @@ class ExplanationTest {
                     assertTrue(text.contains(expected), text);
                 }
             }
+        }
+    }
+
+    @Test
+    void blocksOfEightBitProducts() {
+        ModelPlan plan = new ModelPlan();
+        Linear linear = new Linear(HIDDEN, 32, Bias.PRESENT, ParallelMode.NONE, Initializer.zeros(), plan.group("a"));
+        // @start region="blocks"
+        Float8BlockScaling usual = Float8BlockScaling.standard();
+        Float8BlockScaling rows =
+                usual.withBlocks(new Float8BlockScaling.Blocks(Scaling.BLOCK_1D, Scaling.BLOCK_1D, Scaling.BLOCK_1D));
+        // @end
+        Map<Float8BlockScaling, String> expected = Map.of(
+                usual,
+                "of weights 128 x 128, of gradients 1 x 128); ",
+                rows,
+                "of weights 1 x 128, of gradients 1 x 128); ",
+                rows.withBackwardOverride(BackwardOverride.HIGH_PRECISION),
+                "of weights 1 x 128); ");
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+                Pass pass = Pass.training(device)) {
+            expected.forEach((recipe, end) -> {
+                try (Quantizers quantizers = Quantizers.allocate(parameters, recipe)) {
+                    pass.autocast(quantizers);
+                    pass.begin();
+                    String text = linear.explain(pass.scope().tensor(DType.BFLOAT16, 32, HIDDEN), pass);
+                    String begin = "in eight bits by Float8BlockScaling (scales of inputs 1 x 128, ";
+                    assertTrue(text.contains(begin + end), text);
+                }
+            });
         }
     }
 
