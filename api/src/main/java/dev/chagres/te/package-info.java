@@ -1,9 +1,26 @@
 /**
- * Transformer Engine's functions as Java methods over tensors, one class a header of its C API: {@link
- * dev.chagres.te.Gemm}, {@link dev.chagres.te.Cast}, {@link dev.chagres.te.Transpose}, {@link
- * dev.chagres.te.RecipeUpdates}, {@link dev.chagres.te.Normalization}, {@link dev.chagres.te.Activation}, {@link
- * dev.chagres.te.FusedAttention}, {@link dev.chagres.te.FusedRope}, {@link dev.chagres.te.FusedQkvRope}, {@link dev.chagres.te.MultiTensor},
- * {@link dev.chagres.te.Padding}, {@link dev.chagres.te.Dropout}, {@link dev.chagres.te.Topk}.
+ * Transformer Engine's functions as Java methods over tensors, one class or a few for each header of its C API:
+ *
+ * <ul>
+ *   <li>{@code gemm.h}: {@link dev.chagres.te.Gemm}
+ *   <li>{@code cast.h}: {@link dev.chagres.te.Cast}
+ *   <li>{@code transpose.h}, {@code cast_transpose_noop.h}: {@link dev.chagres.te.Transpose}
+ *   <li>{@code recipe.h}: {@link dev.chagres.te.RecipeUpdates}, {@link dev.chagres.te.PartialCast}
+ *   <li>{@code normalization.h}: {@link dev.chagres.te.Normalization}, {@link dev.chagres.te.NormSwitches}
+ *   <li>{@code activation.h}: {@link dev.chagres.te.Activation}, {@link dev.chagres.te.ClampedSwiglu}, {@link dev.chagres.te.SituGlu}, {@link
+ *       dev.chagres.te.ScaledActivation}
+ *   <li>{@code fused_attn.h}: {@link dev.chagres.te.FusedAttention}, {@link dev.chagres.te.ThdConversion}, {@link
+ *       dev.chagres.te.ContextParallelThd}, {@link dev.chagres.te.ContextParallelCorrection}, {@link dev.chagres.te.FlashAttentionLayout}
+ *   <li>{@code softmax.h}: {@link dev.chagres.te.Softmax}
+ *   <li>{@code fused_rope.h}: {@link dev.chagres.te.FusedRope}, {@link dev.chagres.te.FusedQkvRope}
+ *   <li>{@code dropout.h}: {@link dev.chagres.te.Dropout}
+ *   <li>{@code topk.h}: {@link dev.chagres.te.Topk}
+ *   <li>{@code padding.h}: {@link dev.chagres.te.Padding}
+ *   <li>{@code multi_tensor.h}: {@link dev.chagres.te.MultiTensor}, {@link dev.chagres.te.MultiTensorScale}, {@link
+ *       dev.chagres.te.MultiTensorAdam}, {@link dev.chagres.te.MultiTensorAdamCapturable}
+ *   <li>{@code transformer_engine.h}: {@link dev.chagres.te.SplitsToOffsets}
+ *   <li>{@code utils.h}: {@link dev.chagres.te.HostToDevice}
+ * </ul>
  *
  * <p>Each method checks types, shapes, devices and shared memory, finds its workspace, and enqueues: the result is an
  * argument, the stream comes last, nothing waits and no call makes garbage. What is written shares no byte with what is
