@@ -30,8 +30,9 @@ final class Totals {
             skipped++;
         }
         memoryBytes = Math.max(memoryBytes, step.memoryBytes());
-        for (RankStep part : step.ranks()) {
-            addRank(part);
+        List<RankStep> parts = step.ranks();
+        for (int i = 0; i < parts.size(); i++) { // An iterator would be an object a step.
+            addRank(parts.get(i));
         }
     }
 
