@@ -38,18 +38,18 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
                 streams.ranks());
     }
 
-    /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. */
+    /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. A call that throws holds nothing. */
     final void use(int group) {
         Buffer buffer = buffers.held(group);
         if (buffer == null) {
             buffer = buffers.take(group);
             gather(group, buffer);
         }
-        buffer.pins++;
         if (!buffer.awaited) {
-            buffer.awaited = true;
             compute.await(buffer.ready);
+            buffer.awaited = true;
         }
+        buffer.pins++;
     }
 
     /** Gathers a group that will be used next, where there is idle memory. */
@@ -63,10 +63,19 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
     }
 
     private void gather(int group, Buffer buffer) {
-        gathers.await(buffer.free);
-        gathers.await(stepped);
-        enqueue(group, buffer);
-        buffer.ready.record(gathers);
+        boolean done = false;
+        try {
+            gathers.await(buffer.free);
+            gathers.await(stepped);
+            enqueue(group, buffer);
+            buffer.ready.record(gathers);
+            done = true;
+        } finally {
+            if (!done) {
+                // It holds another group's weights, or a part of this one's.
+                buffers.takeBack(buffer);
+            }
+        }
     }
 
     /** Enqueues what gathers a group. */
@@ -75,7 +84,7 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
     /** Says that a call has enqueued all that reads the weights of {@code group}. */
     final void release(int group) {
         Buffer buffer = buffers.held(group);
-        if (buffer != null && --buffer.pins == 0) {
+        if (buffer != null && buffer.pins > 0 && --buffer.pins == 0) {
             buffer.free.record(compute);
             buffers.letGo(buffer);
         }

@@ -42,8 +42,8 @@ final class GroupProgress implements CallObserver {
     }
 
     /**
-     * {@code owner} stands in errors. {@code complete} is told the number of each group once; {@code released} that of each group that a call has used, as often as
-     * {@link #uses} said that the use is new, and in which form.
+     * {@code owner} stands in errors. {@code complete} is told the number of each group once; {@code released} that of each group that a call has used, once
+     * a call and form.
      */
     GroupProgress(Object owner, int groups, IntConsumer complete, Released released) {
         this.owner = owner;
@@ -70,14 +70,20 @@ final class GroupProgress implements CallObserver {
         return firstUses.get(followed.indexOf(one));
     }
 
-    /** Says that the innermost call uses {@code group} in this form, and returns whether it has not done so before. */
-    boolean uses(int group, WeightForm form) {
-        int use = form.ordinal() * groups + group;
-        if (depth == 0 || frames.get(depth - 1).get(use)) {
-            return false;
+    /** Returns whether the innermost call has said that it uses {@code group} in this form. */
+    boolean isUsing(int group, WeightForm form) {
+        return depth > 0 && frames.get(depth - 1).get(use(group, form));
+    }
+
+    /** Says that the innermost call uses {@code group} in this form: it is released when the call ends or fails. */
+    void uses(int group, WeightForm form) {
+        if (depth > 0) {
+            frames.get(depth - 1).set(use(group, form));
         }
-        frames.get(depth - 1).set(use);
-        return true;
+    }
+
+    private int use(int group, WeightForm form) {
+        return form.ordinal() * groups + group;
     }
 
     /**

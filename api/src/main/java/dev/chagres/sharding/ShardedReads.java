@@ -20,13 +20,17 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
     }
 
     private void use(int group, WeightForm form) {
-        if (progress.uses(group, form)) {
-            strategy.ensureEnqueues();
-            try {
-                weights.use(group, form, progress.pass(), progress.direction());
-            } catch (RankFailedException failed) {
-                throw strategy.explained(failed);
-            }
+        if (progress.isUsing(group, form)) {
+            return;
+        }
+        strategy.ensureEnqueues();
+        try {
+            weights.use(group, form, progress.pass());
+            // Only now: the end of the call releases what it has said to use, which must be held.
+            progress.uses(group, form);
+            weights.prefetch(group, progress.pass(), progress.direction());
+        } catch (RankFailedException failed) {
+            throw strategy.explained(failed);
         }
     }
 

@@ -71,9 +71,13 @@ final class ShardedWeights implements AutoCloseable {
         return present != null && present.isRead(group, pass, direction) ? WeightForm.EIGHT_BITS : WeightForm.WHOLE;
     }
 
-    /** Lets the computing stream wait for the weights of {@code group}, and gathers what comes next. */
-    void use(int group, WeightForm form, Pass pass, Direction direction) {
+    /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. */
+    void use(int group, WeightForm form, Pass pass) {
         of(form, pass).use(group);
+    }
+
+    /** Gathers what comes after {@code group}, where there is idle memory. */
+    void prefetch(int group, Pass pass, Direction direction) {
         int next = direction == Direction.FORWARD ? group + 1 : group - 1;
         if (next >= 0 && next < groups) {
             of(form(next, pass, direction), pass).prefetch(next);

@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -8,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
@@ -28,6 +30,7 @@ import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ZeroStage;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Tag;
@@ -200,6 +203,34 @@ class FullyShardedMisuseTest {
                                     "FullySharded: a step whose weights or gradients are shared out cannot be captured;"
                                             + " enqueue it, or train with DataParallel"),
                     refused.getMessage());
+        }
+    }
+
+    /** Nothing was gathered by it, and nothing is released: what others hold stays theirs. */
+    @Test
+    void aRefusedCaptureLeavesGatheredWeights() {
+        ModelPlan own = new ModelPlan();
+        Linear[] layers = new Linear[4];
+        for (int i = 0; i < layers.length; i++) {
+            layers[i] = new Linear(HIDDEN, HIDDEN, Initializer.normal(0.3f), own.group("layers." + i));
+        }
+        try (Device device = Device.open();
+                Communicator communicator = one(device);
+                FullySharded training = FullySharded.allocate(own, DType.FLOAT32, 1, ZeroStage.THREE, communicator);
+                Pass pass = Pass.evaluation(device);
+                Scope scope = device.openScope()) {
+            training.follow(pass);
+            Stream stream = device.stream();
+            Tensor x = scope.tensor(DType.FLOAT32, 1, HIDDEN);
+            float[] values = new float[HIDDEN];
+            Arrays.fill(values, 1);
+            x.set(stream, values);
+            float[] expected = layers[1].forward(x, pass.begin()).toFloats(stream);
+            var _ = layers[0].forward(x, pass.begin()); // so that the two buffers hold groups 0 and 1
+            pass.end();
+            assertThrows(CaptureException.class, () -> stream.capture(() -> layers[1].forward(x, pass.begin())));
+            assertArrayEquals(expected, layers[1].forward(x, pass.begin()).toFloats(stream));
+            assertArrayEquals(expected, layers[1].forward(x, pass.begin()).toFloats(stream));
         }
     }
 
