@@ -157,7 +157,7 @@ public final class Graph implements AutoCloseable {
      *
      * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, when what writes the numbers of
      *     the step is closed, or when memory whose contents kernels trust, such as the offsets of sequences, was handed out for
-     *     something else
+     *     something else; or inside {@code Communicator.group}
      * @throws dev.chagres.bindings.CudaException when CUDA refuses it
      */
     public void launch() {
@@ -166,6 +166,7 @@ public final class Graph implements AutoCloseable {
             throw new IllegalStateException("graph of " + stream.device() + " is closed");
         }
         stream.device().state().ensureNotCapturing("launch");
+        stream.device().state().ensureNotGrouping("launch");
         capture.prepare(handle);
         Status.cuda(CudaRuntime.cudaGraphLaunch(executable, handle), "cudaGraphLaunch");
         capture.finish();

@@ -358,7 +358,7 @@ public final class DotProductAttention {
      * Returns which kernels compute inputs of this type over the pass's sequences, and why not the others.
      *
      * @throws IllegalArgumentException when forward would refuse the sequences, or the bias or mask of scores
-     * @throws IllegalStateException when the pass was not begun
+     * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      */
     public String explain(DType dtype, Pass pass) {
         return explain(Checks.given("dtype", dtype), begin(pass), pass);

@@ -105,7 +105,7 @@ public final class Embedding {
      * @param ids INT32 [T]; the same on ranks that divide the rows
      * @return y, [T, H], in the type of the weights; of N sequence-parallel ranks that divide the rows the part of each, [T / N, H]
      * @throws IllegalArgumentException when shape, type or device do not fit, or sequence-parallel ranks do not divide T
-     * @throws IllegalStateException when the pass was not begun
+     * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public Tensor forward(Tensor ids, Pass pass) {

@@ -48,7 +48,7 @@ public abstract class Layer {
      * @return y, [T, {@link #outputColumns}], until the pass is begun again; called inside another layer while nothing is
      *     saved, until that layer's call returns
      * @throws IllegalArgumentException when shape, type or device do not fit
-     * @throws IllegalStateException when the pass was not begun
+     * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      */
     public final Tensor forward(Tensor x, Pass pass) {
         checkForward(x, pass);
@@ -62,7 +62,7 @@ public abstract class Layer {
      *
      * @param y receives the output; may be {@code x} where {@link #worksInPlace} and the pass saves nothing
      * @throws IllegalArgumentException when shapes, types or devices do not fit
-     * @throws IllegalStateException when the pass was not begun
+     * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      */
     public final void forward(Tensor x, Tensor y, Pass pass) {
         check(x, y, pass);
@@ -160,7 +160,8 @@ public abstract class Layer {
      * @param dy gradient of the output, like it
      * @return gradient of the input, like it; zeros where the input requires none
      * @throws IllegalArgumentException when shape, type or device do not fit
-     * @throws IllegalStateException when the last forward call of the pass was another layer's
+     * @throws IllegalStateException when the last forward call of the pass was another layer's, or inside {@code
+     *     Communicator.group}
      */
     public final Tensor backward(Tensor dy, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
@@ -183,7 +184,8 @@ public abstract class Layer {
      *
      * @param dx receives the gradient of the input, where that requires one; may be {@code dy} where {@link #worksInPlace}
      * @throws IllegalArgumentException when shapes, types or devices do not fit
-     * @throws IllegalStateException when the last forward call of the pass was another layer's
+     * @throws IllegalStateException when the last forward call of the pass was another layer's, or inside {@code
+     *     Communicator.group}
      */
     public final void backward(Tensor dy, Tensor dx, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
@@ -342,7 +344,7 @@ public abstract class Layer {
      * @param pass a begun one: it says how the sequences lie, which recipe computes the products, and whether it trains
      * @throws IllegalArgumentException when {@code forward} would refuse the input, the sequences, or the bias or mask of scores; what
      *     a {@link FanOut} was not given yet is not checked
-     * @throws IllegalStateException when the pass was not begun
+     * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      */
     public final String explain(Tensor x, Pass pass) {
         checkForward(x, pass);

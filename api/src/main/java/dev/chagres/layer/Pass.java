@@ -423,6 +423,10 @@ public final class Pass implements AutoCloseable {
     /** Checks that a layer's call may begin. */
     void ensureBegun(Object caller) {
         stream.handle();
+        if (Inside.state(stream).isGrouping()) {
+            // Collectives of the call would run after the kernels that read their results.
+            Inside.state(stream).ensureNotGrouping(Layer.nameOf(caller));
+        }
         if (!begun) {
             throw new IllegalStateException(
                     Layer.nameOf(caller) + ": the pass was not begun; call pass.begin() or begin(sequences) first");

@@ -33,7 +33,7 @@ public final class TokenGather {
      * @param x [T / N, H], this rank's part, FLOAT32, BFLOAT16 or FLOAT16
      * @return [T, H], the same on all ranks; x itself where ranks are not sequence-parallel
      * @throws IllegalArgumentException when shape, type or device do not fit
-     * @throws IllegalStateException when the pass was not begun
+     * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public Tensor forward(Tensor x, Pass pass) {

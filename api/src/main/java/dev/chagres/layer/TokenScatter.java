@@ -33,7 +33,7 @@ public final class TokenScatter {
      * @param x [T, H], the same on all ranks, FLOAT32, BFLOAT16 or FLOAT16
      * @return [T / N, H], this rank's part; x itself where ranks are not sequence-parallel
      * @throws IllegalArgumentException when shape, type or device do not fit, or the N ranks do not divide T
-     * @throws IllegalStateException when the pass was not begun
+     * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public Tensor forward(Tensor x, Pass pass) {

@@ -284,8 +284,11 @@ public final class Parameters implements AutoCloseable {
      * Enqueues zeroing of the gradients that no backward pass of this step has written, so that a norm or an optimizer sees 0
      * there, and the sums over tensor-parallel ranks of those that each has computed a term of. A second call in one step does
      * nothing.
+     *
+     * @throws IllegalStateException inside {@code Communicator.group}
      */
     public void completeGradients() {
+        Inside.state(scope().stream()).ensureNotGrouping("completeGradients");
         sharing.stepping();
         for (int i = 0; vectors.shard() == null && i < all.size(); i++) { // Whoever sums parts has completed them.
             all.get(i).completeGradient(scope().stream());
@@ -298,9 +301,14 @@ public final class Parameters implements AutoCloseable {
         partials.ensureUnsummed(parameter, steps.generation());
     }
 
-    /** Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them. */
+    /**
+     * Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them.
+     *
+     * @throws IllegalStateException inside {@code Communicator.group}
+     */
     public void nextStep() {
         Inside.state(scope().stream()).ensureCurrent();
+        Inside.state(scope().stream()).ensureNotGrouping("nextStep");
         steps.next(null);
     }
 
@@ -310,10 +318,12 @@ public final class Parameters implements AutoCloseable {
      *
      * @param skip INT32 [1]: 1 where the step was skipped
      * @throws IllegalArgumentException when type, shape or device do not fit
+     * @throws IllegalStateException inside {@code Communicator.group}
      */
     public void nextStep(Tensor skip) {
         Stream stream = scope().stream();
         Inside.state(stream).ensureCurrent();
+        Inside.state(stream).ensureNotGrouping("nextStep");
         steps.next(Checks.vector(stream, "skip", skip, DType.INT32, 1));
     }
 

@@ -307,7 +307,8 @@ public final class Communicator implements AutoCloseable {
 
     /**
      * Gives the collectives and transfers that {@code body} calls, of any communicators, to NCCL as one: none waits for another of
-     * them. Where the body throws, none is enqueued.
+     * them. Where the body throws, none is enqueued. They run when the body has ended: layers, optimizers and whatever else would read
+     * their results are called after the group.
      *
      * @throws IllegalStateException when ranks call differently under {@link CollectiveChecks#FULL}
      * @throws RankFailedException as {@link #allReduce}

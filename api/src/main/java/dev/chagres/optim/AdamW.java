@@ -264,8 +264,8 @@ public final class AdamW implements AutoCloseable {
      * @param rate learning rate, not negative
      * @param norm computed after the last backward pass; for this step alone
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or the norm is that of other parameters
-     * @throws IllegalStateException when this or the parameters are closed, or the norm was not computed since the last
-     *     step
+     * @throws IllegalStateException when this or the parameters are closed, the norm was not computed since the last step, or inside
+     *     {@code Communicator.group}
      */
     public void step(float rate, GradientNorm norm) {
         if (Checks.given("norm", norm).parameters() != parameters) {
@@ -292,7 +292,7 @@ public final class AdamW implements AutoCloseable {
      *
      * @param rate learning rate, not negative
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number
-     * @throws IllegalStateException when this or the parameters are closed
+     * @throws IllegalStateException when this or the parameters are closed, or inside {@code Communicator.group}
      */
     public void step(float rate) {
         step(rate, one);
@@ -304,7 +304,7 @@ public final class AdamW implements AutoCloseable {
      * @param rate learning rate, not negative
      * @param gradientScale FLOAT32 [1]
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or shape, type or device do not fit
-     * @throws IllegalStateException when this or the parameters are closed
+     * @throws IllegalStateException when this or the parameters are closed, or inside {@code Communicator.group}
      */
     public void step(float rate, Tensor gradientScale) {
         check(rate, gradientScale);
@@ -330,6 +330,7 @@ public final class AdamW implements AutoCloseable {
     private void check(float rate, Tensor gradientScale) {
         Stream stream = state.scope().stream();
         Inside.state(stream).ensureCurrent();
+        Inside.state(stream).ensureNotGrouping("step");
         state.ensureOpen();
         Checks.on(stream, "parameters", parameters.gradients());
         Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);

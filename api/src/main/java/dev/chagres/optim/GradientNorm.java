@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.model.Parameters;
 import dev.chagres.ops.Clip;
 import dev.chagres.te.MultiTensor;
@@ -84,10 +85,11 @@ public final class GradientNorm {
      * Enqueues norm and factor on the parameters' stream, behind what was enqueued there. Gradients that no backward pass of
      * this step has written count as 0.
      *
-     * @throws IllegalStateException when the parameters are closed
+     * @throws IllegalStateException when the parameters are closed, or inside {@code Communicator.group}
      */
     public void compute() {
         Stream stream = parameters.scope().stream();
+        Inside.state(stream).ensureNotGrouping("compute");
         Checks.on(stream, "parameters", parameters.gradients());
         parameters.completeGradients();
         skip.zero(stream);

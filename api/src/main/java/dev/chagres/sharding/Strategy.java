@@ -157,11 +157,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      *
      * @throws IllegalStateException when they were summed since the last step, this is closed, ranks that communicate in each
      *     micro-batch have computed other numbers of them, or optimizers of two ranks have other settings: betas, epsilon, decay, types,
-     *     or groups; each rank throws it then
+     *     or groups; each rank throws it then; or inside {@link Communicator#group}
      * @throws RankFailedException when another rank failed or did not come
      */
     public final void sumGradients() {
         ensureOpen();
+        Inside.state(stream).ensureNotGrouping("sumGradients");
         if (summed) {
             throw new IllegalStateException("sumGradients: expected one call a step, got a second one; take the"
                     + " optimizer's step before, or call Parameters.forgetGradients");

@@ -24,7 +24,7 @@ class InsideGroupTest {
     private static String refusal(String call) {
         return call
                 + ": expected a call outside of Communicator.group, got one inside; the group's collectives run at its"
-                + " end, on memory that must stay as it is until then; call it after the group";
+                + " end, and until then need their memory and have no results; call it after the group";
     }
 
     private static void refused(String call, Runnable action) {
@@ -135,6 +135,7 @@ class InsideGroupTest {
                 registration.close();
                 try (Graph graph = stream.capture(
                         () -> Communicator.group(() -> world.allReduce(tensor, tensor, Reduction.SUM, stream)))) {
+                    Communicator.group(() -> refused("launch", graph::launch));
                     graph.launch();
                     assertArrayEquals(new float[] {2, 4}, tensor.toFloats(stream));
                 }

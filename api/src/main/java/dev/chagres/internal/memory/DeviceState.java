@@ -257,12 +257,17 @@ public final class DeviceState {
      * @throws IllegalStateException when one is
      */
     public void ensureNotGrouping(String call) {
-        Driver present = owner;
-        if (present != null && present.grouping) {
+        if (isGrouping()) {
             throw new IllegalStateException(call + ": expected a call outside of Communicator.group, got one inside;"
-                    + " the group's collectives run at its end, on memory that must stay as it is until then; call it"
-                    + " after the group");
+                    + " the group's collectives run at its end, and until then need their memory and have no results;"
+                    + " call it after the group");
         }
+    }
+
+    /** Returns whether a group of collectives is open on the thread that drives the device. */
+    public boolean isGrouping() {
+        Driver present = owner;
+        return present != null && present.grouping;
     }
 
     /**
