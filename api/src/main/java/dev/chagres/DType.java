@@ -55,12 +55,17 @@ public enum DType {
      * @throws IllegalArgumentException when it has none: nothing but copies and collectives takes such elements
      */
     public int code() {
-        if (code == NONE) {
+        if (!hasCode()) {
             throw new IllegalArgumentException(
                     "dtype: expected one that Transformer Engine and our operations have, got " + this
                             + ", which copies and collectives alone take");
         }
         return code;
+    }
+
+    /** Returns whether TE and our own operations have a number for this type: not for those that copies and collectives alone take. */
+    public boolean hasCode() {
+        return code != NONE;
     }
 
     /** Returns the bytes of one element. */

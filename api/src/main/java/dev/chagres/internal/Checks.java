@@ -230,6 +230,29 @@ public final class Checks {
         return present;
     }
 
+    /**
+     * Checks that Transformer Engine has the type of a tensor's elements.
+     *
+     * @throws IllegalArgumentException when it does not
+     */
+    public static void withCode(String argument, Tensor tensor) {
+        if (!tensor.dtype().hasCode()) {
+            throw withoutCode(argument, tensor);
+        }
+    }
+
+    /** The same of one of many pairs, whose name is made for the error alone. */
+    public static void withCode(int pair, String argument, Tensor tensor) {
+        if (!tensor.dtype().hasCode()) {
+            throw withoutCode("pair " + pair + ", " + argument, tensor);
+        }
+    }
+
+    private static IllegalArgumentException withoutCode(String argument, Tensor tensor) {
+        return new IllegalArgumentException(argument + ": expected elements of a type that Transformer Engine has, got "
+                + describe(tensor) + "; copies and collectives alone take " + tensor.dtype());
+    }
+
     /** Returns type and shape for a message. */
     public static String describe(Tensor tensor) {
         return tensor.dtype() + tensor.shape().toString();

@@ -97,6 +97,7 @@ final class FlashAttentionChecks {
 
     private static void transposedInput(Tensor[] inputs, int i, int batch, QkvFormat format) {
         Tensor input = inputs[i];
+        Checks.withCode(i, "input", input);
         boolean fits = input.rank() == 4
                 && input.dtype() == inputs[0].dtype()
                 && input.size(batch) == inputs[0].size(batch)
@@ -143,6 +144,7 @@ final class FlashAttentionChecks {
     }
 
     private static void padded(Tensor input, Tensor output, int i) {
+        Checks.withCode(i, "input", input);
         if (input.rank() != 2) {
             throw new IllegalArgumentException(
                     "pair " + i + ", input: expected a matrix, got " + Checks.describe(input));

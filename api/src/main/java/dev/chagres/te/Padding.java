@@ -11,7 +11,7 @@ import dev.chagres.internal.Checks;
  * Rows of zeros added to many matrices, and taken away again, a few kernels for all: products in eight bits want a number of rows
  * that is a multiple of 16.
  *
- * <p>Matrices are of one type, any of {@link DType}; elements are copied bit by bit, so that FP8 numbers keep the scale that they
+ * <p>Matrices are of one type, any of {@link DType} that Transformer Engine has; elements are copied bit by bit, so that FP8 numbers keep the scale that they
  * had. What is written shares no byte with anything else. Without matrices, or without elements in them, there is nothing to do.
  *
  * <p>Threading: the device's thread.
@@ -114,6 +114,7 @@ public final class Padding {
         Tensor output = outputs[i];
         Checks.on(stream, "input", input);
         Checks.on(stream, "output", output);
+        Checks.withCode(i, "input", input);
         DType dtype = inputs[0].dtype();
         if (input.rank() != 2 || input.dtype() != dtype) {
             throw new IllegalArgumentException("pair " + i + ", input: expected a matrix of " + dtype

@@ -60,8 +60,9 @@ public final class TensorLists implements AutoCloseable {
     /**
      * Makes lists of these tensors.
      *
-     * @param lists one array a list, none of the tensors empty or longer than 2^30 elements, none sharing memory
-     * @throws IllegalArgumentException when the numbers of tensors or elements differ, or tensors share memory
+     * @param lists one array a list, none of the tensors empty or longer than 2^30 elements, none sharing memory; of types that
+     *     Transformer Engine has
+     * @throws IllegalArgumentException when the numbers of tensors or elements differ, types do not fit, or tensors share memory
      */
     public static TensorLists of(Tensor[]... lists) {
         return new TensorLists(0, copies(lists));
@@ -98,8 +99,8 @@ public final class TensorLists implements AutoCloseable {
      * {@code offset} on. Without elements the lists are empty.
      *
      * @param scope hands out the views
-     * @param buffers vectors, none sharing memory
-     * @throws IllegalArgumentException when the elements do not lie within the buffers, or buffers share memory
+     * @param buffers vectors of types that Transformer Engine has, none sharing memory
+     * @throws IllegalArgumentException when the elements do not lie within the buffers, types do not fit, or buffers share memory
      */
     public static TensorLists ofRange(Scope scope, long offset, long count, Tensor... buffers) {
         Checks.given("scope", scope);
@@ -109,7 +110,9 @@ public final class TensorLists implements AutoCloseable {
         if (count < 0) {
             throw new IllegalArgumentException("count: expected no negative number, got " + count);
         }
-        for (Tensor buffer : buffers) {
+        for (int i = 0; i < buffers.length; i++) {
+            Tensor buffer = buffers[i];
+            Checks.withCode("buffers[" + i + "]", buffer);
             if (offset < 0 || offset > buffer.count() - count) {
                 throw new IllegalArgumentException(
                         "offset: expected elements within " + buffer + ", got " + count + " from " + offset + " on");
@@ -142,6 +145,8 @@ public final class TensorLists implements AutoCloseable {
                 } else if (count != tensors[0][j].count() || count == 0 || count > LONGEST_PIECE) {
                     throw new IllegalArgumentException(name(i, j) + ": expected as many elements as " + name(0, j)
                             + " has, from 1 to " + LONGEST_PIECE + ", got " + Checks.describe(tensors[i][j]));
+                } else {
+                    Checks.withCode(name(i, j), tensors[i][j]);
                 }
             }
         }

@@ -84,13 +84,14 @@ public final class Transpose {
      * Enqueues {@code output[j, i, ...] = input[i, j, ...]}, {@code nvte_swap_first_dims}: tokens by sequences to sequences by
      * tokens, say.
      *
-     * @param input two to four dimensions, of any type
+     * @param input two to four dimensions, of any type that Transformer Engine has
      * @param output the same with the first two exchanged, in the type of input
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory with input
      */
     public static void swapFirstDims(Tensor input, Tensor output, Stream stream) {
         Checks.on(stream, "input", input);
         Checks.on(stream, "output", output);
+        Checks.withCode("input", input);
         if (input.rank() < 2) {
             throw new IllegalArgumentException(
                     "input: expected at least two dimensions, got " + Checks.describe(input));

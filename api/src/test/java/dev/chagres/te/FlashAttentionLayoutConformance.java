@@ -222,6 +222,12 @@ class FlashAttentionLayoutConformance {
         Tensor x = drawn(DType.BFLOAT16, 2, 3, 1, 4);
         Tensor y = drawn(DType.BFLOAT16, 2, 1, 3, 4);
         transposed("outputs: expected 1, one an input, got 0", new Tensor[] {x});
+        Tensor foreign = open.scope().tensor(DType.INT8, 2, 3, 1, 4);
+        transposed(
+                "pair 0, input: expected elements of a type that Transformer Engine has, got INT8[2, 3, 1, 4]; copies and"
+                        + " collectives alone take INT8",
+                new Tensor[] {foreign},
+                foreign);
         String wanted = "expected [B, S, h, d] of BFLOAT16 and the B of the first, S at most 67108863, B h at most"
                 + " 2147483647, d a multiple of 4 bytes, got ";
         Tensor odd = drawn(DType.BFLOAT16, 2, 3, 1, 3);
@@ -262,6 +268,12 @@ class FlashAttentionLayoutConformance {
         padded(wanted + "BFLOAT16[2, 4]", x, drawn(DType.BFLOAT16, 2, 4));
         padded(wanted + "FLOAT16[2, 6]", x, drawn(DType.FLOAT16, 2, 6));
         padded("pair 0, input: expected a matrix, got BFLOAT16[2]", drawn(DType.BFLOAT16, 2), x);
+        Tensor none = open.scope().tensor(DType.UINT32, 0, 5);
+        padded(
+                "pair 0, input: expected elements of a type that Transformer Engine has, got UINT32[0, 5]; copies and"
+                        + " collectives alone take UINT32",
+                none,
+                none);
         padded(
                 "output 0: expected memory of its own, got some of input 0's; it is written to while that is read or written",
                 x,

@@ -83,6 +83,15 @@ class PaddingConformance {
         Tensor x = drawn(DType.BFLOAT16, 4, 8);
         Tensor y = drawn(DType.BFLOAT16, 16, 8);
         refused("outputs: expected 1, one an input, got 0", new Tensor[] {x});
+        String foreign =
+                "pair 0, input: expected elements of a type that Transformer Engine has, got UINT64[0, 8]; copies"
+                        + " and collectives alone take UINT64";
+        Tensor none = open.scope().tensor(DType.UINT64, 0, 8);
+        refused(foreign, new Tensor[] {none}, none);
+        assertThrown(
+                IllegalArgumentException.class,
+                foreign,
+                () -> Padding.multiUnpadding(new Tensor[] {none}, new Tensor[] {none}, open.stream()));
         refused("pair 0, output: expected at least 16 rows, as the input has, got BFLOAT16[4, 8]", new Tensor[] {y}, x);
         refused(
                 "pair 0, output: expected BFLOAT16[M, 8], got FLOAT16[16, 8]",

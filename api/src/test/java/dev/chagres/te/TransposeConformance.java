@@ -225,6 +225,11 @@ class TransposeConformance {
         Tensor x = of(DType.FLOAT32, 2, 3, 4);
         refusedToSwap("input: expected at least two dimensions, got FLOAT32[6]", of(DType.FLOAT32, 6), x);
         refusedToSwap(
+                "input: expected elements of a type that Transformer Engine has, got FLOAT64[0, 3]; copies and collectives"
+                        + " alone take FLOAT64",
+                of(DType.FLOAT64, 0, 3),
+                of(DType.FLOAT64, 3, 0));
+        refusedToSwap(
                 "output: expected FLOAT32[2, 3, 4] with the first two dimensions exchanged, got FLOAT32[2, 3, 4]",
                 x,
                 x);
