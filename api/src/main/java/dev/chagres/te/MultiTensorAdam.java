@@ -34,7 +34,7 @@ public final class MultiTensorAdam {
      * @param lr learning rate, at least 0
      * @param beta1 at least 0 and below 1
      * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
+     * @param epsilon positive
      * @param step number of this step, from 1 on
      * @param weightDecay at least 0
      * @throws IllegalArgumentException when lists, numbers, types or devices do not fit
@@ -78,7 +78,7 @@ public final class MultiTensorAdam {
      * @param lr learning rate, at least 0
      * @param beta1 at least 0 and below 1
      * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
+     * @param epsilon positive
      * @param step number of this step, from 1 on
      * @param weightDecay at least 0
      * @throws IllegalArgumentException when lists, numbers, types or devices do not fit
@@ -121,7 +121,7 @@ public final class MultiTensorAdam {
      * @param lr learning rate, at least 0
      * @param beta1 at least 0 and below 1
      * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
+     * @param epsilon positive
      * @param step number of this step, from 1 on
      * @param weightDecay at least 0
      * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2

@@ -13,7 +13,8 @@ import java.lang.foreign.MemorySegment;
  * Steps of Adam over many tensors at once whose rate, number and factor lie on the device, so that each replay of a graph reads
  * them anew. {@link MultiTensorAdam} has the steps whose numbers the host knows.
  *
- * <p>With empty lists there is nothing to do.
+ * <p>The host does not see what lies on the device, so nothing checks it: a negative rate climbs, and with bias correction step 0
+ * divides by 0, so that weights become NaN. With empty lists there is nothing to do.
  *
  * <p>Threading: the device's thread.
  *
@@ -35,13 +36,13 @@ public final class MultiTensorAdamCapturable {
      *
      * @param noopFlag INT32 [1]: where it is 1 nothing changes
      * @param lists g, p, m, v, all of them written: g and p of one floating-point type, m and v FLOAT32
-     * @param lr learning rate, FLOAT32 [1]
+     * @param lr learning rate, at least 0, FLOAT32 [1]; what it holds is trusted
      * @param beta1 at least 0 and below 1
      * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
-     * @param step number of this step, from 1 on, INT32 [1]
+     * @param epsilon positive
+     * @param step number of this step, from 1 on, INT32 [1]; what it holds is trusted
      * @param weightDecay at least 0
-     * @param invScale factor on the gradients, FLOAT32 [1]
+     * @param invScale factor on the gradients, FLOAT32 [1]; what it holds is trusted
      * @throws IllegalArgumentException when lists, numbers, shapes, types or devices do not fit
      * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
      */
@@ -80,13 +81,13 @@ public final class MultiTensorAdamCapturable {
      *
      * @param noopFlag INT32 [1]: where it is 1 nothing changes
      * @param lists g, p, m, v, master, all of them written: g and p of one floating-point type, m, v and master FLOAT32
-     * @param lr learning rate, FLOAT32 [1]
+     * @param lr learning rate, at least 0, FLOAT32 [1]; what it holds is trusted
      * @param beta1 at least 0 and below 1
      * @param beta2 at least 0 and below 1
-     * @param epsilon at least 0
-     * @param step number of this step, from 1 on, INT32 [1]
+     * @param epsilon positive
+     * @param step number of this step, from 1 on, INT32 [1]; what it holds is trusted
      * @param weightDecay at least 0
-     * @param invScale factor on the gradients, FLOAT32 [1]
+     * @param invScale factor on the gradients, FLOAT32 [1]; what it holds is trusted
      * @throws IllegalArgumentException when lists, numbers, shapes, types or devices do not fit
      * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
      */

@@ -111,8 +111,9 @@ final class MultiTensorAdamChecks {
             throw new IllegalArgumentException(
                     "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
         }
-        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
-            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
+        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
+            // A gradient and a square of 0 would give 0 / 0.
+            throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
         }
         if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
             throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);

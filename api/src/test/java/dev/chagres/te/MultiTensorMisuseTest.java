@@ -227,7 +227,8 @@ class MultiTensorMisuseTest {
                     () -> adam(flag, mixed, lr, step, null, scale));
         }
         refusedNumbers("beta1, beta2: expected numbers within [0, 1), got 1.0 and 0.5", 1, 0.5f, 1e-8f, 0);
-        refusedNumbers("epsilon: expected a number of at least 0, got NaN", 0.5f, 0.5f, Float.NaN, 0);
+        refusedNumbers("epsilon: expected a positive number, got NaN", 0.5f, 0.5f, Float.NaN, 0);
+        refusedNumbers("epsilon: expected a positive number, got 0.0", 0.5f, 0, 0, 0);
         refusedNumbers("weightDecay: expected a number of at least 0, got -1.0", 0.5f, 0.5f, 1e-8f, -1);
     }
 
