@@ -71,6 +71,7 @@ public final class Graph implements AutoCloseable {
             stream.capturing(null);
             graph = end(device, handle);
             Graph captured = instantiate(stream, number, capture, graph);
+            capture.recorded();
             done = true;
             return captured;
         } finally {
@@ -156,7 +157,8 @@ public final class Graph implements AutoCloseable {
      * AdamW.step()}, move on when that has succeeded.
      *
      * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, when what writes the numbers of
-     *     the step is closed, or when memory whose contents kernels trust, such as the offsets of sequences, was handed out for
+     *     the step is closed, when gradients that the graph overwrites are written in this step already, or those that it adds to
+     *     or reads are not, or when memory whose contents kernels trust, such as the offsets of sequences, was handed out for
      *     something else; or inside {@code Communicator.group}
      * @throws dev.chagres.bindings.CudaException when CUDA refuses it
      */

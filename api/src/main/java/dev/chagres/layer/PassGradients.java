@@ -36,7 +36,6 @@ final class PassGradients {
             written.add(owner);
             Capture capture = Inside.capture(stream);
             if (capture != null) {
-                capture.onFailure(owner::forgetGradients);
                 capture.trust(owner, owner::ensureOpen);
             }
         }

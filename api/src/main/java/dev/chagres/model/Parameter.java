@@ -245,6 +245,10 @@ public final class Parameter {
         if (partial || tied) {
             present.ensureUnsummed(this);
         }
+        CapturedGradients captured = CapturedGradients.of(present);
+        if (captured != null) {
+            captured.write(this);
+        }
         if (written == present.generation()) {
             return Output.ADD;
         }
@@ -272,7 +276,14 @@ public final class Parameter {
 
     /** Enqueues zeros where no backward pass of this step has written the gradient. */
     void completeGradient(Stream stream) {
-        if (isTrained() && !hasGradient()) {
+        if (!isTrained()) {
+            return;
+        }
+        CapturedGradients captured = CapturedGradients.of(owner());
+        if (captured != null) {
+            captured.read(this);
+        }
+        if (!hasGradient()) {
             written = owner().generation();
             gradient().zero(stream);
         }
@@ -317,6 +328,11 @@ public final class Parameter {
         gradient = newGradient;
         gradientIssue = Inside.issue(newGradient);
         written = NEVER;
+    }
+
+    /** Says in which of the owner's generations the gradient was written last. */
+    void written(int generation) {
+        written = generation;
     }
 
     /** Says that no backward pass of this step has written the gradient. */

@@ -125,6 +125,11 @@ public final class ParameterSharing {
         return use;
     }
 
+    /** Returns whether gradients are summed over ranks, or shared out among them. */
+    boolean isOverRanks() {
+        return use != null || stages != null || parameters.tensorParallel().isSplit();
+    }
+
     /** A norm or an optimizer is about to read the gradients: whoever sums them over ranks says whether it has. */
     void stepping() {
         ParameterUse present = use;

@@ -39,6 +39,10 @@ public final class Parameters implements AutoCloseable {
     /** What is closed before the memory goes. */
     private final List<AutoCloseable> adopted = new ArrayList<>();
 
+    /** What the capture under way records of the gradients. */
+    @Nullable
+    CapturedGradients captured;
+
     private boolean closed;
 
     Parameters(ModelPlan plan, DType dtype, ParameterLayout layout, ParameterVectors vectors, long seed) {
@@ -309,7 +313,7 @@ public final class Parameters implements AutoCloseable {
     public void nextStep() {
         Inside.state(scope().stream()).ensureCurrent();
         Inside.state(scope().stream()).ensureNotGrouping("nextStep");
-        steps.next(null);
+        next(null);
     }
 
     /**
@@ -324,7 +328,15 @@ public final class Parameters implements AutoCloseable {
         Stream stream = scope().stream();
         Inside.state(stream).ensureCurrent();
         Inside.state(stream).ensureNotGrouping("nextStep");
-        steps.next(Checks.vector(stream, "skip", skip, DType.INT32, 1));
+        next(Checks.vector(stream, "skip", skip, DType.INT32, 1));
+    }
+
+    private void next(@Nullable Tensor skip) {
+        CapturedGradients present = CapturedGradients.of(this); // Its work at a launch comes before the step's.
+        if (present != null) {
+            present.step();
+        }
+        steps.next(skip);
     }
 
     /**
@@ -350,9 +362,16 @@ public final class Parameters implements AutoCloseable {
         steps.forget(action);
     }
 
-    /** Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. */
+    /**
+     * Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. While a stream
+     * captures, it does so now, not at the graph's launches.
+     */
     public void forgetGradients() {
         Inside.state(scope().stream()).ensureCurrent();
+        CapturedGradients present = CapturedGradients.of(this);
+        if (present != null) {
+            present.forget();
+        }
         steps.forgetGradients();
     }
 
@@ -417,6 +436,12 @@ public final class Parameters implements AutoCloseable {
     }
 
     int generation() {
+        return steps.generation();
+    }
+
+    /** Says that no gradient that is there belongs to this step, and returns the generation of those that will. */
+    int renewGradients() {
+        steps.renew();
         return steps.generation();
     }
 

@@ -87,6 +87,15 @@ final class PartialGradients {
         return made;
     }
 
+    boolean isSummed(int generation) {
+        return summed == generation;
+    }
+
+    /** Says that this generation of gradients has the sums. */
+    void summed(int generation) {
+        summed = generation;
+    }
+
     void ensureUnsummed(Parameter parameter, int generation) {
         if (summed == generation) {
             throw new IllegalStateException("gradient of " + parameter.name() + ": summed over the "

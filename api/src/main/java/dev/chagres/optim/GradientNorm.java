@@ -6,6 +6,8 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.StepWork;
 import dev.chagres.model.Parameters;
 import dev.chagres.ops.Clip;
 import dev.chagres.te.MultiTensor;
@@ -38,6 +40,14 @@ public final class GradientNorm {
     private final Tensor scale;
     /** Whether the factor is that of gradients which no optimizer has used yet. */
     private boolean fresh;
+
+    private final StepWork computed = new Computed();
+    private final StepWork used = new Used();
+    private final StepWork usedAsComputed = new UsedAsComputed();
+    /** The capture that has computed or used the factor, and whether the factor is fresh in it. */
+    private @Nullable Capture captured;
+
+    private boolean freshInCapture;
 
     /**
      * Prepares the norm over the gradients of {@code parameters}, in whose scope it takes a little memory until they close.
@@ -100,7 +110,9 @@ public final class GradientNorm {
         } else {
             scaler.clip(norm, maxNorm, scale, skip);
         }
-        fresh = true;
+        captured = Inside.capture(stream);
+        freshInCapture = true;
+        Inside.eachStep(stream, computed);
     }
 
     /**
@@ -109,11 +121,49 @@ public final class GradientNorm {
      * @throws IllegalStateException when they were not computed since the last step
      */
     void use() {
-        if (!fresh) {
+        Stream stream = parameters.scope().stream();
+        Capture capture = Inside.capture(stream);
+        boolean inCapture = capture != null && capture == captured;
+        ensureFresh(inCapture ? freshInCapture : fresh);
+        captured = capture;
+        freshInCapture = false;
+        Inside.eachStep(stream, inCapture ? usedAsComputed : used);
+    }
+
+    private static void ensureFresh(boolean isFresh) {
+        if (!isFresh) {
             throw new IllegalStateException("norm: compute() was not called since the last step, so that it knows"
                     + " nothing of these gradients; call it after the backward pass");
         }
-        fresh = false;
+    }
+
+    /** Where a stream captures, each launch computes the factor. */
+    private final class Computed implements StepWork {
+        @Override
+        public void count() {
+            fresh = true;
+        }
+    }
+
+    /** A step with a factor that was computed before; before the launch, where a stream captures. */
+    private final class Used implements StepWork {
+        @Override
+        public void check() {
+            ensureFresh(fresh);
+        }
+
+        @Override
+        public void count() {
+            fresh = false;
+        }
+    }
+
+    /** A step with a factor that the same graph computes. */
+    private final class UsedAsComputed implements StepWork {
+        @Override
+        public void count() {
+            fresh = false;
+        }
     }
 
     /** Returns the norm of the gradients, without a loss scale: FLOAT32 [1]; undefined before the first {@link #compute}. */

@@ -83,10 +83,12 @@ class WeightsChangedTest {
                 AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard());
                 Pass pass = Pass.training(device)) {
             optimizer.step(1e-2f);
+            forward(model, pass);
+            model.backward(pass);
             try (Graph graph = device.stream().capture(() -> optimizer.step(1e-2f))) {
+                graph.launch();
                 forward(model, pass);
                 model.backward(pass);
-                graph.launch();
                 forward(model, pass);
                 graph.launch();
                 assertRefused(model, pass);

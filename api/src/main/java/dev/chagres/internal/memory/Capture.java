@@ -17,6 +17,7 @@ public final class Capture {
     private final List<StepWork> work = new ArrayList<>();
     private final LaunchNumbers numbers;
     private final List<Runnable> beforeLaunch = new ArrayList<>();
+    private final List<Runnable> onRecorded = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
     private final List<Runnable> onEnd = new ArrayList<>();
 
@@ -60,6 +61,11 @@ public final class Capture {
         return action;
     }
 
+    /** Runs {@code action} when the capture has succeeded. */
+    public void onRecorded(Runnable action) {
+        onRecorded.add(action);
+    }
+
     /** Runs {@code action} when the capture fails. */
     public void onFailure(Runnable action) {
         onFailure.add(action);
@@ -91,6 +97,13 @@ public final class Capture {
     public void finish() {
         for (int i = 0; i < work.size(); i++) {
             work.get(i).count();
+        }
+    }
+
+    /** Says that the graph is there. */
+    public void recorded() {
+        for (int i = 0; i < onRecorded.size(); i++) {
+            onRecorded.get(i).run();
         }
     }
 
