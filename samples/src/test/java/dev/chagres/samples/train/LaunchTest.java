@@ -179,7 +179,7 @@ class LaunchTest {
         assertTrue(ranks.stream().noneMatch(ProcessHandle::isAlive));
         int steps = steps(report).size();
         assertTrue(steps >= 3);
-        assertTrue(text("out").contains("stopped after " + steps + " of 100000 steps"), text("out") + text("err"));
+        assertTrue(text("out").contains("stopped after " + steps + " of 100,000 steps"), text("out") + text("err"));
         assertFalse(text("err").contains("failed"), text("err"));
     }
 

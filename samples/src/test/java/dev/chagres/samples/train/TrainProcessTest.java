@@ -84,7 +84,7 @@ class TrainProcessTest {
             assertEquals(i, JSON.std.mapFrom(lines.get(i)).get("step"));
         }
         assertTrue(lines.size() >= 4, lines.toString());
-        assertTrue(text("out").contains("stopped after " + (lines.size() - 1) + " of 100000 steps"), text("out"));
+        assertTrue(text("out").contains("stopped after " + (lines.size() - 1) + " of 100,000 steps"), text("out"));
         assertTrue(Files.size(plot) > 1000);
         assertFalse(Files.exists(folder.resolve("r.jsonl.part")));
         assertFalse(text("err").contains("\tat "), text("err"));
