@@ -44,7 +44,7 @@ class RoundsTest {
             throw thrown;
         });
         rounds.meet();
-        rounds.meet();
+        beginRound(thrown);
         assertTrue(fails.join(HANGS) && waits.join(HANGS), "nobody waits for the one that failed");
         for (int i = 0; i < 2; i++) {
             IllegalStateException seen = assertThrows(IllegalStateException.class, rounds::meet);
@@ -52,6 +52,15 @@ class RoundsTest {
             assertSame(thrown, seen.getCause(), "not what followed from it");
         }
         assertThrows(IllegalStateException.class, rounds::end);
+    }
+
+    /** The round's work may fail before this thread has seen that it begins. */
+    private void beginRound(IllegalStateException thrown) {
+        try {
+            rounds.meet();
+        } catch (IllegalStateException early) {
+            assertSame(thrown, early.getCause());
+        }
     }
 
     private Thread follow(Runnable work) {
