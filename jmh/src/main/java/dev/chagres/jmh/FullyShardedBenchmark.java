@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.MultiprocessorMargin;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import java.util.concurrent.TimeUnit;
@@ -62,6 +63,14 @@ public class FullyShardedBenchmark {
         @Param({"AFTER_FORWARD", "AFTER_STEP"})
         public Reshard reshard;
 
+        /** Multiprocessors that norms leave to collectives. */
+        @Param({"0"})
+        public int normMargin;
+
+        /** Multiprocessors that products leave to them. */
+        @Param({"0"})
+        public int productMargin;
+
         private RankTeam team;
 
         /** For JMH. */
@@ -70,10 +79,11 @@ public class FullyShardedBenchmark {
         /** Starts the ranks, each of which checks its output, and prints how NCCL gathers. */
         @Setup
         public void start(FullyShardedBenchmark benchmark) {
-            team = new RankTeam(
-                    benchmark.ranks,
-                    STEPS,
-                    rank -> new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather, reshard));
+            MultiprocessorMargin margin = new MultiprocessorMargin(normMargin, productMargin);
+            team = new RankTeam(benchmark.ranks, STEPS, rank -> {
+                rank.device().multiprocessorMargin(margin);
+                return new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather, reshard);
+            });
         }
 
         /** Ends the ranks. */
