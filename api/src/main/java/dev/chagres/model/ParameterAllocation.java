@@ -18,6 +18,22 @@ import org.jspecify.annotations.Nullable;
 final class ParameterAllocation {
     private ParameterAllocation() {}
 
+    /** Takes memory for the part of a model that {@code shard} keeps; that of weights where {@code weightMemory} says, if it is not null. */
+    static Parameters allocate(
+            Device device,
+            ModelPlan plan,
+            DType dtype,
+            long seed,
+            ParameterShard shard,
+            @Nullable LongFunction<Scope> weightMemory) {
+        int parts = Checks.given("shard", shard).updated().count();
+        if (Checks.given("plan", plan).ranks() % parts != 0) {
+            throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
+                    + "; call plan.padGroups(" + parts + ")");
+        }
+        return allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory);
+    }
+
     static Parameters allocate(
             Device device,
             ModelPlan plan,
@@ -26,6 +42,38 @@ final class ParameterAllocation {
             WeightStorage storage,
             @Nullable ParameterShard shard,
             @Nullable LongFunction<Scope> weightMemory) {
+        check(device, plan, dtype, storage);
+        Scope scope = device.openScope();
+        Scope weightScope = scope;
+        try {
+            Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
+            plan.groups()
+                    .values()
+                    .forEach(group -> group.forEach(parameter ->
+                            parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE)));
+            ParameterLayout layout = new ParameterLayout(plan, dtype);
+            weightScope =
+                    weightMemory == null ? scope : weightMemory.apply(ParameterVectors.weightBytes(layout, shard));
+            ParameterVectors vectors = new ParameterVectors(scope, weightScope, layout, shard);
+            Parameters parameters = new Parameters(plan, dtype, layout, vectors, seed);
+            place(parameters, layout, vectors);
+            try (FirstWeights first = new FirstWeights(scope)) {
+                for (Parameter parameter : parameters.all()) {
+                    if (!parameter.isEightBitsOnly()) {
+                        write(parameter, parameters.sharing(), first, seed);
+                    }
+                }
+            }
+            vectors.countChanges();
+            return parameters;
+        } catch (RuntimeException | Error failure) {
+            scope.close();
+            weightScope.close();
+            throw failure;
+        }
+    }
+
+    private static void check(Device device, ModelPlan plan, DType dtype, WeightStorage storage) {
         Checks.given("device", device);
         Checks.given("plan", plan);
         Checks.given("storage", storage);
@@ -47,33 +95,24 @@ final class ParameterAllocation {
                 }
             }
         }
-        Scope scope = device.openScope();
-        Scope weightScope = scope;
-        try {
-            Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
-            plan.groups()
-                    .values()
-                    .forEach(group -> group.forEach(parameter ->
-                            parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE)));
-            ParameterLayout layout = new ParameterLayout(plan, dtype);
-            weightScope =
-                    weightMemory == null ? scope : weightMemory.apply(ParameterVectors.weightBytes(layout, shard));
-            ParameterVectors vectors = new ParameterVectors(scope, weightScope, layout, shard);
-            Parameters parameters = new Parameters(plan, dtype, layout, vectors, seed);
-            try (FirstWeights first = new FirstWeights(scope)) {
-                for (Parameter parameter : parameters.all()) {
-                    if (!parameter.isEightBitsOnly()) {
-                        write(parameter, parameters.sharing(), first, seed);
-                    }
-                }
-            }
-            vectors.countChanges();
-            return parameters;
-        } catch (RuntimeException | Error failure) {
-            scope.close();
-            weightScope.close();
-            throw failure;
+    }
+
+    /** Tells each parameter of its group, and where it lies. */
+    private static void place(Parameters parameters, ParameterLayout layout, ParameterVectors vectors) {
+        List<PlacedGroup> groups = parameters.sharing().groups();
+        for (int i = 0; i < groups.size(); i++) {
+            int group = i;
+            groups.get(i).members().forEach(parameter -> parameter.group(group));
         }
+        parameters.all().stream()
+                .filter(Parameter::isEightBitsOnly)
+                .forEach(parameter -> parameter.awaitQuantizers(parameters));
+        layout.places().forEach((parameter, place) -> {
+            parameter.lie(place);
+            if (vectors.hasWholeWeights()) {
+                parameter.place(parameters, vectors.weight(parameter, place), vectors.gradient(parameter, place));
+            }
+        });
     }
 
     /** Writes the first values of what is kept here of {@code parameter}. */

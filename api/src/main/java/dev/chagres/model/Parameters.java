@@ -13,6 +13,9 @@ import java.util.List;
 import java.util.function.LongFunction;
 import org.jspecify.annotations.Nullable;
 
+// Over 400 lines: most of them are Javadoc of a wide public API. ParameterAllocation and the classes of the fields do
+// the work.
+
 /**
  * The memory of a model's parameters: weights, a vector for each type, and FLOAT32 gradients of what is trained, one vector. Each
  * parameter is a view of both. Groups of the plan lie side by side; inside a group what decays comes first.
@@ -45,6 +48,7 @@ public final class Parameters implements AutoCloseable {
 
     private boolean closed;
 
+    /** For {@link ParameterAllocation}, which then tells each parameter where it lies. */
     Parameters(ModelPlan plan, DType dtype, ParameterLayout layout, ParameterVectors vectors, long seed) {
         this.vectors = vectors;
         this.dtype = dtype;
@@ -56,7 +60,7 @@ public final class Parameters implements AutoCloseable {
         all = List.copyOf(plan.groups().values().stream().flatMap(List::stream).toList());
         tensorParallel = plan.tensorParallel();
         quantizers = List.copyOf(plan.quantizers());
-        steps = new StepCount(scope.stream(), this::ensureOpen);
+        steps = new StepCount(this, scope.stream());
         states = new ParameterStates(all, quantizers, vectors, steps);
         sharing = new ParameterSharing(this, layout.groups(), vectors.shard(), plan.contextParallel());
         partials = new PartialGradients(all, tensorParallel, scope, sharing::gradient);
@@ -66,23 +70,6 @@ public final class Parameters implements AutoCloseable {
             adopted.add(norm);
             sharing.step(norm);
         }
-        place(layout);
-    }
-
-    /** Tells each parameter of its group, and where it lies. */
-    private void place(ParameterLayout layout) {
-        List<PlacedGroup> groups = sharing.groups();
-        for (int i = 0; i < groups.size(); i++) {
-            int group = i;
-            groups.get(i).members().forEach(parameter -> parameter.group(group));
-        }
-        all.stream().filter(Parameter::isEightBitsOnly).forEach(parameter -> parameter.awaitQuantizers(this));
-        layout.places().forEach((parameter, place) -> {
-            parameter.lie(place);
-            if (vectors.hasWholeWeights()) {
-                parameter.place(this, vectors.weight(parameter, place), vectors.gradient(parameter, place));
-            }
-        });
     }
 
     /**
@@ -121,7 +108,7 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException when a parameter has memory already
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, ParameterShard shard) {
-        return allocateShard(device, plan, dtype, seed, shard, null);
+        return ParameterAllocation.allocate(device, plan, dtype, seed, shard, null);
     }
 
     /**
@@ -138,22 +125,8 @@ public final class Parameters implements AutoCloseable {
             long seed,
             ParameterShard shard,
             LongFunction<Scope> weightMemory) {
-        return allocateShard(device, plan, dtype, seed, shard, Checks.given("weightMemory", weightMemory));
-    }
-
-    private static Parameters allocateShard(
-            Device device,
-            ModelPlan plan,
-            DType dtype,
-            long seed,
-            ParameterShard shard,
-            @Nullable LongFunction<Scope> weightMemory) {
-        int parts = Checks.given("shard", shard).updated().count();
-        if (Checks.given("plan", plan).ranks() % parts != 0) {
-            throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
-                    + "; call plan.padGroups(" + parts + ")");
-        }
-        return ParameterAllocation.allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory);
+        return ParameterAllocation.allocate(
+                device, plan, dtype, seed, shard, Checks.given("weightMemory", weightMemory));
     }
 
     /**
@@ -311,9 +284,8 @@ public final class Parameters implements AutoCloseable {
      * @throws IllegalStateException inside {@code Communicator.group}
      */
     public void nextStep() {
-        Inside.state(scope().stream()).ensureCurrent();
-        Inside.state(scope().stream()).ensureNotGrouping("nextStep");
-        next(null);
+        ensureNextStep(scope().stream());
+        steps.next(null);
     }
 
     /**
@@ -326,17 +298,13 @@ public final class Parameters implements AutoCloseable {
      */
     public void nextStep(Tensor skip) {
         Stream stream = scope().stream();
-        Inside.state(stream).ensureCurrent();
-        Inside.state(stream).ensureNotGrouping("nextStep");
-        next(Checks.vector(stream, "skip", skip, DType.INT32, 1));
+        ensureNextStep(stream);
+        steps.next(Checks.vector(stream, "skip", skip, DType.INT32, 1));
     }
 
-    private void next(@Nullable Tensor skip) {
-        CapturedGradients present = CapturedGradients.of(this); // Its work at a launch comes before the step's.
-        if (present != null) {
-            present.step();
-        }
-        steps.next(skip);
+    private static void ensureNextStep(Stream stream) {
+        Inside.state(stream).ensureCurrent();
+        Inside.state(stream).ensureNotGrouping("nextStep");
     }
 
     /**
@@ -368,10 +336,6 @@ public final class Parameters implements AutoCloseable {
      */
     public void forgetGradients() {
         Inside.state(scope().stream()).ensureCurrent();
-        CapturedGradients present = CapturedGradients.of(this);
-        if (present != null) {
-            present.forget();
-        }
         steps.forgetGradients();
     }
 

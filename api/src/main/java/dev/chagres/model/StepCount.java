@@ -18,8 +18,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class StepCount implements StepWork {
+    private final Parameters parameters;
     private final Stream stream;
-    private final Runnable ensureOpen;
     private final List<Runnable> atNextStep = new ArrayList<>();
     private final List<Runnable> atForgetting = new ArrayList<>();
     /** The capture that has a step of these parameters already. */
@@ -35,14 +35,10 @@ final class StepCount implements StepWork {
 
     private final StepWork weightChange = new WeightChange();
 
-    /**
-     * Counts from 0.
-     *
-     * @param ensureOpen throws when the parameters are closed
-     */
-    StepCount(Stream stream, Runnable ensureOpen) {
+    /** Counts from 0. */
+    StepCount(Parameters parameters, Stream stream) {
+        this.parameters = parameters;
         this.stream = stream;
-        this.ensureOpen = ensureOpen;
     }
 
     long step() {
@@ -84,6 +80,10 @@ final class StepCount implements StepWork {
     }
 
     void next(@Nullable Tensor skipped) {
+        CapturedGradients gradients = CapturedGradients.of(parameters); // Its work at a launch comes before the step's.
+        if (gradients != null) {
+            gradients.step();
+        }
         Capture capture = Inside.capture(stream);
         if (capture != null) {
             ensureOnlyStep(capture);
@@ -109,7 +109,7 @@ final class StepCount implements StepWork {
 
     @Override
     public void check() {
-        ensureOpen.run();
+        parameters.ensureOpen();
     }
 
     /** Counts a step, whose gradients are used. */
@@ -120,6 +120,10 @@ final class StepCount implements StepWork {
     }
 
     void forgetGradients() {
+        CapturedGradients gradients = CapturedGradients.of(parameters);
+        if (gradients != null) {
+            gradients.forget();
+        }
         generation++;
         run(atForgetting);
     }
@@ -141,7 +145,7 @@ final class StepCount implements StepWork {
     private final class WeightChange implements StepWork {
         @Override
         public void check() {
-            ensureOpen.run();
+            parameters.ensureOpen();
         }
 
         @Override
