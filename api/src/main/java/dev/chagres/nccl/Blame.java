@@ -32,9 +32,11 @@ final class Blame {
         while (!left.isEmpty()) {
             Endpoint next = left.remove();
             Meeting where = Objects.requireNonNull(next.meeting());
-            List<Integer> late = next == waiting ? missing : next.peerWait().missing();
+            List<Integer> late =
+                    next == waiting ? missing : next.calls().peerWait().missing();
             // Where all have come, one of them may wait for others before it goes on.
-            for (int rank : where.numbers(late.isEmpty() ? next.peerWait().awaited() : late)) {
+            for (int rank :
+                    where.numbers(late.isEmpty() ? next.calls().peerWait().awaited() : late)) {
                 Endpoint other = seen.add(rank) ? meeting.root().waiting(rank) : next;
                 if (other == null && !late.isEmpty()) {
                     blamed.add(rank);

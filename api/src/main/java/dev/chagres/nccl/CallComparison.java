@@ -31,7 +31,7 @@ final class CallComparison implements Awaited {
                             + ", whose UniqueId came from or went to elsewhere");
         }
         exchange = known;
-        CurrentCall current = endpoint.call();
+        CurrentCall current = endpoint.calls().current();
         operation = current.operation();
         peer = current.peer();
         int rank = endpoint.rank();
@@ -69,7 +69,7 @@ final class CallComparison implements Awaited {
     }
 
     private ComparedCall nextCollective() {
-        long number = endpoint.counts().nextAnnounced();
+        long number = endpoint.calls().counts().nextAnnounced();
         String title = "collective " + number + " of \"" + endpoint.config().name() + "\"";
         return new ComparedCall("collective-" + number, title, said, callers);
     }
@@ -80,11 +80,11 @@ final class CallComparison implements Awaited {
         if (isAlone() || announced == null) {
             return;
         }
-        endpoint.peerWait().compares(this);
+        endpoint.calls().peerWait().compares(this);
         try {
             exchange.compare(endpoint, announced, waiting);
         } finally {
-            endpoint.peerWait().compares(null);
+            endpoint.calls().peerWait().compares(null);
         }
     }
 

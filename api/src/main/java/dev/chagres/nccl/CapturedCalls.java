@@ -11,45 +11,45 @@ import java.util.List;
  * <p>Threading: the device's thread.
  */
 final class CapturedCalls implements Runnable {
-    private final List<Endpoint> endpoints = new ArrayList<>();
+    private final List<RankCalls> members = new ArrayList<>();
     private final List<CallCounts.Together> calls = new ArrayList<>();
 
     private CapturedCalls(Capture capture) {
-        capture.onEnd(() -> endpoints.forEach(Endpoint::releaseFromGraph));
+        capture.onEnd(() -> members.forEach(RankCalls::releaseFromGraph));
     }
 
-    /** Keeps the calls that {@code endpoint} has counted and not given to NCCL. */
-    static void add(Capture capture, Endpoint endpoint) {
+    /** Keeps the calls that {@code member} has counted and not given to NCCL. */
+    static void add(Capture capture, RankCalls member) {
         capture.beforeLaunch(CapturedCalls.class, () -> new CapturedCalls(capture))
-                .add(endpoint);
+                .add(member);
     }
 
-    private void add(Endpoint endpoint) {
-        int index = endpoints.indexOf(endpoint);
+    private void add(RankCalls member) {
+        int index = members.indexOf(member);
         if (index < 0) {
-            endpoints.add(endpoint);
-            endpoint.keepForGraph();
-            calls.add(endpoint.counts().take(null));
+            members.add(member);
+            member.keepForGraph();
+            calls.add(member.counts().take(null));
         } else {
-            endpoint.counts().take(calls.get(index));
+            member.counts().take(calls.get(index));
         }
     }
 
     @Override
     public void run() {
-        for (int i = 0; i < endpoints.size(); i++) {
-            endpoints.get(i).ensureUsable();
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).endpoint().ensureUsable();
         }
-        for (int i = 0; i < endpoints.size(); i++) {
-            endpoints.get(i).launches(calls.get(i));
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).launches(calls.get(i));
         }
         // A peer that calls one by one comes to the other communicators only after the launch.
-        Endpoint first = endpoints.getFirst();
+        RankCalls first = members.getFirst();
         try {
             first.meet();
             first.recorder().enqueued();
-            for (int i = 0; i < endpoints.size(); i++) {
-                endpoints.get(i).counts().given(calls.get(i));
+            for (int i = 0; i < members.size(); i++) {
+                members.get(i).counts().given(calls.get(i));
             }
         } finally {
             first.leave();

@@ -24,9 +24,11 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Communicator implements AutoCloseable {
     private final Endpoint endpoint;
+    private final RankCalls calls;
 
     Communicator(Endpoint endpoint) {
         this.endpoint = endpoint;
+        calls = endpoint.calls();
     }
 
     /**
@@ -90,8 +92,8 @@ public final class Communicator implements AutoCloseable {
         Checks.apartOrSame("receive", receive, "send", send);
         int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
         int type = CollectiveArguments.type(send.dtype());
-        endpoint.begin(Operation.ALL_REDUCE, send, send.count(), reduction, 0, stream);
-        endpoint.end(NcclCalls.allReduce(
+        calls.begin(Operation.ALL_REDUCE, send, send.count(), reduction, 0, stream);
+        calls.end(NcclCalls.allReduce(
                 send.address(), receive.address(), send.count(), type, op, endpoint.handle(), stream.handle()));
     }
 
@@ -110,8 +112,8 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.multiple("receive", receive, "send", send, ranks());
         CollectiveArguments.apartOrAtPlace("send", send, "receive", receive, rank());
         int type = CollectiveArguments.movedType(send.dtype());
-        endpoint.begin(Operation.ALL_GATHER, send, send.count(), null, 0, stream);
-        endpoint.end(NcclCalls.allGather(
+        calls.begin(Operation.ALL_GATHER, send, send.count(), null, 0, stream);
+        calls.end(NcclCalls.allGather(
                 send.address(), receive.address(), send.count(), type, endpoint.handle(), stream.handle()));
     }
 
@@ -131,8 +133,8 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.apartOrAtPlace("receive", receive, "send", send, rank());
         int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
         int type = CollectiveArguments.type(send.dtype());
-        endpoint.begin(Operation.REDUCE_SCATTER, receive, receive.count(), reduction, 0, stream);
-        endpoint.end(NcclCalls.reduceScatter(
+        calls.begin(Operation.REDUCE_SCATTER, receive, receive.count(), reduction, 0, stream);
+        calls.end(NcclCalls.reduceScatter(
                 send.address(), receive.address(), receive.count(), type, op, endpoint.handle(), stream.handle()));
     }
 
@@ -158,8 +160,8 @@ public final class Communicator implements AutoCloseable {
             source = given.address();
         }
         int type = CollectiveArguments.movedType(receive.dtype());
-        endpoint.begin(Operation.BROADCAST, receive, receive.count(), null, root, stream);
-        endpoint.end(NcclCalls.broadcast(
+        calls.begin(Operation.BROADCAST, receive, receive.count(), null, root, stream);
+        calls.end(NcclCalls.broadcast(
                 source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
     }
 
@@ -186,8 +188,8 @@ public final class Communicator implements AutoCloseable {
         }
         int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
         int type = CollectiveArguments.type(send.dtype());
-        endpoint.begin(Operation.REDUCE, send, send.count(), reduction, root, stream);
-        endpoint.end(NcclCalls.reduce(
+        calls.begin(Operation.REDUCE, send, send.count(), reduction, root, stream);
+        calls.end(NcclCalls.reduce(
                 send.address(), target, send.count(), type, op, root, endpoint.handle(), stream.handle()));
     }
 
@@ -213,8 +215,8 @@ public final class Communicator implements AutoCloseable {
             target = given.address();
         }
         int type = CollectiveArguments.movedType(send.dtype());
-        endpoint.begin(Operation.GATHER, send, send.count(), null, root, stream);
-        endpoint.end(
+        calls.begin(Operation.GATHER, send, send.count(), null, root, stream);
+        calls.end(
                 NcclCalls.gather(send.address(), target, send.count(), type, root, endpoint.handle(), stream.handle()));
     }
 
@@ -240,8 +242,8 @@ public final class Communicator implements AutoCloseable {
             source = given.address();
         }
         int type = CollectiveArguments.movedType(receive.dtype());
-        endpoint.begin(Operation.SCATTER, receive, receive.count(), null, root, stream);
-        endpoint.end(NcclCalls.scatter(
+        calls.begin(Operation.SCATTER, receive, receive.count(), null, root, stream);
+        calls.end(NcclCalls.scatter(
                 source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
     }
 
@@ -265,8 +267,8 @@ public final class Communicator implements AutoCloseable {
         Checks.apart("receive", receive, "send", send);
         long part = send.count() / ranks();
         int type = CollectiveArguments.movedType(send.dtype());
-        endpoint.begin(Operation.ALL_TO_ALL, send, part, null, 0, stream);
-        endpoint.end(
+        calls.begin(Operation.ALL_TO_ALL, send, part, null, 0, stream);
+        calls.end(
                 NcclCalls.allToAll(send.address(), receive.address(), part, type, endpoint.handle(), stream.handle()));
     }
 
@@ -284,8 +286,8 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.sent(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "send", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
-        endpoint.begin(Operation.SEND, tensor, tensor.count(), null, peer, stream);
-        endpoint.end(NcclCalls.send(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
+        calls.begin(Operation.SEND, tensor, tensor.count(), null, peer, stream);
+        calls.end(NcclCalls.send(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
     }
 
     /**
@@ -300,9 +302,8 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.received(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "receive", peer);
         int type = CollectiveArguments.movedType(tensor.dtype());
-        endpoint.begin(Operation.RECEIVE, tensor, tensor.count(), null, peer, stream);
-        endpoint.end(
-                NcclCalls.receive(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
+        calls.begin(Operation.RECEIVE, tensor, tensor.count(), null, peer, stream);
+        calls.end(NcclCalls.receive(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
     }
 
     /**

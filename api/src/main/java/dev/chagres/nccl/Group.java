@@ -19,7 +19,7 @@ final class Group {
     private static final ThreadLocal<Group> OF_THREAD = ThreadLocal.withInitial(Group::new);
     private static final int NO_RANK = -1;
 
-    private final List<Endpoint> members = new ArrayList<>();
+    private final List<RankCalls> members = new ArrayList<>();
     private final List<CallComparison> comparisons = new ArrayList<>();
     private int depth;
     private boolean failed;
@@ -41,17 +41,17 @@ final class Group {
         return depth > 0;
     }
 
-    /** Adds a call of {@code endpoint}, and what is to be compared first where that is not null. */
-    void add(Endpoint endpoint, @Nullable CallComparison comparison) {
+    /** Adds a call of {@code member}, and what is to be compared first where that is not null. */
+    void add(RankCalls member, @Nullable CallComparison comparison) {
         if (comparison != null) {
             comparisons.add(comparison);
         }
         for (int i = 0; i < members.size(); i++) {
-            if (members.get(i) == endpoint) {
+            if (members.get(i) == member) {
                 return;
             }
         }
-        members.add(endpoint);
+        members.add(member);
     }
 
     void run(Runnable body) {
@@ -116,12 +116,10 @@ final class Group {
         for (int i = 0; i < members.size(); i++) {
             members.get(i).given(status);
         }
-        for (int i = 0; i < members.size(); i++) {
-            members.get(i).settle(status, "ncclGroupEnd", during);
+        if (status != 0 && !members.isEmpty()) {
+            members.getFirst().endpoint().failures().settle(status, "ncclGroupEnd", during);
         }
-        if (members.isEmpty()) {
-            Status.nccl(status, "ncclGroupEnd");
-        }
+        Status.nccl(status, "ncclGroupEnd");
     }
 
     /** The last first, for each gives back the thread's mode that it found. */
@@ -135,9 +133,10 @@ final class Group {
     private void abandon() {
         try {
             for (int i = 0; i < members.size(); i++) {
-                Endpoint member = members.get(i);
+                RankCalls member = members.get(i);
                 member.counts().forget();
-                var _ = NcclCalls.broadcast(0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.handle(), MemorySegment.NULL);
+                var _ = NcclCalls.broadcast(
+                        0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.endpoint().handle(), MemorySegment.NULL);
             }
         } finally {
             // Else every later group of this thread would be one inside this.

@@ -29,7 +29,8 @@ final class Health {
         Status.nccl(Nccl.ncclCommGetAsyncError(endpoint.handle(), out), "ncclCommGetAsyncError");
         int status = out.get(ValueLayout.JAVA_INT, 0);
         if (status != 0 && status != Nccl.ncclInProgress()) {
-            endpoint.settle(status, "ncclCommGetAsyncError", endpoint.called());
+            endpoint.failures()
+                    .settle(status, "ncclCommGetAsyncError", endpoint.calls().called());
         }
     }
 
@@ -48,7 +49,7 @@ final class Health {
             endpoint.state().waits().end();
         }
         check(endpoint);
-        endpoint.recorder().completed(stream.handle().address());
+        endpoint.calls().recorder().completed(stream.handle().address());
     }
 
     private static void await(Endpoint endpoint, Stream stream) {

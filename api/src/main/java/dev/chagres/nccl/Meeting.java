@@ -105,7 +105,8 @@ final class Meeting {
         monitor.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                if (number(endpoint.rank()) == number && endpoint.peerWait().isUnderWay()) {
+                if (number(endpoint.rank()) == number
+                        && endpoint.calls().peerWait().isUnderWay()) {
                     return endpoint;
                 }
             }
@@ -237,7 +238,7 @@ final class Meeting {
             monitor.unlock();
         }
         for (Endpoint endpoint : revoked) {
-            endpoint.revokeFromOutside();
+            endpoint.failures().revoke();
         }
         descendants.split().forEach(child -> child.fail(told));
     }

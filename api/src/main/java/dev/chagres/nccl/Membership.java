@@ -120,12 +120,13 @@ final class Membership {
         }
         MemorySegment made = splitHandle(parent, color, key, config);
         Meeting above = parent.meeting();
-        Meeting meeting =
-                above == null ? null : above.descendants().split(parent.counts().collectives(), color);
+        Meeting meeting = above == null
+                ? null
+                : above.descendants().split(parent.calls().counts().collectives(), color);
         Device device = parent.device();
         PeerPlace place = parent.elsewhere();
         if (place != null) {
-            place = place.split(parent.counts().collectives(), color, isWhole(parent, made));
+            place = place.split(parent.calls().counts().collectives(), color, isWhole(parent, made));
         }
         return joined(new Endpoint(device, config, meeting, place, made));
     }
@@ -156,7 +157,7 @@ final class Membership {
         var _ = splitHandle(parent, Nccl.NCCL_SPLIT_NOCOLOR(), 0, null);
         Meeting above = parent.meeting();
         if (above != null) {
-            above.descendants().splitWithoutPart(parent.counts().collectives());
+            above.descendants().splitWithoutPart(parent.calls().counts().collectives());
         }
     }
 
@@ -169,10 +170,10 @@ final class Membership {
             MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
             Meeting above = parent.meeting();
             if (above != null) {
-                above.descendants().say(parent.counts().collectives() + 1, parent.rank(), color, key);
+                above.descendants().say(parent.calls().counts().collectives() + 1, parent.rank(), color, key);
             }
-            parent.begin(Operation.SPLIT, 0, DType.BYTE);
-            parent.end(Nccl.ncclCommSplit(handle, color, key, out, struct));
+            parent.calls().begin(Operation.SPLIT, 0, DType.BYTE);
+            parent.calls().end(Nccl.ncclCommSplit(handle, color, key, out, struct));
             return out.get(ValueLayout.ADDRESS, 0);
         }
     }
@@ -183,7 +184,7 @@ final class Membership {
         int[] sorted = Checks.given("excluded", excluded).clone();
         Arrays.sort(sorted);
         checkExcluded(parent, sorted);
-        parent.awaitRevoked();
+        parent.failures().awaitRevoked();
         PeerPlace elsewhere = parent.elsewhere();
         PeerAgreement.Outcome agreed =
                 elsewhere == null ? null : elsewhere.peers().takeDecided(elsewhere.without(sorted));
@@ -253,7 +254,7 @@ final class Membership {
     static void revoke(Endpoint endpoint) {
         ready(endpoint, "revoke");
         int rank = endpoint.rank();
-        endpoint.fail(new RankFailure(List.of(rank), "rank " + rank + " revoked the communicator", null));
+        endpoint.failures().fail(new RankFailure(List.of(rank), "rank " + rank + " revoked the communicator", null));
     }
 
     private static MemorySegment ready(Endpoint endpoint, String call) {

@@ -57,7 +57,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
             RankFailure failure = endpoint.failure();
             failures += failure == null ? 0 : 1;
             if (failure != null && failures > before) {
-                throw failure.exception(endpoint.called());
+                throw failure.exception(endpoint.calls().called());
             }
         }
     }

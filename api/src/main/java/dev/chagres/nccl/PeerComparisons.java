@@ -125,7 +125,7 @@ final class PeerComparisons implements CallExchange {
                     .filter(one -> !said.containsKey(one))
                     .map(place::rank)
                     .toList();
-            endpoint.fail(RankFailure.late(waiting, behind.isEmpty() ? missing : behind, timeout));
+            endpoint.failures().fail(RankFailure.late(waiting, behind.isEmpty() ? missing : behind, timeout));
         }
         Duration waited = Duration.ofNanos(System.nanoTime() - begin);
         throw Objects.requireNonNull(endpoint.failure()).exception(waiting.waited(waited));

@@ -135,7 +135,7 @@ final class Peers {
         lock.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                waits |= endpoint.peerWait().isUnderWay()
+                waits |= endpoint.calls().peerWait().isUnderWay()
                         || endpoint.state().waits().present() != 0;
                 PeerPlace known = endpoint.elsewhere();
                 asked = known != null && known.name().equals(place) ? endpoint : asked;
@@ -143,7 +143,7 @@ final class Peers {
         } finally {
             lock.unlock();
         }
-        if (asked == null || asked.answers(question.substring(end + 1))) {
+        if (asked == null || asked.calls().answers(question.substring(end + 1))) {
             return PeerProgress.CAME;
         }
         return waits ? PeerProgress.WAITS : PeerProgress.LATE;
@@ -173,7 +173,7 @@ final class Peers {
             lock.unlock();
         }
         for (Endpoint endpoint : open) {
-            endpoint.peerFailed(rank, cause);
+            endpoint.failures().peerFailed(rank, cause);
         }
         calls.wake();
     }

@@ -76,11 +76,11 @@ public final class Registration implements AutoCloseable {
         MemorySegment comm = endpoint.handle();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
         out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
-        endpoint.begin(Operation.REGISTER, bytes, DType.BYTE);
+        endpoint.calls().begin(Operation.REGISTER, bytes, DType.BYTE);
         int status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);
         // Of memory that cudaMalloc gave NCCL makes no window: it says so by a null one, or, with several ranks, by
         // CUDA's refusal.
-        endpoint.end(status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
+        endpoint.calls().end(status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
         MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
         if (window.address() != 0) {
             return new Registration(endpoint, address, window, kind(window));
@@ -123,7 +123,7 @@ public final class Registration implements AutoCloseable {
         Group.refuse("close");
         closed = true;
         endpoint.ownMemory().remove(memory);
-        if (!endpoint.awaitRevoked()) {
+        if (!endpoint.failures().awaitRevoked()) {
             return; // NCCL is left to itself, as where the communicator is closed.
         }
         if (kind == Kind.WINDOW) {

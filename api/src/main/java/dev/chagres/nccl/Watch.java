@@ -62,7 +62,7 @@ final class Watch {
                 late = firstLate(System.nanoTime());
             }
             if (late != null) {
-                if (late.peerWait().number() != 0) {
+                if (late.calls().peerWait().number() != 0) {
                     timeOut(late);
                 } else {
                     timeOutIfAnyIsBehind(late);
@@ -74,15 +74,16 @@ final class Watch {
     /** Ends the wait of a rank, and of its peers where they are known: the time is up. */
     static void timeOut(Endpoint late) {
         long millis = late.config().timeout().toMillis();
-        Called waiting = Called.in(late.toString(), late.call().toString());
+        Called waiting = Called.in(late.toString(), late.calls().current().toString());
         Meeting meeting = late.meeting();
         if (meeting == null) {
             PeerPlace elsewhere = late.elsewhere();
             List<Integer> missing = elsewhere == null ? List.of() : elsewhere.behind(late);
-            late.fail(RankFailure.late(waiting, missing, millis));
+            late.failures().fail(RankFailure.late(waiting, missing, millis));
         } else {
             // Whoever does not come here is missed by the communicators that this was split from, too.
-            List<Integer> blamed = Blame.of(late, meeting, late.peerWait().missing());
+            List<Integer> blamed =
+                    Blame.of(late, meeting, late.calls().peerWait().missing());
             meeting.root().fail(RankFailure.late(waiting, blamed, millis));
         }
     }
@@ -92,16 +93,17 @@ final class Watch {
         PeerPlace elsewhere = late.elsewhere();
         List<Integer> behind = elsewhere == null || late.failure() != null ? List.of() : elsewhere.behind(late);
         if (!behind.isEmpty()) {
-            late.fail(RankFailure.late(
-                    late.peerWait().describe(late.toString(), late.call()),
-                    behind,
-                    late.config().timeout().toMillis()));
+            late.failures()
+                    .fail(RankFailure.late(
+                            late.calls().describe(),
+                            behind,
+                            late.config().timeout().toMillis()));
         }
     }
 
     private static @Nullable Endpoint firstLate(long now) {
         for (Map.Entry<Endpoint, Seen> entry : WATCHED.entrySet()) {
-            long wait = entry.getKey().waitingForPeers();
+            long wait = entry.getKey().calls().waitingForPeers();
             Seen seen = entry.getValue();
             if (wait == 0 || wait != seen.wait) {
                 seen.wait = wait;

@@ -1,0 +1,220 @@
+package dev.chagres.nccl;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.DeviceState;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What one rank does before and after each call of a communicator that NCCL is given: it compares the call with those of its peers, counts
+ * it, waits until the peers have come to it, and throws the error that NCCL returns.
+ *
+ * <p>Threading: the device's thread, but for what says otherwise.
+ */
+final class RankCalls {
+    private final Endpoint endpoint;
+    private final DeviceState state;
+    private final @Nullable Meeting meeting;
+    private final int ranks;
+    private final int rank;
+    private final CurrentCall current = new CurrentCall();
+    private final CallCounts counts;
+    private final PeerWait peerWait;
+    private final CaptureMode captureMode;
+    private final CallRecords records;
+    private final OpenEndpoints open;
+    /** Graphs that have recorded calls of this communicator. */
+    private int graphs;
+
+    /** {@code endpoint} knows its device, its ranks and where they meet. */
+    RankCalls(Endpoint endpoint) {
+        this.endpoint = endpoint;
+        state = endpoint.state();
+        meeting = endpoint.meeting();
+        ranks = endpoint.ranks();
+        rank = endpoint.rank();
+        counts = new CallCounts(meeting == null ? null : meeting.arrivals(), MovedBytes.of(state), ranks, rank);
+        peerWait = new PeerWait(counts);
+        captureMode = new CaptureMode(state);
+        records = new CallRecords(endpoint.device(), endpoint.config().name(), rank, ranks);
+        open = state.get(OpenEndpoints.OF_DEVICE);
+    }
+
+    Endpoint endpoint() {
+        return endpoint;
+    }
+
+    /**
+     * Says what is about to be given to NCCL, after all checks of arguments. When NCCL has returned, {@link #end} is called.
+     *
+     * @param tensor of a collective one whose shape is alike on all ranks, of a transfer the one that is moved
+     */
+    void begin(Operation called, Tensor tensor, long elements, @Nullable Reduction by, int other, Stream stream) {
+        begin(called, tensor, elements, tensor.dtype(), by, other, stream);
+    }
+
+    /** Says what is about to be given to NCCL without a tensor. */
+    void begin(Operation called, long elements, DType type) {
+        begin(called, null, elements, type, null, 0, null);
+    }
+
+    private void begin(
+            Operation called,
+            @Nullable Tensor tensor,
+            long elements,
+            DType type,
+            @Nullable Reduction by,
+            int other,
+            @Nullable Stream stream) {
+        current.set(called, elements, type, by, other);
+        records.enter(current, counts.count(called, other), stream, state.capture() != null);
+        Group group = Group.ofThread();
+        boolean compares = endpoint.config().checks() == CollectiveChecks.FULL;
+        CallComparison comparison = compares ? new CallComparison(endpoint, tensor) : null;
+        if (comparison != null && !group.isOpen()) {
+            comparison.announce();
+            comparison.compare();
+        }
+        if (!called.isTransfer() || other != rank) {
+            counts.moves(called, MovedBytes.ofCall(called, elements, type, ranks));
+        }
+        if (group.isOpen()) {
+            group.add(this, comparison);
+            return;
+        }
+        publish();
+        meet();
+    }
+
+    /** Says that the call that {@link #begin} announced has returned. */
+    void end(int status) {
+        Called during = status == 0 ? null : called();
+        if (!Group.ofThread().isOpen()) {
+            leave();
+            given(status);
+        }
+        if (status != 0) {
+            endpoint.failures().settle(status, current.operation().function(), during);
+        }
+    }
+
+    /** Says what NCCL has returned for the call, or for the group of calls. */
+    void given(int status) {
+        records.given(status);
+        if (status == 0) {
+            counts.given();
+        }
+    }
+
+    /** Says that a graph is about to run calls that it has recorded. */
+    void launches(CallCounts.Together calls) {
+        counts.count(calls);
+        records.launches(calls, counts.collectives());
+        counts.publish();
+    }
+
+    /** Tells the peers what is about to be given to NCCL, or keeps it for the launches of the graph that is captured. */
+    void publish() {
+        Capture capture = state.capture();
+        if (capture == null) {
+            counts.publish();
+        } else {
+            CapturedCalls.add(capture, this);
+        }
+    }
+
+    /** Waits until the peers have come to what was published. The wait that {@link Watch} ends begins here, and goes on in NCCL. */
+    void meet() {
+        peerWait.begin();
+        open.begins(endpoint);
+        if (state.capture() != null) {
+            captureMode.relax();
+            return;
+        }
+        counts.meet();
+        RankFailure present = meeting == null ? null : meeting.failure();
+        if (present != null) {
+            Called during = called();
+            leave();
+            throw present.exception(during);
+        }
+    }
+
+    /** Says that the thread waits for no other rank any more. */
+    void leave() {
+        peerWait.end();
+        captureMode.restore();
+    }
+
+    /** Says that a graph has recorded calls of this communicator, which stays open until {@link #releaseFromGraph}. */
+    void keepForGraph() {
+        graphs++;
+    }
+
+    void releaseFromGraph() {
+        graphs--;
+    }
+
+    /** Checks that no open graph has recorded calls of this communicator. */
+    void ensureInNoGraph() {
+        if (graphs > 0) {
+            throw new IllegalStateException("close: expected no open graph with calls of " + endpoint + ", got "
+                    + graphs + "; close graphs before the communicators whose calls they have recorded");
+        }
+    }
+
+    /**
+     * Returns what the rank is in, or was in last, and how long it has waited; where it has called nothing of this communicator, what it
+     * called last of another one.
+     */
+    Called called() {
+        Endpoint latest = peerWait.hasBegun() ? endpoint : open.latest();
+        return latest == null
+                ? Called.nothing(endpoint.toString())
+                : latest.calls().describe();
+    }
+
+    /** Returns what the rank is in, or was in last, of this communicator, and how long it has waited. */
+    Called describe() {
+        return peerWait.describe(endpoint.toString(), current);
+    }
+
+    /** Returns what was called last. */
+    CurrentCall current() {
+        return current;
+    }
+
+    CallCounts counts() {
+        return counts;
+    }
+
+    FlightRecorder recorder() {
+        return records.recorder();
+    }
+
+    /** Returns the thread's waiting for its peers. Any thread. */
+    PeerWait peerWait() {
+        return peerWait;
+    }
+
+    /**
+     * Returns the number of the wait that other ranks may keep from ending, 0 outside of one. Below 0 it is a wait for work of the device:
+     * ranks in other processes may keep that from ending, but threads of one program, which give their calls to NCCL when all have come,
+     * do not. Any thread.
+     */
+    long waitingForPeers() {
+        long inside = peerWait.number();
+        return inside != 0 || endpoint.elsewhere() == null
+                ? inside
+                : -state.waits().present();
+    }
+
+    /** Returns whether this rank has come to what another one in another process waits for. Any thread. */
+    boolean answers(String question) {
+        return question.startsWith(PeerComparisons.SAID)
+                ? !(endpoint.exchange() instanceof PeerComparisons others) || others.answers(question)
+                : counts.answers(question);
+    }
+}
