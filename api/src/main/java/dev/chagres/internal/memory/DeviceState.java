@@ -6,8 +6,6 @@ import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
@@ -19,18 +17,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: one thread at a time, checked by {@link #ensureCurrent()}.
  */
 public final class DeviceState {
-    /** The thread that drives devices, and which of them CUDA has as its current one. */
-    private static final class Driver {
-        private final Thread thread = Thread.currentThread();
-        private int current = -1;
-        /** Whether a group of collectives is open, which NCCL runs at its end. */
-        private boolean grouping;
-        /** The device of which a stream captures, or null: CUDA then refuses some calls on every device of the thread. */
-        private @Nullable DeviceState capturing;
-    }
-
-    private static final ThreadLocal<Driver> DRIVERS = ThreadLocal.withInitial(Driver::new);
-
     private final int index;
     private final Arena arena = Arena.ofShared();
     private final MemorySegment out = arena.allocate(16, 8);
@@ -38,9 +24,12 @@ public final class DeviceState {
     private final MemorySegment zero = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 0f);
     private final BasicTensor basicTensor = new BasicTensor(this);
     private final HostWaits waits = new HostWaits();
+    private final GraphMemory graphs = new GraphMemory();
+    private final HeldMemory held = new HeldMemory(out, waits, graphs);
+    private final Attachments attachments = new Attachments(this);
     private final Multiprocessors multiprocessors;
     /** Who drives the device, or did last. */
-    private volatile Driver driver = DRIVERS.get();
+    private volatile Driver driver = Driver.ofThread();
     /** Whether the driver has given the device up. */
     private volatile boolean detached;
     /**
@@ -49,9 +38,6 @@ public final class DeviceState {
      */
     private @Nullable Driver owner = driver;
 
-    private long heldBytes;
-    private long peakHeldBytes;
-    private final GraphMemory graphs = new GraphMemory();
     /** What belongs to the graph that a stream captures. */
     private @Nullable Capture capture;
     /** The device that the thread captured on when this capture began. */
@@ -61,11 +47,10 @@ public final class DeviceState {
     private long weightChanges;
 
     private boolean closed;
-    private final List<@Nullable AutoCloseable> attached = new ArrayList<>();
 
     /** Opens the state of device {@code index} for the calling thread. */
     public DeviceState(int index) {
-        refuseVirtual();
+        Driver.refuseVirtual();
         this.index = index;
         ensureCurrent();
         multiprocessors = new Multiprocessors(index, attribute(CudaRuntime.cudaDevAttrMultiProcessorCount()));
@@ -136,63 +121,39 @@ public final class DeviceState {
                     + " captures, when CUDA gives none; run the same work once before the capture, and begin its scopes"
                     + " and passes again, so that they have their memory");
         }
-        waits.begin();
-        int status = CudaRuntime.cudaMalloc(out, byteSize);
-        waits.end();
-        if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
-            throw Status.outOfMemory(status, "cudaMalloc", byteSize, heldBytes);
-        }
-        Status.cuda(status, "cudaMalloc");
-        hold(byteSize);
-        return out.get(ValueLayout.ADDRESS, 0);
+        return held.malloc(byteSize);
     }
 
     /** Counts device memory that was taken. */
     public void hold(long byteSize) {
-        heldBytes += byteSize;
-        peakHeldBytes = Math.max(peakHeldBytes, heldBytes);
+        held.hold(byteSize);
     }
 
     /** Gives memory back to CUDA: at once, or when the graphs that may use it are closed. */
     public void free(MemorySegment memory, long byteSize) {
-        free(byteSize, () -> cudaFree(memory));
+        held.free(memory, byteSize);
     }
 
     /** Gives memory that no living graph uses back to CUDA at once. */
     void freeAtOnce(MemorySegment memory, long byteSize) {
-        cudaFree(memory);
-        heldBytes -= byteSize;
-    }
-
-    private void cudaFree(MemorySegment memory) {
-        waits.begin(); // cudaFree waits for all work.
-        int status = CudaRuntime.cudaFree(memory);
-        waits.end();
-        Status.cuda(status, "cudaFree");
+        held.freeAtOnce(memory, byteSize);
     }
 
     /** Gives {@code byteSize} bytes back by {@code free}: at once, or when the graphs that may use them are closed. */
     public void free(long byteSize, Runnable free) {
-        Runnable counted = () -> {
-            free.run();
-            heldBytes -= byteSize;
-        };
-        if (!graphs.keep(counted)) {
-            counted.run();
-        }
+        held.free(byteSize, free);
     }
 
     /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */
     public long beginCapture(Capture begun) {
-        capturedOutside = driver.capturing;
-        driver.capturing = this;
+        capturedOutside = driver.exchangeCapturing(this);
         capture = begun;
         return graphs.begin();
     }
 
     /** Says that a capture has ended. */
     public void endCapture() {
-        driver.capturing = capturedOutside;
+        var _ = driver.exchangeCapturing(capturedOutside);
         capture = null;
         graphs.endCapture();
     }
@@ -238,17 +199,17 @@ public final class DeviceState {
 
     /** Returns the device of which a stream captures on the thread that drives this one, or null. */
     private @Nullable DeviceState capturing() {
-        return graphs.isCapturing() ? this : driver.capturing;
+        return graphs.isCapturing() ? this : driver.capturing();
     }
 
     /** Says that the calling thread begins to collect calls that run later, on memory of any of its devices. */
     public static void beginGroup() {
-        DRIVERS.get().grouping = true;
+        Driver.ofThread().grouping(true);
     }
 
     /** Says that those calls were made or forgotten. */
     public static void endGroup() {
-        DRIVERS.get().grouping = false;
+        Driver.ofThread().grouping(false);
     }
 
     /**
@@ -267,7 +228,7 @@ public final class DeviceState {
     /** Returns whether a group of collectives is open on the thread that drives the device. */
     public boolean isGrouping() {
         Driver present = owner;
-        return present != null && present.grouping;
+        return present != null && present.isGrouping();
     }
 
     /**
@@ -287,12 +248,12 @@ public final class DeviceState {
 
     /** Returns the bytes that are taken now. */
     public long heldBytes() {
-        return heldBytes;
+        return held.bytes();
     }
 
     /** Returns the most bytes that {@link #malloc} had taken at one time. */
     public long peakHeldBytes() {
-        return peakHeldBytes;
+        return held.peak();
     }
 
     /**
@@ -301,17 +262,7 @@ public final class DeviceState {
      * @param <A> its type
      */
     public <A extends AutoCloseable> A get(Attachment<A> attachment) {
-        while (attached.size() <= attachment.slot) {
-            attached.add(null);
-        }
-        AutoCloseable present = attached.get(attachment.slot);
-        if (present == null) {
-            present = attachment.maker.apply(this);
-            attached.set(attachment.slot, present);
-        }
-        @SuppressWarnings("unchecked") // A slot holds what its own attachment has made.
-        A typed = (A) present;
-        return typed;
+        return attachments.get(attachment);
     }
 
     /**
@@ -329,6 +280,14 @@ public final class DeviceState {
         public Attachment(Function<DeviceState, A> maker) {
             this.maker = maker;
         }
+
+        int slot() {
+            return slot;
+        }
+
+        A make(DeviceState device) {
+            return maker.apply(device);
+        }
     }
 
     /**
@@ -339,13 +298,10 @@ public final class DeviceState {
      */
     public void ensureCurrent() {
         Driver present = owner;
-        if (present == null || present.thread != Thread.currentThread()) {
+        if (present == null || !present.isHere()) {
             throw notCurrent();
         }
-        if (present.current != index) {
-            Status.cuda(CudaRuntime.cudaSetDevice(index), "cudaSetDevice");
-            present.current = index;
-        }
+        present.makeCurrent(index);
     }
 
     private RuntimeException notCurrent() {
@@ -353,10 +309,10 @@ public final class DeviceState {
             return new IllegalStateException("device " + index + " was detached; Device.attach() moves it to a thread");
         }
         Driver present = driver;
-        if (present.thread == Thread.currentThread()) {
+        if (present.isHere()) {
             return new IllegalStateException("device " + index + " is closed");
         }
-        return new WrongThreadException("device " + index + " belongs to thread \"" + present.thread.getName()
+        return new WrongThreadException("device " + index + " belongs to thread \"" + present.name()
                 + "\", called from \"" + Thread.currentThread().getName()
                 + "\"; Device.detach() there and Device.attach() here move it");
     }
@@ -369,16 +325,16 @@ public final class DeviceState {
 
     /** Moves the device to the calling thread, where its owner has given it up or ended. */
     public void attach() {
-        refuseVirtual();
+        Driver.refuseVirtual();
         if (closed) {
             throw new IllegalStateException("device " + index + " is closed");
         }
         Driver present = driver;
-        if (!detached && present.thread != Thread.currentThread() && present.thread.isAlive()) {
-            throw new IllegalStateException("device " + index + " belongs to thread \"" + present.thread.getName()
+        if (!detached && !present.isHere() && present.isAlive()) {
+            throw new IllegalStateException("device " + index + " belongs to thread \"" + present.name()
                     + "\", which is alive and may be inside a call; call Device.detach() there first");
         }
-        driver = DRIVERS.get();
+        driver = Driver.ofThread();
         owner = driver;
         detached = false;
     }
@@ -393,36 +349,12 @@ public final class DeviceState {
         if (closed) {
             return;
         }
-        RuntimeException first = null;
-        for (int i = attached.size() - 1; i >= 0; i--) {
-            AutoCloseable one = attached.get(i);
-            try {
-                if (one != null) {
-                    one.close();
-                }
-            } catch (Exception failure) {
-                RuntimeException later =
-                        failure instanceof RuntimeException runtime ? runtime : new IllegalStateException(failure);
-                if (first == null) {
-                    first = later;
-                } else {
-                    first.addSuppressed(later);
-                }
-            }
-        }
-        closed = true;
-        owner = null;
-        arena.close();
-        if (first != null) {
-            throw first;
-        }
-    }
-
-    private static void refuseVirtual() {
-        if (Thread.currentThread().isVirtual()) {
-            throw new WrongThreadException(
-                    "a device is driven by a platform thread: TE, cuBLASLt and cuDNN keep state per OS thread, and a"
-                            + " virtual thread may change its carrier; start one with Thread.ofPlatform()");
+        try {
+            attachments.close();
+        } finally {
+            closed = true;
+            owner = null;
+            arena.close();
         }
     }
 }

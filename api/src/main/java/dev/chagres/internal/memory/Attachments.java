@@ -1,0 +1,55 @@
+package dev.chagres.internal.memory;
+
+import dev.chagres.internal.memory.DeviceState.Attachment;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What one device has of each {@link Attachment}: made when it is first asked for, closed with the device.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Attachments {
+    private final DeviceState device;
+    /** By {@link Attachment#slot}; null where nobody has asked yet. */
+    private @Nullable AutoCloseable[] made = new AutoCloseable[16];
+
+    Attachments(DeviceState device) {
+        this.device = device;
+    }
+
+    <A extends AutoCloseable> A get(Attachment<A> attachment) {
+        int slot = attachment.slot();
+        AutoCloseable present = slot < made.length ? made[slot] : null;
+        if (present == null) {
+            present = make(attachment);
+        }
+        @SuppressWarnings("unchecked") // A slot holds what its own attachment has made.
+        A typed = (A) present;
+        return typed;
+    }
+
+    /** The maker may ask for other attachments and make the array longer, so this one is stored after that. */
+    private AutoCloseable make(Attachment<?> attachment) {
+        AutoCloseable one = attachment.make(device);
+        int slot = attachment.slot();
+        if (slot >= made.length) {
+            made = Arrays.copyOf(made, Math.max(slot + 1, 2 * made.length));
+        }
+        made[slot] = one;
+        return one;
+    }
+
+    /** Closes them, the one whose slot was given last first; throws what the first failure was, when all are closed. */
+    void close() {
+        List<AutoCloseable> all = new ArrayList<>();
+        for (AutoCloseable one : made) {
+            if (one != null) {
+                all.add(one);
+            }
+        }
+        Closing.newestFirst(all);
+    }
+}

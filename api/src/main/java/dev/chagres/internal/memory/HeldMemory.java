@@ -1,0 +1,84 @@
+package dev.chagres.internal.memory;
+
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * The memory that one device has taken from CUDA: taking it, counting it, and giving it back when no graph can use it any more.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class HeldMemory {
+    private final MemorySegment out;
+    private final HostWaits waits;
+    private final GraphMemory graphs;
+    private long bytes;
+    private long peak;
+
+    /** {@code out}: scratch for a pointer; {@code waits} is told of calls that may wait for the device. */
+    HeldMemory(MemorySegment out, HostWaits waits, GraphMemory graphs) {
+        this.out = out;
+        this.waits = waits;
+        this.graphs = graphs;
+    }
+
+    /** Takes device memory from CUDA. */
+    MemorySegment malloc(long byteSize) {
+        waits.begin();
+        int status = CudaRuntime.cudaMalloc(out, byteSize);
+        waits.end();
+        if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
+            throw Status.outOfMemory(status, "cudaMalloc", byteSize, bytes);
+        }
+        Status.cuda(status, "cudaMalloc");
+        hold(byteSize);
+        return out.get(ValueLayout.ADDRESS, 0);
+    }
+
+    /** Counts device memory that was taken. */
+    void hold(long byteSize) {
+        bytes += byteSize;
+        peak = Math.max(peak, bytes);
+    }
+
+    /** Gives memory back to CUDA: at once, or when the graphs that may use it are closed. */
+    void free(MemorySegment memory, long byteSize) {
+        free(byteSize, () -> cudaFree(memory));
+    }
+
+    /** Gives {@code byteSize} bytes back by {@code free}: at once, or when the graphs that may use them are closed. */
+    void free(long byteSize, Runnable free) {
+        Runnable counted = () -> {
+            free.run();
+            bytes -= byteSize;
+        };
+        if (!graphs.keep(counted)) {
+            counted.run();
+        }
+    }
+
+    /** Gives memory that no living graph uses back to CUDA at once. */
+    void freeAtOnce(MemorySegment memory, long byteSize) {
+        cudaFree(memory);
+        bytes -= byteSize;
+    }
+
+    private void cudaFree(MemorySegment memory) {
+        waits.begin(); // cudaFree waits for all work.
+        int status = CudaRuntime.cudaFree(memory);
+        waits.end();
+        Status.cuda(status, "cudaFree");
+    }
+
+    /** Returns the bytes that are taken now. */
+    long bytes() {
+        return bytes;
+    }
+
+    /** Returns the most bytes that were taken at one time. */
+    long peak() {
+        return peak;
+    }
+}
