@@ -3,7 +3,6 @@ package dev.chagres;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.internal.memory.ScopeState;
-import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -179,11 +178,7 @@ public final class Scope implements AutoCloseable {
     public Tensor reinterpret(Tensor tensor, DType dtype, long offset, long count) {
         ensureOnTop();
         ensureHere(Given.given("tensor", tensor));
-        long available = tensor.byteSize() / Given.given("dtype", dtype).byteSize();
-        if (offset < 0 || count < 0 || offset > available - count) {
-            throw new IllegalArgumentException("offset: expected elements within " + tensor + ", got " + count + " of "
-                    + dtype + " from " + offset + " on");
-        }
+        ScopeChecks.within(tensor, dtype, offset, count);
         Tensor view = issued.next();
         view.issueView(tensor, dtype, offset, 1, count, 1, 1, 1);
         return view;
@@ -197,13 +192,7 @@ public final class Scope implements AutoCloseable {
      */
     public QuantizedTensor quantized(Scaling scaling, DType dtype, long rows, long columns) {
         ensureOnTop();
-        if (scaling == null || dtype == null) {
-            throw new NullPointerException((scaling == null ? "scaling" : "dtype") + ": expected a value, got null");
-        }
-        if (!dtype.isFloat8()) {
-            throw new IllegalArgumentException("dtype: expected FLOAT8_E4M3 or FLOAT8_E5M2, got " + dtype);
-        }
-        count(dtype, 2, rows, columns, 1, 1);
+        ScopeChecks.quantized(scaling, dtype, rows, columns);
         QuantizedTensor quantized = issued.nextQuantized();
         quantized.issue(scaling, dtype, rows, columns);
         return quantized;
@@ -212,20 +201,14 @@ public final class Scope implements AutoCloseable {
     private void ensureHere(Tensor tensor) {
         tensor.ensureUsable();
         if (tensor.device() != state.device()) {
-            String which = tensor.deviceIndex() == device().index() ? ", opened another time" : "";
-            throw new IllegalArgumentException("tensor: expected a tensor of " + device() + ", got " + tensor.dtype()
-                    + tensor.shape() + " of device " + tensor.deviceIndex() + which);
+            throw ScopeChecks.elsewhere(device(), tensor);
         }
     }
 
     private Tensor view(Tensor tensor, long offset, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
         ensureHere(Given.given("tensor", tensor));
-        long count = count(tensor.dtype(), rank, d0, d1, d2, d3);
-        if (offset < 0 || offset > tensor.count() - count) {
-            throw new IllegalArgumentException(
-                    "offset: expected elements within " + tensor + ", got " + count + " from " + offset + " on");
-        }
+        ScopeChecks.within(tensor, offset, ScopeChecks.count(tensor.dtype(), rank, d0, d1, d2, d3));
         Tensor view = issued.next();
         view.issueView(tensor, tensor.dtype(), offset, rank, d0, d1, d2, d3);
         return view;
@@ -234,28 +217,11 @@ public final class Scope implements AutoCloseable {
     private Tensor allocate(DType dtype, int rank, long d0, long d1, long d2, long d3) {
         ensureOnTop();
         Given.given("dtype", dtype);
-        long byteSize = count(dtype, rank, d0, d1, d2, d3) * dtype.byteSize();
+        long byteSize = ScopeChecks.count(dtype, rank, d0, d1, d2, d3) * dtype.byteSize();
         long address = memory.allocate(byteSize);
         Tensor tensor = issued.next();
         tensor.issue(dtype, address, rank, d0, d1, d2, d3);
         return tensor;
-    }
-
-    /** Returns the elements of a shape whose bytes can be counted. */
-    private static long count(DType dtype, int rank, long d0, long d1, long d2, long d3) {
-        if (d0 < 0 || d1 < 0 || d2 < 0 || d3 < 0) {
-            throw new IllegalArgumentException("shape: expected no negative size, got " + text(rank, d0, d1, d2, d3));
-        }
-        long count = Shape.product(rank, d0, d1, d2, d3);
-        if (count < 0 || count > Long.MAX_VALUE / dtype.byteSize()) {
-            throw new IllegalArgumentException(
-                    "shape: expected at most " + Long.MAX_VALUE + " bytes, got " + dtype + text(rank, d0, d1, d2, d3));
-        }
-        return count;
-    }
-
-    private static String text(int rank, long... sizes) {
-        return Arrays.toString(Arrays.copyOf(sizes, rank));
     }
 
     private static long sizeOr1(Tensor tensor, int index) {
