@@ -8,7 +8,6 @@ import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.model.ParameterUse;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
@@ -45,16 +44,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     final Stream stream;
     final GroupProgress progress;
     final ByteCounts bytes = new ByteCounts();
-    private final ParameterUse use = new Use();
+    private final StepOrder order = new StepOrder(this);
     private final Runnable atNextStep = this::endStep;
     private final Runnable atForgetting = this::beginStep;
     private final List<Pass> followed = new ArrayList<>();
     private final AmaxOverRanks amaxes;
     private final SameOptimizers optimizers;
-    /** Whether the micro-batch under way, or the next one, is the step's last. */
-    private boolean last;
-
-    private boolean summed;
     private boolean closed;
 
     Strategy(Parameters parameters, Communicator communicator) {
@@ -68,7 +63,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** Takes part in steps from now on. */
     final void join() {
-        parameters.sharing().observe(use);
+        parameters.sharing().observe(order);
         parameters.atNextStep(atNextStep);
         parameters.atForgetting(atForgetting);
     }
@@ -112,24 +107,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      */
     public final void lastMicroBatch() {
         ensureOpen();
-        if (followed.isEmpty()) {
-            throw new IllegalStateException(
-                    "lastMicroBatch: expected follow(pass) before, without which nothing is summed"
-                            + " while backward runs; call it with the pass that trains");
-        }
-        if (summed) {
-            throw new IllegalStateException(
-                    "lastMicroBatch: expected before sumGradients, got it after; take the optimizer's step first");
-        }
-        for (Pass pass : followed) {
-            if (pass.calls().savedCount() > 0) {
-                throw new IllegalStateException(
-                        "lastMicroBatch: expected after pass.begin() and before the first layer, got"
-                                + " it after a layer");
-            }
-        }
+        order.ensureBeforeLast(followed);
         progress.restart();
-        last = true;
+        order.last();
     }
 
     /**
@@ -163,20 +143,17 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     public final void sumGradients() {
         ensureOpen();
         Inside.state(stream).ensureNotGrouping("sumGradients");
-        if (summed) {
-            throw new IllegalStateException("sumGradients: expected one call a step, got a second one; take the"
-                    + " optimizer's step before, or call Parameters.forgetGradients");
-        }
+        order.ensureUnsummed();
         ensureEnqueues();
         parameters.gradients(); // refuses closed parameters
-        last = false;
+        order.summing();
         finish();
         try {
             optimizers.ensureSame();
         } catch (RankFailedException failed) {
             throw explained(failed);
         }
-        summed = true;
+        order.summed();
     }
 
     /**
@@ -224,7 +201,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     final boolean isLast() {
-        return last;
+        return order.isLast();
     }
 
     final void ensureOpen() {
@@ -304,8 +281,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     private void beginStep() {
-        summed = false;
-        last = false;
+        order.restart();
         progress.restart();
         restart();
     }
@@ -387,46 +363,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         closed = true;
         followed.forEach(pass -> pass.calls().forget(progress));
         amaxes.end();
-        parameters.sharing().forget(use);
+        parameters.sharing().forget(order);
         parameters.forget(atNextStep);
         parameters.forget(atForgetting);
         free();
-    }
-
-    /** Refuses gradients that would be added to a sum, and a step without the sum. */
-    private final class Use implements ParameterUse {
-        @Override
-        public void reading(Parameter parameter) {
-            Strategy.this.reading(parameter);
-        }
-
-        @Override
-        public void writing(Parameter parameter) {
-            ensureEnqueues();
-            // Of what has no elements on this rank, a sum waits for nothing.
-            if (summed || (parameter.shape().count() > 0 && isSummed(parameter.group()))) {
-                throw new IllegalStateException("gradient of " + parameter.name()
-                        + ": summed over the ranks already, got another backward call; call "
-                        + (summed
-                                ? "sumGradients after the step's last backward call, and the optimizer's step before the next"
-                                : "lastMicroBatch before the step's last micro-batch alone, whose forward calls all come"
-                                        + " before its backward calls"));
-            }
-            Strategy.this.writing(parameter);
-        }
-
-        @Override
-        public void stepping() {
-            if (!summed) {
-                throw new IllegalStateException("gradients: expected the sum over " + communicator.ranks()
-                        + " ranks, got this rank's alone, with which the ranks' weights would part; call sumGradients()"
-                        + " before the norm and the optimizer's step");
-            }
-        }
-
-        @Override
-        public String toString() {
-            return Strategy.this.toString();
-        }
     }
 }

@@ -1,0 +1,111 @@
+package dev.chagres.sharding;
+
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterUse;
+import java.util.List;
+
+/**
+ * Refuses calls of a step that come too early or too late. Their order is: micro-batches, of which the last one may be named before it
+ * begins; the sum of the gradients; the optimizer's step.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class StepOrder implements ParameterUse {
+    private final Strategy strategy;
+    /** Whether the micro-batch under way, or the next one, is the step's last. */
+    private boolean last;
+
+    private boolean summed;
+
+    StepOrder(Strategy strategy) {
+        this.strategy = strategy;
+    }
+
+    /** A step begins, or its gradients are forgotten. */
+    void restart() {
+        summed = false;
+        last = false;
+    }
+
+    /** Checks that the next micro-batch may be the last one. */
+    void ensureBeforeLast(List<Pass> followed) {
+        if (followed.isEmpty()) {
+            throw new IllegalStateException(
+                    "lastMicroBatch: expected follow(pass) before, without which nothing is summed"
+                            + " while backward runs; call it with the pass that trains");
+        }
+        if (summed) {
+            throw new IllegalStateException(
+                    "lastMicroBatch: expected before sumGradients, got it after; take the optimizer's step first");
+        }
+        for (Pass pass : followed) {
+            if (pass.calls().savedCount() > 0) {
+                throw new IllegalStateException(
+                        "lastMicroBatch: expected after pass.begin() and before the first layer, got"
+                                + " it after a layer");
+            }
+        }
+    }
+
+    /** The next micro-batch is the last one. */
+    void last() {
+        last = true;
+    }
+
+    boolean isLast() {
+        return last;
+    }
+
+    /** Checks that the gradients were not summed in this step. */
+    void ensureUnsummed() {
+        if (summed) {
+            throw new IllegalStateException("sumGradients: expected one call a step, got a second one; take the"
+                    + " optimizer's step before, or call Parameters.forgetGradients");
+        }
+    }
+
+    /** What is left of the sums is enqueued now: no micro-batch is under way. */
+    void summing() {
+        last = false;
+    }
+
+    /** All of it was enqueued. */
+    void summed() {
+        summed = true;
+    }
+
+    @Override
+    public void reading(Parameter parameter) {
+        strategy.reading(parameter);
+    }
+
+    @Override
+    public void writing(Parameter parameter) {
+        strategy.ensureEnqueues();
+        // Of what has no elements on this rank, a sum waits for nothing.
+        if (summed || (parameter.shape().count() > 0 && strategy.isSummed(parameter.group()))) {
+            throw new IllegalStateException("gradient of " + parameter.name()
+                    + ": summed over the ranks already, got another backward call; call "
+                    + (summed
+                            ? "sumGradients after the step's last backward call, and the optimizer's step before the next"
+                            : "lastMicroBatch before the step's last micro-batch alone, whose forward calls all come"
+                                    + " before its backward calls"));
+        }
+        strategy.writing(parameter);
+    }
+
+    @Override
+    public void stepping() {
+        if (!summed) {
+            throw new IllegalStateException("gradients: expected the sum over " + strategy.communicator.ranks()
+                    + " ranks, got this rank's alone, with which the ranks' weights would part; call sumGradients()"
+                    + " before the norm and the optimizer's step");
+        }
+    }
+
+    @Override
+    public String toString() {
+        return strategy.toString();
+    }
+}
