@@ -53,9 +53,7 @@ public final class FullySharded extends Strategy {
     /** Null where ranks share out one copy of the model. */
     private final @Nullable Mesh mesh;
 
-    /** Null where ranks may compute other numbers of micro-batches. */
-    private final @Nullable EqualMicroBatches microBatches;
-
+    private final MicroBatchSums sums;
     private final SharedSteps steps;
     private final SharedNorm norm;
     private final UpdatedWeights updated;
@@ -64,7 +62,7 @@ public final class FullySharded extends Strategy {
 
     private boolean ownsMesh;
 
-    /** The parameters are the caller's until {@link #takeOver}. */
+    /** The parameters are the caller's until {@link #begin}. */
     FullySharded(
             FullyShardedConfig config,
             Parameters parameters,
@@ -82,9 +80,9 @@ public final class FullySharded extends Strategy {
         weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, config.reshard(), bytes) : null;
         reads = weights == null ? null : new ShardedReads(this, weights, progress);
         gradients = new ShardedGradients(parameters, ranks, config, bytes);
-        microBatches = weights == null || ranks.updating().ranks() == 1
-                ? null
-                : new EqualMicroBatches(ranks.updating(), parameters);
+        boolean equal = needsEqualMicroBatches() && ranks.updating().ranks() > 1;
+        sums = new MicroBatchSums(
+                gradients, config.gradientSync(), equal ? new EqualMicroBatches(ranks.updating(), parameters) : null);
         updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator(), bytes);
     }
 
@@ -164,7 +162,7 @@ public final class FullySharded extends Strategy {
 
     @Override
     RankFailedException explained(RankFailedException failed) {
-        return microBatches == null ? failed : microBatches.explained(failed);
+        return sums.explained(failed);
     }
 
     @Override
@@ -181,37 +179,18 @@ public final class FullySharded extends Strategy {
 
     @Override
     void finish() {
-        try {
-            if (microBatches != null) {
-                microBatches.ensureSame();
-            }
-            gradients.finish();
-        } catch (RankFailedException failed) {
-            throw explained(failed);
-        }
+        sums.finish();
     }
 
     @Override
     void restart() {
         steps.restart();
-        if (microBatches != null) {
-            microBatches.restart();
-        }
-        gradients.restart();
+        sums.restart();
     }
 
     @Override
     void complete(int group) {
-        if (isLast() || config.gradientSync() == GradientSync.EACH_MICRO_BATCH) {
-            try {
-                gradients.complete(group, isLast() ? MicroBatch.LAST : MicroBatch.EARLIER);
-            } catch (RankFailedException failed) {
-                throw explained(failed);
-            }
-        }
-        if (microBatches != null) {
-            microBatches.completed(group);
-        }
+        sums.complete(group, isLast() ? MicroBatch.LAST : MicroBatch.EARLIER);
     }
 
     @Override
@@ -257,10 +236,7 @@ public final class FullySharded extends Strategy {
     public void gatherState(AdamW optimizer, BiConsumer<String, Tensor> sink) {
         ensureOpen();
         List<StateVector> vectors = Checks.given("optimizer", optimizer).vectors();
-        Checks.given("sink", sink);
-        BiConsumer<String, Tensor> wholeLayers = (name, tensor) -> TensorParallelState.gather(
-                parameters, new State.Builder().tensor(name, tensor).build(), sink);
-        new GatheredState(parameters, ranks).all(vectors, wholeLayers);
+        new GatheredState(parameters, ranks).all(vectors, Checks.given("sink", sink));
     }
 
     /** Returns the ranks that train together, as they are arranged; null where they share out one copy of the model. */
@@ -368,8 +344,7 @@ public final class FullySharded extends Strategy {
 
     @Override
     Part weightsOf(int rank) {
-        Part part = ranks.shard(ranks.place(rank), stage()).weights();
-        return part == null ? new Part(0, 1) : part;
+        return SharedTensors.wholeOr(ranks.shard(ranks.place(rank), stage()).weights());
     }
 
     @Override
@@ -403,10 +378,7 @@ public final class FullySharded extends Strategy {
         if (weights != null) {
             weights.close();
         }
-        gradients.close();
-        if (microBatches != null) {
-            microBatches.close();
-        }
+        sums.close();
         steps.close();
         if (ownsParameters) {
             parameters.close();

@@ -9,6 +9,7 @@ import dev.chagres.model.ParameterShard;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.StateVector;
 import java.util.List;
@@ -30,8 +31,16 @@ final class GatheredState {
         stream = parameters.scope().stream();
     }
 
-    /** Hands out the weights of every group, and what {@code vectors} have of those that are trained. */
+    /** Hands out the weights of every group, and what {@code vectors} have of those that are trained, as tensors of whole layers. */
     void all(List<StateVector> vectors, BiConsumer<String, Tensor> sink) {
+        allOfRank(
+                vectors,
+                (name, tensor) -> TensorParallelState.gather(
+                        parameters, new State.Builder().tensor(name, tensor).build(), sink));
+    }
+
+    /** The same as this tensor-parallel rank has the layers. */
+    private void allOfRank(List<StateVector> vectors, BiConsumer<String, Tensor> sink) {
         for (PlacedGroup group : parameters.sharing().groups()) {
             for (GroupPiece piece : group.pieces()) {
                 weights(group, piece, sink);

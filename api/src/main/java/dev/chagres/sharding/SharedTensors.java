@@ -34,7 +34,8 @@ final class SharedTensors {
         updatedParts = shards.stream().map(ParameterShard::updated).toList();
     }
 
-    private static Part wholeOr(@Nullable Part part) {
+    /** Returns the part, or where it is null the whole. */
+    static Part wholeOr(@Nullable Part part) {
         return part == null ? new Part(0, 1) : part;
     }
 
