@@ -6,6 +6,9 @@ import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
+// Over 400 lines: nearly half are Javadoc, of copies for each type of Java. Transfer copies, TensorHandle keeps TE's
+// handle.
+
 /**
  * An array of numbers in device memory, row-major, that a {@link Scope} hands out and takes back.
  *
