@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
 
 /**
  * Copies of packed tokens (THD) whose sequences context-parallel ranks share out: halves of sequences, and the order in which
@@ -99,20 +100,14 @@ public final class ContextParallelThd {
      */
     public static void sequenceOrderToCpRankOrder(
             Tensor inp, Tensor cuSeqlens, Tensor out, int worldSize, Stream stream) {
-        ContextParallelChecks.reorder(inp, cuSeqlens, out, worldSize, stream);
-        if (inp.count() == 0) {
-            return;
-        }
-        TensorCells cells = TensorCells.of(stream);
-        Status.te(
-                TransformerEngine.te_thd_sequence_order_to_cp_rank_order(
-                        cells.cell(0, inp),
-                        cells.cell(1, cuSeqlens),
-                        out.handle(),
-                        worldSize,
-                        (int) inp.size(0),
-                        stream.handle()),
-                "te_thd_sequence_order_to_cp_rank_order");
+        reorder(
+                TransformerEngine::te_thd_sequence_order_to_cp_rank_order,
+                "te_thd_sequence_order_to_cp_rank_order",
+                inp,
+                cuSeqlens,
+                out,
+                worldSize,
+                stream);
     }
 
     /**
@@ -125,20 +120,31 @@ public final class ContextParallelThd {
      */
     public static void cpRankOrderToSequenceOrder(
             Tensor inp, Tensor cuSeqlens, Tensor out, int worldSize, Stream stream) {
+        reorder(
+                TransformerEngine::te_thd_cp_rank_order_to_sequence_order,
+                "te_thd_cp_rank_order_to_sequence_order",
+                inp,
+                cuSeqlens,
+                out,
+                worldSize,
+                stream);
+    }
+
+    private static void reorder(
+            Reordering call, String function, Tensor inp, Tensor cuSeqlens, Tensor out, int worldSize, Stream stream) {
         ContextParallelChecks.reorder(inp, cuSeqlens, out, worldSize, stream);
         if (inp.count() == 0) {
             return;
         }
         TensorCells cells = TensorCells.of(stream);
-        Status.te(
-                TransformerEngine.te_thd_cp_rank_order_to_sequence_order(
-                        cells.cell(0, inp),
-                        cells.cell(1, cuSeqlens),
-                        out.handle(),
-                        worldSize,
-                        (int) inp.size(0),
-                        stream.handle()),
-                "te_thd_cp_rank_order_to_sequence_order");
+        int status = call.call(
+                cells.cell(0, inp),
+                cells.cell(1, cuSeqlens),
+                out.handle(),
+                worldSize,
+                (int) inp.size(0),
+                stream.handle());
+        Status.te(status, function);
     }
 
     /**
@@ -172,5 +178,17 @@ public final class ContextParallelThd {
                         (int) inp.size(0),
                         stream.handle()),
                 "te_thd_copy_valid_tokens_from_per_split_to_rank_local");
+    }
+
+    /** One of the two functions, which take the same arguments. */
+    @FunctionalInterface
+    private interface Reordering {
+        int call(
+                MemorySegment inp,
+                MemorySegment cuSeqlens,
+                MemorySegment out,
+                int worldSize,
+                int tokens,
+                MemorySegment stream);
     }
 }

@@ -8,7 +8,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * Two arrays of handles that functions over many tensors read during a call, one pair a device. They grow to the longest list.
+ * The arrays that functions over many tensors read during a call, one of each a device: two of handles, the second of which may hold other
+ * numbers of 64 bits, and one of numbers of 32 bits. They grow to the longest list.
  *
  * <p>Threading: the device's thread.
  */
@@ -19,10 +20,11 @@ final class HandleArrays implements AutoCloseable {
     private Arena arena = Arena.ofShared();
     private MemorySegment first = MemorySegment.NULL;
     private MemorySegment second = MemorySegment.NULL;
+    private MemorySegment numbers = MemorySegment.NULL;
 
     private HandleArrays() {}
 
-    /** Returns the arrays of the stream's device, with room for {@code count} handles each. */
+    /** Returns the arrays of the stream's device, with room for {@code count} entries each. */
     static HandleArrays of(Stream stream, int count) {
         HandleArrays arrays = Inside.state(stream).get(ATTACHMENT);
         arrays.reserve(count);
@@ -35,13 +37,21 @@ final class HandleArrays implements AutoCloseable {
             arena = Arena.ofShared();
             first = arena.allocate(ValueLayout.JAVA_LONG, count);
             second = arena.allocate(ValueLayout.JAVA_LONG, count);
+            numbers = arena.allocate(ValueLayout.JAVA_INT, count);
         }
     }
 
-    /** Sets entry {@code index} of both. */
+    /** Sets entry {@code index} of both arrays of handles. */
     void set(int index, MemorySegment handle, MemorySegment other) {
         first.setAtIndex(ValueLayout.JAVA_LONG, index, handle.address());
         second.setAtIndex(ValueLayout.JAVA_LONG, index, other.address());
+    }
+
+    /** Sets entry {@code index} of all three arrays. */
+    void set(int index, MemorySegment handle, long other, int number) {
+        first.setAtIndex(ValueLayout.JAVA_LONG, index, handle.address());
+        second.setAtIndex(ValueLayout.JAVA_LONG, index, other);
+        numbers.setAtIndex(ValueLayout.JAVA_INT, index, number);
     }
 
     MemorySegment first() {
@@ -50,6 +60,10 @@ final class HandleArrays implements AutoCloseable {
 
     MemorySegment second() {
         return second;
+    }
+
+    MemorySegment numbers() {
+        return numbers;
     }
 
     @Override

@@ -36,11 +36,12 @@ public final class Padding {
                         + " rows, as the input has, got " + Checks.describe(outputs[i]));
             }
         }
-        PaddingLists lists = PaddingLists.of(stream, inputs.length);
+        HandleArrays arrays = HandleArrays.of(stream, inputs.length); // inputs, outputs, and the outputs' rows
+        ByteHandles handles = ByteHandles.of(stream);
         int count = 0;
         for (int i = 0; i < inputs.length; i++) {
             if (inputs[i].count() != 0) {
-                lists.set(count++, inputs[i], outputs[i]);
+                set(arrays, count++, handles, inputs[i], outputs[i]);
             } else if (outputs[i].count() != 0) {
                 outputs[i].zero(stream);
             }
@@ -48,7 +49,7 @@ public final class Padding {
         if (count != 0) {
             Status.te(
                     TransformerEngine.te_multi_padding(
-                            count, lists.inputs(), lists.outputs(), lists.rows(), stream.handle()),
+                            count, arrays.first(), arrays.second(), arrays.numbers(), stream.handle()),
                     "te_multi_padding");
         }
     }
@@ -68,19 +69,28 @@ public final class Padding {
                         + " rows, as the input has, got " + Checks.describe(outputs[i]));
             }
         }
-        PaddingLists lists = PaddingLists.of(stream, inputs.length);
+        HandleArrays arrays = HandleArrays.of(stream, inputs.length); // inputs, outputs, and the outputs' rows
+        ByteHandles handles = ByteHandles.of(stream);
         int count = 0;
         for (int i = 0; i < inputs.length; i++) {
             if (outputs[i].count() != 0) {
-                lists.set(count++, inputs[i], outputs[i]);
+                set(arrays, count++, handles, inputs[i], outputs[i]);
             }
         }
         if (count != 0) {
             Status.te(
                     TransformerEngine.te_multi_unpadding(
-                            count, lists.inputs(), lists.outputs(), lists.rows(), stream.handle()),
+                            count, arrays.first(), arrays.second(), arrays.numbers(), stream.handle()),
                     "te_multi_unpadding");
         }
+    }
+
+    private static void set(HandleArrays arrays, int index, ByteHandles handles, Tensor input, Tensor output) {
+        arrays.set(
+                index,
+                handles.handle(2 * index, input),
+                handles.handle(2 * index + 1, output).address(),
+                Math.toIntExact(output.size(0)));
     }
 
     private static void check(Tensor[] inputs, Tensor[] outputs, Stream stream) {

@@ -7,11 +7,6 @@ import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.DeviceState;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 
 /**
  * Where the parts of a split begin, from their lengths: running sums, multiplied by a stride. Lengths and offsets stay on the
@@ -112,17 +107,16 @@ public final class SplitsToOffsets {
             }
             return;
         }
-        Lists lists = Inside.state(stream).get(Lists.ATTACHMENT);
-        lists.reserve(outputs.length);
+        HandleArrays arrays = HandleArrays.of(stream, outputs.length); // outputs, strides, and whether a 0 leads
         for (int i = 0; i < outputs.length; i++) {
-            lists.set(i, outputs[i].handle(), strides[i], outputs[i].count() > count ? 1 : 0);
+            arrays.set(i, outputs[i].handle(), strides[i], outputs[i].count() > count ? 1 : 0);
         }
         Status.te(
                 TransformerEngine.te_splits_to_offsets_multi(
                         splitSizes.handle(),
-                        lists.outputs,
-                        lists.strides,
-                        lists.leadingZeros,
+                        arrays.first(),
+                        arrays.second(),
+                        arrays.numbers(),
                         outputs.length,
                         stream.handle()),
                 "te_splits_to_offsets_multi");
@@ -163,37 +157,5 @@ public final class SplitsToOffsets {
     private static void written(String argument, Tensor tensor, String readArgument, Tensor read) {
         Checks.writable(argument, tensor);
         Checks.apart(argument, tensor, readArgument, read);
-    }
-
-    /** The arrays that a call reads, one of each a device. They grow to the longest list. */
-    private static final class Lists implements AutoCloseable {
-        private static final DeviceState.Attachment<Lists> ATTACHMENT =
-                new DeviceState.Attachment<>(device -> new Lists());
-
-        private Arena arena = Arena.ofShared();
-        private MemorySegment outputs = MemorySegment.NULL;
-        private MemorySegment strides = MemorySegment.NULL;
-        private MemorySegment leadingZeros = MemorySegment.NULL;
-
-        private void reserve(int count) {
-            if (outputs.byteSize() < (long) count * Long.BYTES) {
-                arena.close();
-                arena = Arena.ofShared();
-                outputs = arena.allocate(ValueLayout.JAVA_LONG, count);
-                strides = arena.allocate(ValueLayout.JAVA_LONG, count);
-                leadingZeros = arena.allocate(ValueLayout.JAVA_INT, count);
-            }
-        }
-
-        private void set(int index, MemorySegment output, long stride, int leadingZero) {
-            outputs.setAtIndex(ValueLayout.JAVA_LONG, index, output.address());
-            strides.setAtIndex(ValueLayout.JAVA_LONG, index, stride);
-            leadingZeros.setAtIndex(ValueLayout.JAVA_INT, index, leadingZero);
-        }
-
-        @Override
-        public void close() {
-            arena.close();
-        }
     }
 }
