@@ -73,7 +73,7 @@ public final class CrossEntropy {
             Tensor loss,
             Tensor counted,
             Stream stream) {
-        checkLabelSmoothing(labelSmoothing);
+        CrossEntropyChecks.labelSmoothing(labelSmoothing);
         checkLogits(logits, labels, classes, stream);
         Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
         Checks.vector(stream, "loss", loss, DType.FLOAT32, 1);
@@ -173,66 +173,30 @@ public final class CrossEntropy {
             @Nullable Tensor tokenGradients,
             Tensor dlogits,
             Stream stream) {
-        checkLabelSmoothing(labelSmoothing);
+        CrossEntropyChecks.labelSmoothing(labelSmoothing);
         checkLogits(logits, labels, classes, stream);
-        Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
-        if (!Float.isFinite(factor)) {
-            throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
-        }
-        Checks.like(stream, "dlogits", dlogits, logits);
-        Checks.writable("dlogits", dlogits);
-        Checks.apartOrSame("dlogits", dlogits, "logits", logits);
-        Checks.apart("dlogits", dlogits, "labels", labels);
-        Checks.apart("dlogits", dlogits, "logSumExp", logSumExp);
-        checkRead("divisor", divisor, DType.INT32, 1, dlogits, stream);
-        checkRead("lossScale", lossScale, DType.FLOAT32, 1, dlogits, stream);
-        checkRead("tokenGradients", tokenGradients, DType.FLOAT32, logits.size(0), dlogits, stream);
-        Status.ops(
-                Ops.ops_cross_entropy_backward(
-                        logits.address(),
-                        labels.address(),
-                        logSumExp.address(),
-                        Checks.addressOrNull(divisor),
-                        factor,
-                        Checks.addressOrNull(lossScale),
-                        Checks.addressOrNull(tokenGradients),
-                        labelSmoothing,
-                        dlogits.address(),
-                        logits.size(0),
-                        classes,
-                        logits.size(1),
-                        0,
-                        classes,
-                        logits.dtype().code(),
-                        stream.handle()),
-                "ops_cross_entropy_backward");
+        CrossEntropyGradient.enqueue(
+                logits,
+                labels,
+                0,
+                classes,
+                classes,
+                labelSmoothing,
+                logSumExp,
+                divisor,
+                factor,
+                lossScale,
+                tokenGradients,
+                dlogits,
+                stream);
     }
 
     private static void checkLogits(Tensor logits, Tensor labels, long classes, Stream stream) {
         if (classes < 1) {
             throw new IllegalArgumentException("classes: expected at least 1, got " + classes);
         }
-        Checks.on(stream, "logits", logits);
-        if (logits.rank() != 2 || logits.size(1) < classes || !logits.dtype().isFloat()) {
-            throw new IllegalArgumentException(
-                    "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(logits));
-        }
+        CrossEntropyChecks.logits(logits, classes, stream);
         Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
-    }
-
-    private static void checkLabelSmoothing(float labelSmoothing) {
-        if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
-            throw new IllegalArgumentException("labelSmoothing: expected 0 to 1, got " + labelSmoothing);
-        }
-    }
-
-    /** Checks what backward reads if it is there. */
-    private static void checkRead(
-            String argument, @Nullable Tensor tensor, DType dtype, long count, Tensor dlogits, Stream stream) {
-        if (tensor != null) {
-            Checks.vector(stream, argument, tensor, dtype, count);
-            Checks.apart("dlogits", dlogits, argument, tensor);
-        }
     }
 
     private static void checkWritten(String argument, Tensor tensor, Tensor logits, Tensor labels) {

@@ -83,7 +83,7 @@ public final class VocabularyCrossEntropy {
             Stream stream) {
         checkLogits(logits, classes, stream);
         checkFirst(first);
-        checkLabelSmoothing(labelSmoothing);
+        CrossEntropyChecks.labelSmoothing(labelSmoothing);
         Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
         Checks.vector(stream, "maximum", maximum, DType.FLOAT32, logits.size(0));
         Checks.matrix(stream, "sums", sums, DType.FLOAT32, sumRows(labelSmoothing), logits.size(0));
@@ -136,7 +136,7 @@ public final class VocabularyCrossEntropy {
             Tensor counted,
             Stream stream) {
         checkClasses(classes);
-        checkLabelSmoothing(labelSmoothing);
+        CrossEntropyChecks.labelSmoothing(labelSmoothing);
         long tokens = Checks.on(stream, "maximum", maximum).count();
         Checks.vector(stream, "maximum", maximum, DType.FLOAT32, tokens);
         Checks.matrix(stream, "sums", sums, DType.FLOAT32, sumRows(labelSmoothing), tokens);
@@ -216,50 +216,29 @@ public final class VocabularyCrossEntropy {
             throw new IllegalArgumentException("allClasses: expected at least first + classes, " + first + " + "
                     + classes + ", got " + allClasses);
         }
-        checkLabelSmoothing(labelSmoothing);
+        CrossEntropyChecks.labelSmoothing(labelSmoothing);
         Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
-        Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
-        if (!Float.isFinite(factor)) {
-            throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
-        }
-        Checks.like(stream, "dlogits", dlogits, logits);
-        Checks.writable("dlogits", dlogits);
-        Checks.apartOrSame("dlogits", dlogits, "logits", logits);
-        Checks.apart("dlogits", dlogits, "labels", labels);
-        Checks.apart("dlogits", dlogits, "logSumExp", logSumExp);
-        checkRead("divisor", divisor, DType.INT32, 1, dlogits, stream);
-        checkRead("lossScale", lossScale, DType.FLOAT32, 1, dlogits, stream);
-        checkRead("tokenGradients", tokenGradients, DType.FLOAT32, logits.size(0), dlogits, stream);
-        Status.ops(
-                Ops.ops_cross_entropy_backward(
-                        logits.address(),
-                        labels.address(),
-                        logSumExp.address(),
-                        Checks.addressOrNull(divisor),
-                        factor,
-                        Checks.addressOrNull(lossScale),
-                        Checks.addressOrNull(tokenGradients),
-                        labelSmoothing,
-                        dlogits.address(),
-                        logits.size(0),
-                        classes,
-                        logits.size(1),
-                        first,
-                        allClasses,
-                        logits.dtype().code(),
-                        stream.handle()),
-                "ops_cross_entropy_backward");
+        CrossEntropyGradient.enqueue(
+                logits,
+                labels,
+                first,
+                classes,
+                allClasses,
+                labelSmoothing,
+                logSumExp,
+                divisor,
+                factor,
+                lossScale,
+                tokenGradients,
+                dlogits,
+                stream);
     }
 
     private static void checkLogits(Tensor logits, long classes, Stream stream) {
         if (classes < 0) {
             throw new IllegalArgumentException("classes: expected at least 0, got " + classes);
         }
-        Checks.on(stream, "logits", logits);
-        if (logits.rank() != 2 || logits.size(1) < classes || !logits.dtype().isFloat()) {
-            throw new IllegalArgumentException(
-                    "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(logits));
-        }
+        CrossEntropyChecks.logits(logits, classes, stream);
     }
 
     private static void checkFirst(long first) {
@@ -271,21 +250,6 @@ public final class VocabularyCrossEntropy {
     private static void checkClasses(long classes) {
         if (classes < 1) {
             throw new IllegalArgumentException("classes: expected at least 1 of all ranks together, got " + classes);
-        }
-    }
-
-    private static void checkLabelSmoothing(float labelSmoothing) {
-        if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
-            throw new IllegalArgumentException("labelSmoothing: expected 0 to 1, got " + labelSmoothing);
-        }
-    }
-
-    /** Checks what backward reads if it is there. */
-    private static void checkRead(
-            String argument, @Nullable Tensor tensor, DType dtype, long count, Tensor dlogits, Stream stream) {
-        if (tensor != null) {
-            Checks.vector(stream, argument, tensor, dtype, count);
-            Checks.apart("dlogits", dlogits, argument, tensor);
         }
     }
 
