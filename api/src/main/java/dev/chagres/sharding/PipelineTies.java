@@ -1,9 +1,5 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
-import dev.chagres.Scope;
-import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PipelineStages;
@@ -78,23 +74,12 @@ record PipelineTies(List<Communicator> communicators) {
                     + plan.stagesOf(parameter);
             checksum.update(text.getBytes(StandardCharsets.UTF_8));
         }
-        Stream stream = parameters.scope().stream();
-        try (Scope scope = stream.device().openScope(stream)) {
-            Tensor own = scope.tensor(DType.INT64, 1);
-            Tensor all = scope.tensor(DType.INT64, ranks.ranks());
-            own.set(stream, checksum.getValue());
-            ranks.allGather(own, all, stream);
-            ranks.synchronize(stream);
-            long[] values = all.toLongs(stream);
-            for (int rank = 1; rank < values.length; rank++) {
-                if (values[rank] != values[0]) {
-                    throw new IllegalStateException(
-                            "plan: expected the same on all ranks of the pipeline, got another on"
-                                    + " rank " + rank
-                                    + " than on rank 0; declare the whole model on each, with the same types,"
-                                    + " stages and width and the same parameters frozen");
-                }
-            }
+        int other = RankNumbers.firstOther(ranks, parameters.scope().stream(), checksum.getValue());
+        if (other > 0) {
+            throw new IllegalStateException("plan: expected the same on all ranks of the pipeline, got another on"
+                    + " rank " + other
+                    + " than on rank 0; declare the whole model on each, with the same types,"
+                    + " stages and width and the same parameters frozen");
         }
     }
 }

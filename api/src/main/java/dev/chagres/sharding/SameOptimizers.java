@@ -49,48 +49,46 @@ final class SameOptimizers {
         byte[] own = parameters.sharing().optimizerSettings().getBytes(StandardCharsets.UTF_8);
         CRC32C checksum = new CRC32C();
         checksum.update(own);
-        try (Scope scope = stream.device().openScope(stream)) {
-            Tensor told = scope.tensor(DType.INT64, NUMBERS);
-            told.set(stream, own.length, checksum.getValue());
-            long[] all = gather(told, scope).toLongs(stream);
-            int first = -1;
-            int without = 0;
-            for (int rank = 0; rank < communicator.ranks(); rank++) {
-                if (all[NUMBERS * rank] == 0) {
-                    without++;
-                } else if (first < 0) {
-                    first = rank;
-                } else if (all[NUMBERS * rank] != all[NUMBERS * first]
-                        || all[NUMBERS * rank + 1] != all[NUMBERS * first + 1]) {
-                    throw difference(own, all, first, rank, scope);
-                }
+        long[] all = RankNumbers.ofAll(communicator, stream, own.length, checksum.getValue());
+        int first = -1;
+        int without = 0;
+        for (int rank = 0; rank < communicator.ranks(); rank++) {
+            if (all[NUMBERS * rank] == 0) {
+                without++;
+            } else if (first < 0) {
+                first = rank;
+            } else if (all[NUMBERS * rank] != all[NUMBERS * first]
+                    || all[NUMBERS * rank + 1] != all[NUMBERS * first + 1]) {
+                throw difference(own, all, first, rank);
             }
-            comparisons = without == 0 ? MOST_COMPARISONS : comparisons + 1;
         }
-    }
-
-    private Tensor gather(Tensor own, Scope scope) {
-        Tensor all = scope.tensor(own.dtype(), own.count() * communicator.ranks());
-        communicator.allGather(own, all, stream);
-        communicator.synchronize(stream);
-        return all;
+        comparisons = without == 0 ? MOST_COMPARISONS : comparisons + 1;
     }
 
     /** Each rank comes here, with the same numbers: they tell each other their settings in words. */
-    private IllegalStateException difference(byte[] own, long[] all, int first, int rank, Scope scope) {
+    private IllegalStateException difference(byte[] own, long[] all, int first, int rank) {
         int longest = 0;
         for (int i = 0; i < communicator.ranks(); i++) {
             longest = Math.max(longest, (int) all[NUMBERS * i]);
         }
-        Tensor text = scope.tensor(DType.BYTE, longest);
-        text.set(stream, Arrays.copyOf(own, longest));
-        byte[] texts = gather(text, scope).toBytes(stream);
+        byte[] texts = ofAll(Arrays.copyOf(own, longest));
         return new IllegalStateException(
                 "sumGradients: expected optimizers with the same settings on all ranks, whose weights"
                         + " would part with others, got " + text(texts, longest, (int) all[NUMBERS * rank], rank)
                         + " on rank "
                         + rank + " and " + text(texts, longest, (int) all[NUMBERS * first], first) + " on rank " + first
                         + "; give new AdamW the same config and groups on each");
+    }
+
+    private byte[] ofAll(byte... own) {
+        try (Scope scope = stream.device().openScope(stream)) {
+            Tensor text = scope.tensor(DType.BYTE, own.length);
+            Tensor all = scope.tensor(DType.BYTE, (long) own.length * communicator.ranks());
+            text.set(stream, own);
+            communicator.allGather(text, all, stream);
+            communicator.synchronize(stream);
+            return all.toBytes(stream);
+        }
     }
 
     private static String text(byte[] texts, int longest, int length, int rank) {

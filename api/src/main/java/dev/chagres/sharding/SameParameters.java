@@ -1,9 +1,6 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -63,29 +60,29 @@ final class SameParameters {
             String text = parameter + " " + parameter.unreadWeight().dtype() + " " + parameter.isFrozen();
             checksum.update(text.getBytes(StandardCharsets.UTF_8));
         }
-        try (Scope scope = stream.device().openScope(stream)) {
-            ContextParallel context = parameters.sharing().contextParallel();
-            Tensor own = scope.tensor(DType.INT64, NUMBERS);
-            Tensor all = scope.tensor(DType.INT64, (long) NUMBERS * communicator.ranks());
-            int part = parameters.tensorParallel().rank();
-            own.set(stream, checksum.getValue(), parameters.count(), value, context.rank(), context.size(), part, seed);
-            communicator.allGather(own, all, stream);
-            communicator.synchronize(stream);
-            long[] values = all.toLongs(stream);
-            for (int rank = 1; rank < communicator.ranks(); rank++) {
-                int at = NUMBERS * rank;
-                if (values[at] != values[0] || values[at + 1] != values[1]) {
-                    throw new IllegalStateException(
-                            "parameters: expected the same on all ranks, got others on rank " + rank
-                                    + " (" + values[at + 1] + " elements) than on rank 0 (" + values[1]
-                                    + "); build the same plan, with the same types and the same parameters frozen, on each");
-                }
-                requireSame("seed", values[at + SEED], values[SEED], rank, Long::toString, "");
-                requireSame(setting, values[at + 2], values[2], rank, name, "");
+        ContextParallel context = parameters.sharing().contextParallel();
+        long[] values = RankNumbers.ofAll(
+                communicator,
+                stream,
+                checksum.getValue(),
+                parameters.count(),
+                value,
+                context.rank(),
+                context.size(),
+                parameters.tensorParallel().rank(),
+                seed);
+        for (int rank = 1; rank < communicator.ranks(); rank++) {
+            int at = NUMBERS * rank;
+            if (values[at] != values[0] || values[at + 1] != values[1]) {
+                throw new IllegalStateException("parameters: expected the same on all ranks, got others on rank " + rank
+                        + " (" + values[at + 1] + " elements) than on rank 0 (" + values[1]
+                        + "); build the same plan, with the same types and the same parameters frozen, on each");
             }
-            ensureSamePart(values, parameters.tensorParallel());
-            ensureAllParts(values);
+            requireSame("seed", values[at + SEED], values[SEED], rank, Long::toString, "");
+            requireSame(setting, values[at + 2], values[2], rank, name, "");
         }
+        ensureSamePart(values, parameters.tensorParallel());
+        ensureAllParts(values);
     }
 
     private static void requireSame(
@@ -104,17 +101,9 @@ final class SameParameters {
 
     /** Compares a number that must be the same on all ranks before they go on; {@code mend} says what to do where it is not. */
     static void ensureSame(Communicator communicator, String what, long value, LongFunction<String> name, String mend) {
-        Stream stream = communicator.device().stream();
-        try (Scope scope = stream.device().openScope(stream)) {
-            Tensor own = scope.tensor(DType.INT64, 1);
-            Tensor all = scope.tensor(DType.INT64, communicator.ranks());
-            own.set(stream, value);
-            communicator.allGather(own, all, stream);
-            communicator.synchronize(stream);
-            long[] values = all.toLongs(stream);
-            for (int rank = 1; rank < values.length; rank++) {
-                requireSame(what, values[rank], values[0], rank, name, mend);
-            }
+        long[] values = RankNumbers.ofAll(communicator, communicator.device().stream(), value);
+        for (int rank = 1; rank < values.length; rank++) {
+            requireSame(what, values[rank], values[0], rank, name, mend);
         }
     }
 

@@ -1,10 +1,7 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
 import dev.chagres.HostBuffer;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -224,20 +221,10 @@ public final class ShardedState {
     private void ensureSame() {
         CRC32C checksum = new CRC32C();
         specs().forEach(spec -> checksum.update(spec.toString().getBytes(StandardCharsets.UTF_8)));
-        Stream stream = strategy.stream;
-        try (Scope scope = stream.device().openScope(stream)) {
-            Tensor mine = scope.tensor(DType.INT64, 1);
-            Tensor every = scope.tensor(DType.INT64, all.ranks());
-            mine.set(stream, checksum.getValue());
-            all.allGather(mine, every, stream);
-            all.synchronize(stream);
-            long[] values = every.toLongs(stream);
-            for (int rank = 1; rank < values.length; rank++) {
-                if (values[rank] != values[0]) {
-                    throw new IllegalStateException("state: expected the same tensors on all ranks, got others on rank "
-                            + rank + " than on rank 0; pass the same optimizer and states, in the same order, on each");
-                }
-            }
+        int other = RankNumbers.firstOther(all, strategy.stream, checksum.getValue());
+        if (other > 0) {
+            throw new IllegalStateException("state: expected the same tensors on all ranks, got others on rank " + other
+                    + " than on rank 0; pass the same optimizer and states, in the same order, on each");
         }
     }
 
