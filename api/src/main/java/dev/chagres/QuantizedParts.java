@@ -2,6 +2,7 @@ package dev.chagres;
 
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.QuantizedPart;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -61,22 +62,11 @@ final class QuantizedParts {
             if (part != null) {
                 part.ensureUsable();
                 if (part.issueNumber() != issues[i]) {
-                    throw new IllegalStateException(
-                            owner + ": its " + nameOf(i) + " was handed out again for something else; set it again");
+                    throw new IllegalStateException(owner + ": its " + QuantizedPart.name(i)
+                            + " was handed out again for something else; set it again");
                 }
             }
         }
-    }
-
-    private static String nameOf(int part) {
-        return switch (part) {
-            case 0 -> "rowwise data";
-            case 1 -> "columnwise data";
-            case 2 -> "scale";
-            case 3 -> "amax";
-            case 4 -> "rowwise scale inverse";
-            default -> "columnwise scale inverse";
-        };
     }
 
     /** Returns the handle of these parts. */

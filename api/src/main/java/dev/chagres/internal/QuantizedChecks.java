@@ -4,6 +4,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.memory.QuantizedPart;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -107,8 +108,8 @@ public final class QuantizedChecks {
         Tensor other = part(tensor, j);
         boolean shared = i == 4 && j == 5 && tensor.scaling() == Scaling.TENSOR;
         if (other != null && !shared && Checks.overlaps(part, other)) {
-            throw new IllegalArgumentException(argument + ": expected parts that share no memory, got " + nameOf(i)
-                    + " and " + nameOf(j) + " that do");
+            throw new IllegalArgumentException(argument + ": expected parts that share no memory, got "
+                    + QuantizedPart.name(i) + " and " + QuantizedPart.name(j) + " that do");
         }
     }
 
@@ -119,7 +120,7 @@ public final class QuantizedChecks {
             if (part != null && Checks.overlaps(part, other)) {
                 throw new IllegalArgumentException(
                         argument + ": expected memory of its own, got some of " + otherArgument + "'s in its "
-                                + nameOf(i) + "; it is written to while that is read or written");
+                                + QuantizedPart.name(i) + "; it is written to while that is read or written");
             }
         }
     }
@@ -172,17 +173,6 @@ public final class QuantizedChecks {
             case 3 -> tensor.amax();
             case 4 -> tensor.rowwiseScaleInverse();
             default -> tensor.columnwiseScaleInverse();
-        };
-    }
-
-    private static String nameOf(int part) {
-        return switch (part) {
-            case 0 -> "rowwise data";
-            case 1 -> "columnwise data";
-            case 2 -> "scale";
-            case 3 -> "amax";
-            case 4 -> "rowwise scale inverse";
-            default -> "columnwise scale inverse";
         };
     }
 
