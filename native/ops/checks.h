@@ -82,15 +82,22 @@ inline int check_scale_sequences_add(const void *x, const void *residual, const 
   return arguments.status();
 }
 
-inline int check_embedding_forward(const void *table, const void *ids, const void *y, int64_t first,
-                                   int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype) {
-  Arguments arguments("ops_embedding_forward");
+/* What both directions of an embedding have; true when the pointers are worth a look. */
+inline bool embedding_sizes(Arguments &arguments, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden,
+                            int dtype) {
   arguments.float_dtype("dtype", dtype)
       .between("tokens", tokens, 0)
       .between("first", first, 0)
       .between("vocabulary", vocabulary, 0)
       .between("hidden", hidden, 0);
-  if (arguments.wrong() || tokens == 0 || hidden == 0) return arguments.status();
+  return !arguments.wrong();
+}
+
+inline int check_embedding_forward(const void *table, const void *ids, const void *y, int64_t first,
+                                   int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype) {
+  Arguments arguments("ops_embedding_forward");
+  const bool sized = embedding_sizes(arguments, first, tokens, vocabulary, hidden, dtype);
+  if (!sized || tokens == 0 || hidden == 0) return arguments.status();
   const int64_t size = size_of(dtype);
   arguments.countable("tokens * hidden", {tokens, hidden, size})
       .countable("vocabulary * hidden", {vocabulary, hidden, size})
@@ -103,12 +110,8 @@ inline int check_embedding_forward(const void *table, const void *ids, const voi
 inline int check_embedding_backward(const void *dy, const void *ids, const void *gradient, int64_t first,
                                     int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype) {
   Arguments arguments("ops_embedding_backward");
-  arguments.float_dtype("dtype", dtype)
-      .between("tokens", tokens, 0)
-      .between("first", first, 0)
-      .between("vocabulary", vocabulary, 0)
-      .between("hidden", hidden, 0);
-  if (arguments.wrong() || vocabulary == 0 || hidden == 0) return arguments.status();
+  const bool sized = embedding_sizes(arguments, first, tokens, vocabulary, hidden, dtype);
+  if (!sized || vocabulary == 0 || hidden == 0) return arguments.status();
   arguments.countable("tokens * hidden", {tokens, hidden, size_of(dtype)})
       .countable("vocabulary * hidden", {vocabulary, hidden, 4})
       .pointer("gradient", gradient, 4, bytes_of({vocabulary, hidden, 4}));

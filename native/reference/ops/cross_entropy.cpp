@@ -2,6 +2,7 @@
 #include "../../ops/cross_entropy_checks.h"
 #include "cuda/capture.h"
 #include "ops/operations.h"
+#include "ops/partial_loss.h"
 
 #include <cmath>
 #include <limits>
@@ -33,11 +34,6 @@ float token_loss(const float *logits, int32_t label, float log_sum_exp, float sm
   return (1 - smoothing) * loss + smoothing * (log_sum_exp - average);
 }
 
-struct PartialLoss {
-  float sum = 0;
-  int32_t counted = 0;
-};
-
 }  // namespace
 
 int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const int32_t *divisor, float label_smoothing,
@@ -65,14 +61,7 @@ int ops_cross_entropy_forward(const void *logits, const int32_t *labels, const i
         ++partial.counted;
       }
     });
-    PartialLoss total;
-    for (const PartialLoss &partial : partials) {
-      total.sum += partial.sum;
-      total.counted += partial.counted;
-    }
-    const int32_t divided_by = divisor != nullptr ? *divisor : total.counted;
-    *loss = divided_by > 0 ? total.sum / static_cast<float>(divided_by) : 0.0f;
-    *counted = total.counted;
+    store_loss(partials, divisor, loss, counted);
   });
 } OPS_CATCH
 

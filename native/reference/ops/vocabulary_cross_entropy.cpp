@@ -2,6 +2,7 @@
 #include "../../ops/cross_entropy_checks.h"
 #include "cuda/capture.h"
 #include "ops/operations.h"
+#include "ops/partial_loss.h"
 
 #include <cmath>
 #include <limits>
@@ -16,11 +17,6 @@ constexpr int64_t kTokens = 64; /* tokens of a piece: where the loss's partial s
 
 /* An infinite maximum must not be subtracted from itself. */
 float shift(float largest) { return std::isinf(largest) ? 0.0f : largest; }
-
-struct PartialLoss {
-  float sum = 0;
-  int32_t counted = 0;
-};
 
 }  // namespace
 
@@ -100,13 +96,6 @@ int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, c
         partial.counted += taken ? 1 : 0;
       }
     });
-    PartialLoss total;
-    for (const PartialLoss &partial : partials) {
-      total.sum += partial.sum;
-      total.counted += partial.counted;
-    }
-    const int32_t divided_by = divisor != nullptr ? *divisor : total.counted;
-    *loss = divided_by > 0 ? total.sum / static_cast<float>(divided_by) : 0.0f;
-    *counted = total.counted;
+    store_loss(partials, divisor, loss, counted);
   });
 } OPS_CATCH
