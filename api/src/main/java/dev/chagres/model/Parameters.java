@@ -289,8 +289,8 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Counts a step that the device may have skipped, as one under a loss scale is whose gradients are not finite: where it was, what {@link
-     * #atNextStep} changes on the device stays as it was, too.
+     * Counts a step that the device may have skipped: under a loss scale it skips a step whose gradients are not finite. What {@link
+     * #atNextStep} changes on the device then stays as it was, too.
      *
      * @param skip INT32 [1]: 1 where the step was skipped
      * @throws IllegalArgumentException when type, shape or device do not fit

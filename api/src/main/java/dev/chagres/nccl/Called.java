@@ -10,7 +10,7 @@ import org.jspecify.annotations.Nullable;
  *
  * @param caller the rank, of a communicator
  * @param call the collective or transfer that it was in, or called last; null where it had called none
- * @param time how long it has waited there, or that call is ago; null where that is not known
+ * @param time how long it has waited in that call, or how long ago it called it; null where that is not known
  * @param isInside whether it was in the call
  */
 record Called(

@@ -96,7 +96,7 @@ public final class FlightRecorder {
         members = new Member[slots];
     }
 
-    /** Returns the recorder of {@code device}; one that did not exist is that of {@code rank}. */
+    /** Returns the recorder of {@code device}, which is made for {@code rank} where there is none yet. */
     static FlightRecorder of(Device device, int rank) {
         OfDevice present = Inside.state(device).get(OF_DEVICE);
         FlightRecorder recorder = present.recorder;

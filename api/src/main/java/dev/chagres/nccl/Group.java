@@ -122,7 +122,7 @@ final class Group {
         Status.nccl(status, "ncclGroupEnd");
     }
 
-    /** The last first, for each gives back the thread's mode that it found. */
+    /** From the last to the first, for each sets the thread's capture mode to what it was when that one began. */
     private void leave() {
         for (int i = members.size() - 1; i >= 0; i--) {
             members.get(i).leave();

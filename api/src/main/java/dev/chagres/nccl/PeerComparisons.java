@@ -67,8 +67,8 @@ final class PeerComparisons implements CallExchange {
     }
 
     /**
-     * Returns whether a key is one by which the ranks of a communicator say where they are, and no rank here can become one of them: what
-     * it was made from is not open here.
+     * Returns whether a key is one by which the ranks of a communicator say in which processes they are, and nobody here will ask for it:
+     * the communicator that it was split from is not open here, so no rank here can be one of its ranks.
      */
     static boolean isUnwanted(String key, Set<String> open) {
         String end = " " + MEMBERS;

@@ -5,21 +5,21 @@ import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * Which communicator one is whose ranks are in several processes, and how its ranks are numbered there.
+ * The name of a communicator whose ranks are in several processes, and the processes of its ranks.
  *
  * <p>Threading: immutable.
  *
  * @param peers what is known of ranks in other processes
- * @param name tells it from others that were made from the same identifier: the same on each of its ranks
- * @param base the ranks of the communicator that it was split from, else its own, as the processes are numbered
- * @param isBase whether its ranks are those, in that order
+ * @param name tells it from others that were made from the same identifier; each of its ranks has the same name for it
+ * @param base the process of each of its ranks; where it was split from another communicator, those of that one's ranks
+ * @param isBase whether {@code base} has its own ranks, in their order
  */
 record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
     static PeerPlace ofAll(Peers peers, int ranks) {
         return new PeerPlace(peers, "", IntStream.range(0, ranks).boxed().toList(), true);
     }
 
-    /** Returns that of a split; {@code same}: of all ranks, and this rank has its number. */
+    /** Returns the place of a communicator that is split from this one; {@code same}: it has all ranks, and this rank keeps its number. */
     PeerPlace split(long number, int color, boolean same) {
         return new PeerPlace(peers, name + "/" + number + ":" + color, base, isBase && same);
     }
@@ -37,7 +37,7 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
         return name.substring(0, Math.max(0, Math.max(name.lastIndexOf('/'), name.lastIndexOf('-'))));
     }
 
-    /** Returns that of a communicator without some of its ranks. */
+    /** Returns the place of a communicator that has the ranks of this one but some. */
     PeerPlace shrunk(int number, int... excluded) {
         List<Integer> left = without(excluded);
         return new PeerPlace(peers, name + "-" + number, left, isBase);

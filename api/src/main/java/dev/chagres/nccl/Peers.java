@@ -44,7 +44,7 @@ final class Peers {
         }
     }
 
-    /** Forgets a communicator, and where the ranks of those are that others have split from it. */
+    /** Forgets a communicator, and what other ranks have said about communicators that they split from it. */
     void remove(Endpoint endpoint) {
         Set<String> open = new HashSet<>();
         lock.lock();

@@ -49,7 +49,7 @@ final class RankCalls {
     /**
      * Says what is about to be given to NCCL, after all checks of arguments. When NCCL has returned, {@link #end} is called.
      *
-     * @param tensor of a collective one whose shape is alike on all ranks, of a transfer the one that is moved
+     * @param tensor for a collective one that has the same shape on all ranks; for a transfer the one that is sent or received
      */
     void begin(Operation called, Tensor tensor, long elements, @Nullable Reduction by, int other, Stream stream) {
         begin(called, tensor, elements, tensor.dtype(), by, other, stream);

@@ -26,10 +26,10 @@ public final class RankFailedException extends RuntimeException {
     }
 
     /**
-     * Says, too, which collective that was.
+     * Says, too, in which collective that was.
      *
      * @param collective that a rank waited in, or had called last; null where there was none
-     * @param waited how long it had waited there, or that call was ago; null where that is not known
+     * @param waited how long the rank had waited in it, or how long ago it had called it; null where that is not known
      */
     public RankFailedException(
             String message,

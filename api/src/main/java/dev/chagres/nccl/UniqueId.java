@@ -85,7 +85,7 @@ public final class UniqueId {
         return new UniqueId(bytes.clone(), true, new Peers(), null);
     }
 
-    /** Returns that of a communicator which some processes open that had another one together. */
+    /** Returns the identifier of a communicator of {@code processes}, all of which had ranks of another communicator before. */
     static UniqueId of(byte[] bytes, Peers peers, List<Integer> processes) {
         return new UniqueId(bytes, true, peers, processes);
     }

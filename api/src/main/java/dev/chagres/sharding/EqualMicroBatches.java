@@ -7,9 +7,9 @@ import dev.chagres.nccl.RankFailedException;
 import java.util.Arrays;
 
 /**
- * Sees that ranks which have a part of the weights each compute equally many micro-batches in a step. They are compared before the sums
- * of a step are used, where this rank's number is another one than in the step before, on a stream and with a communicator of their own: no
- * call of another micro-batch keeps it waiting on the device.
+ * Sees that ranks, each of which has a part of the weights, compute equally many micro-batches in a step. Their numbers are compared before
+ * the sums of a step are used, unless this rank's number is that of the step before. The comparison has a stream and a communicator of its
+ * own, so that it does not wait on the device behind a call of another micro-batch.
  *
  * <p>Ranks that wait on the host in each collective do not come so far: what they throw then says so.
  *
@@ -37,7 +37,10 @@ final class EqualMicroBatches implements AutoCloseable {
         completed = new int[parameters.sharing().groups().size()];
     }
 
-    /** Says that backward of a micro-batch has completed a group: the one that is completed most often has been in each. */
+    /**
+     * Says that backward of a micro-batch has completed a group. A micro-batch may leave groups out, so the highest count of any group is
+     * the number of micro-batches.
+     */
     void completed(int group) {
         count = Math.max(count, ++completed[group]);
     }

@@ -49,7 +49,7 @@ public final class Mesh implements AutoCloseable {
      * @param world all ranks; stays open as long as the mesh
      * @param shape as many ranks as {@code world} has
      * @throws IllegalArgumentException when the numbers of ranks differ
-     * @throws IllegalStateException on a rank whose shape is seen to be another one than that of others
+     * @throws IllegalStateException on a rank that sees that its shape differs from that of other ranks
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static Mesh of(Communicator world, MeshShape shape) {

@@ -37,7 +37,7 @@ public sealed interface Placement {
     record Partial() implements Placement {}
 
     /**
-     * Returns that of stretches along {@code dimension}.
+     * Returns the placement in which each rank has a stretch along {@code dimension}.
      *
      * @throws IllegalArgumentException when a tensor can have no such dimension
      */
@@ -45,12 +45,12 @@ public sealed interface Placement {
         return new Shard(dimension);
     }
 
-    /** Returns that of all. */
+    /** Returns the placement in which each rank has the whole tensor. */
     static Placement replicate() {
         return new Replicate();
     }
 
-    /** Returns that of summands. */
+    /** Returns the placement in which each rank has a summand of every element. */
     static Placement partial() {
         return new Partial();
     }

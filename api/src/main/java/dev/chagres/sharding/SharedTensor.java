@@ -23,7 +23,7 @@ import org.jspecify.annotations.Nullable;
  * @param pieceOffset first element of the piece where all parts lie together
  * @param pieceCount elements of the piece, a multiple of the number of parts
  * @param offset first element of the tensor in the piece
- * @param parts by rank; null of those that hold nothing
+ * @param parts the part of each rank; null where a rank holds nothing
  */
 record SharedTensor(
         TensorSpec spec,

@@ -80,8 +80,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     public abstract boolean needsEqualMicroBatches();
 
     /**
-     * Communicates for the calls of {@code pass} from now on. Where weights are shared out a pass of evaluation needs that, too, and
-     * each of {@link PipelineParallel#passes}. Of other passes one at a time may have forward calls whose backward calls are to come.
+     * Communicates for the calls of {@code pass} from now on. Where weights are shared out, a pass of evaluation is to be followed, too, and
+     * each of {@link PipelineParallel#passes}. Only one pass that is not a pipeline's may be between forward calls and their backward calls
+     * at a time.
      *
      * @throws IllegalArgumentException when it runs on another stream than the parameters'
      * @throws IllegalStateException when the pass is followed already, or this is closed

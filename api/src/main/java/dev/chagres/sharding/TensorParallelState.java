@@ -43,8 +43,8 @@ public final class TensorParallelState {
      * @param optimizer of the same parameters
      * @param mesh of all ranks, along whose dimension {@link MeshDimension#TENSOR} the layers are split
      * @param others what is the same on all ranks, as in {@link Strategy#state}
-     * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is another one, also than that of {@code copies}, or two
-     *     states have a name in common
+     * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is not the one whose ranks split the layers
+     *     or not that of {@code copies}, or two states have a name in common
      * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
      */
     public static ShardedState of(Strategy copies, AdamW optimizer, Mesh mesh, State... others) {
@@ -69,7 +69,8 @@ public final class TensorParallelState {
      * @param copies as in {@link #of}
      * @param mesh as in {@link #of}
      * @param others as in {@link Strategy#weightState}
-     * @throws IllegalArgumentException when the mesh is another one, also than that of {@code copies}, or two states have a name in common
+     * @throws IllegalArgumentException when the mesh is not the one whose ranks split the layers or not that of {@code copies}, or two states
+     *     have a name in common
      * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
      */
     public static ShardedState ofWeights(Strategy copies, Mesh mesh, State... others) {

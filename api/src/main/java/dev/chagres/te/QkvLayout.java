@@ -55,7 +55,7 @@ public enum QkvLayout {
             return queryParts;
         }
 
-        /** Returns how many tensors the buffer of the key holds, which is that of the value unless it is 1. */
+        /** Returns how many tensors the buffer of the key holds: 1 alone, 2 with the value, 3 with query and value. */
         public int keyParts() {
             return keyParts;
         }

@@ -33,7 +33,7 @@ final class GraphMemory {
         return capturing != 0;
     }
 
-    /** Puts {@code free} off and answers true, or answers false where no graph can use the memory. */
+    /** Keeps {@code free} for later and returns true where a graph may use the memory; else returns false. */
     boolean keep(Runnable free) {
         if (living.isEmpty()) {
             return false;
