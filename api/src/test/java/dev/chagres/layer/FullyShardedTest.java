@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
@@ -69,6 +70,28 @@ class FullyShardedTest {
         RankedRun expected = RankedRun.ofOne(ranks * microBatches, DType.FLOAT32, variant);
         expected.assertSame(
                 Ranks.local(ranks).run(rank -> RankedRun.of(rank, stage(stage), microBatches, DType.FLOAT32, variant)));
+    }
+
+    /** The branches of a layer are gathered and summed one by one. */
+    @ParameterizedTest
+    @CsvSource({
+        "ONE, 2, PLAIN",
+        "TWO, 3, DROPOUT",
+        "THREE, 2, RECOMPUTED",
+        "THREE, 4, FROZEN_BOTTOM",
+        "THREE, 3, DROPOUT"
+    })
+    void groupsCanBeBranches(ZeroStage stage, int ranks, Variant variant) {
+        DevicesNeeded.assume(ranks);
+        RankedRun.Sharing byBranch = (plan, dtype, rank) -> {
+            // @start region="regrouped"
+            ModelPlan branches = plan.regrouped(p -> p.name().contains(".mlp.") ? "mlp" : "attention");
+            // @end
+            assertTrue(branches.groups().size() > plan.groups().size(), branches.toString());
+            return stage(stage).share(branches, dtype, rank);
+        };
+        RankedRun.ofOne(ranks, DType.FLOAT32, variant)
+                .assertSame(Ranks.local(ranks).run(rank -> RankedRun.of(rank, byBranch, 1, DType.FLOAT32, variant)));
     }
 
     /** Trains layers whose memory is of equal sizes, while the parameters in it are not; returns the norm of each step. */

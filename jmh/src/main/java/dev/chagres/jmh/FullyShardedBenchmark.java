@@ -63,6 +63,10 @@ public class FullyShardedBenchmark {
         @Param({"AFTER_FORWARD", "AFTER_STEP"})
         public Reshard reshard;
 
+        /** What is gathered and summed at a time. */
+        @Param({"LAYER", "BRANCH"})
+        public LayerGroups groups;
+
         /** Multiprocessors that norms leave to collectives. */
         @Param({"0"})
         public int normMargin;
@@ -82,7 +86,7 @@ public class FullyShardedBenchmark {
             MultiprocessorMargin margin = new MultiprocessorMargin(normMargin, productMargin);
             team = new RankTeam(benchmark.ranks, STEPS, rank -> {
                 rank.device().multiprocessorMargin(margin);
-                return new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather, reshard);
+                return new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather, reshard, groups);
             });
         }
 

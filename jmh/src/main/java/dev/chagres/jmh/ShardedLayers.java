@@ -18,14 +18,15 @@ final class ShardedLayers extends LayerStack {
     private final FullySharded strategy;
 
     /** Each rank calls it. */
-    ShardedLayers(Rank rank, LayerShape shape, LayerRecipe recipe, WeightGather gather, Reshard reshard) {
+    ShardedLayers(
+            Rank rank, LayerShape shape, LayerRecipe recipe, WeightGather gather, Reshard reshard, LayerGroups groups) {
         super(rank, shape);
         mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.SHARD, rank.count()));
         FullyShardedConfig sharded = FullyShardedConfig.of(ZeroStage.THREE)
                 .withReduceType(DType.BFLOAT16)
                 .withWeightGather(gather)
                 .withReshard(reshard);
-        strategy = FullySharded.allocate(plan, DType.BFLOAT16, 1, sharded, mesh);
+        strategy = FullySharded.allocate(groups.of(plan), DType.BFLOAT16, 1, sharded, mesh);
         strategy.follow(pass);
         Quantizers quantizers = recipe.begin(strategy.parameters(), pass);
         if (quantizers != null) {
