@@ -138,7 +138,9 @@ AttentionStrides strides_of(const OpsStrides &strides, int64_t length) {
 
 /* A window at least as long as the sequences is no window. */
 int side_of(int64_t window, const OpsAttention &attention) {
-  return static_cast<int>(window >= std::max(attention.length, attention.kv_length) ? -1 : window);
+  const bool by_place = attention.alignment == OPS_BY_PLACE; /* then queries may stand far from the keys */
+  const int64_t longest = by_place ? INT32_MAX / 4 : std::max(attention.length, attention.kv_length);
+  return static_cast<int>(window >= longest ? -1 : window);
 }
 
 void describe_sides(const OpsAttention &attention, AttentionArguments &arguments) {
@@ -158,6 +160,12 @@ void describe_sides(const OpsAttention &attention, AttentionArguments &arguments
   arguments.d_key = strides_of(attention.d_key, attention.kv_length);
   arguments.d_value = strides_of(attention.d_value, attention.kv_length);
   arguments.group = static_cast<int>(attention.heads / attention.kv_heads);
+}
+
+PlaceArguments place_of(const OpsAttention &attention) {
+  const OpsPlace &place = attention.place;
+  return {place.sequences, place.first_queries, place.first_keys,
+          static_cast<int>(place.heads == 0 ? attention.heads : place.heads), static_cast<int>(place.first_head)};
 }
 
 ScoreTensor tensor_of(const OpsScoreShape &shape) {
@@ -212,6 +220,8 @@ AttentionArguments arguments_of(const OpsAttention &attention, bool backward) {
   /* word * 2^-32 >= p in integers, exactly: a float times 2^32 is exact in double, and here below 2^32. */
   arguments.threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(attention.dropout) * 4294967296.0));
   arguments.bottom_right = attention.alignment == OPS_BOTTOM_RIGHT;
+  arguments.by_place = attention.alignment == OPS_BY_PLACE;
+  arguments.place = place_of(attention);
   arguments.vector = fits_vectors(attention, backward, 4);
   if (changes_scores(attention)) arguments.scores = scores_of(attention);
   return arguments;

@@ -84,6 +84,11 @@ __device__ inline Rows rows_in(const AttentionSide &side, int sequence) {
   return rows;
 }
 
+/* The number of a sequence's first row within the whole sequence. */
+__device__ inline int first_number(const int32_t *numbers, int sequence) {
+  return numbers == nullptr ? 0 : numbers[sequence];
+}
+
 /* The place of a block that owns `block_rows` rows of queries, or of keys: then `head` is the first that reads them. */
 enum class Own { kQueries, kKeys };
 
@@ -98,6 +103,8 @@ __device__ inline Place place_at(const AttentionArguments &a, int sequence, int 
   place.queries = rows_in(a.queries, place.sequence);
   place.keys = rows_in(a.keys, place.sequence);
   place.diagonal = a.bottom_right ? place.keys.length - place.queries.length : 0;
+  if (a.by_place)
+    place.diagonal = first_number(a.place.first_queries, sequence) - first_number(a.place.first_keys, sequence);
   return place;
 }
 

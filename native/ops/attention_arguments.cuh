@@ -37,6 +37,12 @@ struct ScoreArguments {
   bool has_sink;            /* off by one, where there are no sinks */
 };
 
+/* As OpsPlace of ops.h. */
+struct PlaceArguments {
+  const int32_t *sequences, *first_queries, *first_keys;
+  int heads, first_head;
+};
+
 struct AttentionArguments {
   const void *q, *k, *v, *d_o;
   void *o, *dq, *dk, *dv;
@@ -54,6 +60,8 @@ struct AttentionArguments {
   float kept;         /* 1 / (1 - dropout) */
   uint32_t threshold; /* words below it are dropped; 0: none */
   bool bottom_right;  /* the last query stands on the last key, else the first on the first */
+  bool by_place;      /* a query stands on the key with its number */
   bool vector;        /* four neighbouring columns lie on a boundary of four */
   ScoreArguments scores;
+  PlaceArguments place;
 };

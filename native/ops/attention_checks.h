@@ -102,12 +102,26 @@ inline void check_blocks(Arguments &arguments, const char *names, const Attentio
     arguments.refuse(names, "too large", "at most 2147483647");
 }
 
+/* The heads of the call must be some of the whole. */
+inline void check_place(Arguments &arguments, const OpsAttention &attention) {
+  const OpsPlace &place = attention.place;
+  if (place.heads != 0) arguments.between("place.heads", place.heads, attention.heads, INT32_MAX);
+  if (arguments.wrong()) return;
+  arguments.between("place.first_head", place.first_head, 0, place.heads == 0 ? 0 : place.heads - attention.heads);
+  const auto numbers = [&](const char *name, const int32_t *given) {
+    if (given != nullptr) arguments.pointer(name, given, 4);
+  };
+  numbers("place.sequences", place.sequences);
+  numbers("place.first_queries", place.first_queries);
+  numbers("place.first_keys", place.first_keys);
+}
+
 inline void check_attention_sizes(Arguments &arguments, const OpsAttention &attention) {
   constexpr int64_t kLongest = INT32_MAX / 4; /* kernels add three of them */
   arguments.float_dtype("dtype", attention.dtype)
       .between("packed", attention.packed, 0, 1)
       .between("kv_packed", attention.kv_packed, 0, 1)
-      .between("alignment", attention.alignment, OPS_TOP_LEFT, OPS_BOTTOM_RIGHT)
+      .between("alignment", attention.alignment, OPS_TOP_LEFT, OPS_BY_PLACE)
       .between("sequences", attention.sequences, 0, INT32_MAX)
       .between("length", attention.length, 0, kLongest)
       .between("kv_length", attention.kv_length, 0, kLongest)
@@ -116,6 +130,7 @@ inline void check_attention_sizes(Arguments &arguments, const OpsAttention &atte
   if (!arguments.wrong() && attention.kv_heads > 0 && attention.heads % attention.kv_heads != 0)
     arguments.refuse("heads", format("%lld", static_cast<long long>(attention.heads)),
                      format("a multiple of kv_heads %lld", static_cast<long long>(attention.kv_heads)));
+  check_place(arguments, attention);
   check_head_dim(arguments, "head_dim", attention.head_dim);
   check_head_dim(arguments, "value_dim", attention.value_dim);
   arguments.between("window_left", attention.window_left, -1)

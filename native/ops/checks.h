@@ -51,9 +51,10 @@ inline int check_drop_path_factors(const void *rng_state, float probability, con
 }
 
 /* How tokens belong to sequences. */
-inline void token_layout(Arguments &arguments, const void *cu_seqlens, int layout, int64_t tokens, int64_t extent) {
+inline void token_layout(Arguments &arguments, const void *cu_seqlens, int layout, int64_t tokens, int64_t extent,
+                         const char *name = "tokens") {
   arguments.between("layout", layout, OPS_THD, OPS_SBHD)
-      .between("tokens", tokens, 0, INT32_MAX)
+      .between(name, tokens, 0, INT32_MAX)
       .between("extent", extent, 1);
   if (layout == OPS_THD) {
     arguments.pointer("cu_seqlens", cu_seqlens, 4, bytes_of({std::min(extent, INT64_MAX - 1) + 1, 4}));
@@ -61,20 +62,21 @@ inline void token_layout(Arguments &arguments, const void *cu_seqlens, int layou
   }
   if (cu_seqlens != nullptr) arguments.refuse("cu_seqlens", "given", "null for a layout other than OPS_THD (0)");
   if (extent > 0 && tokens % extent != 0)
-    arguments.refuse("tokens", format("%lld", static_cast<long long>(tokens)),
+    arguments.refuse(name, format("%lld", static_cast<long long>(tokens)),
                      format("a multiple of extent %lld", static_cast<long long>(extent)));
 }
 
 inline int check_scale_sequences_add(const void *x, const void *residual, const void *y, const void *factors,
-                                     const void *cu_seqlens, int layout, int64_t tokens, int64_t extent,
-                                     int64_t columns, int dtype) {
+                                     const void *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole,
+                                     int64_t extent, int64_t columns, int dtype) {
   Arguments arguments("ops_scale_sequences_add");
-  arguments.float_dtype("dtype", dtype);
-  token_layout(arguments, cu_seqlens, layout, tokens, extent);
+  arguments.float_dtype("dtype", dtype).between("tokens", tokens, 0, INT32_MAX);
+  token_layout(arguments, cu_seqlens, layout, whole, extent, "whole");
+  if (!arguments.wrong()) arguments.between("first", first, 0, whole - tokens);
   arguments.between("columns", columns, 0).countable("tokens * columns", {tokens, columns, size_of(dtype)});
   if (arguments.wrong() || tokens == 0 || columns == 0) return arguments.status();
   const int64_t size = size_of(dtype), matrix = bytes_of({tokens, columns, size});
-  const int64_t sequences = layout == OPS_BSHD ? tokens / extent : extent;
+  const int64_t sequences = layout == OPS_BSHD ? whole / extent : extent;
   arguments.pointer("x", x, size, matrix)
       .pointer("y", y, size, matrix)
       .pointer("factors", factors, 4, bytes_of({sequences, 4}));

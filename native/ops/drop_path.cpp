@@ -23,13 +23,13 @@ int ops_drop_path_factors(const int64_t *rng_state, float probability, float *fa
 } OPS_CATCH
 
 int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors,
-                            const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns,
-                            int dtype, OpsStream stream) try {
-  const int status =
-      check_scale_sequences_add(x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns, dtype);
+                            const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole,
+                            int64_t extent, int64_t columns, int dtype, OpsStream stream) try {
+  const int status = check_scale_sequences_add(x, residual, y, factors, cu_seqlens, layout, first, tokens, whole,
+                                               extent, columns, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || columns == 0) return status;
   const bool fits = aligned(x, residual, y) && columns * size_of(dtype) % 16 == 0;
   Kernel &kernel = (fits ? packed : scalar)[float_index(dtype)];
   return launch("ops_scale_sequences_add", kernel, grid_for(tokens, 32), stream, x, residual, y, factors, cu_seqlens,
-                layout, tokens, extent, columns);
+                layout, first, tokens, extent, columns);
 } OPS_CATCH

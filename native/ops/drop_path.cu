@@ -16,10 +16,10 @@ KERNEL(drop_path_factors, const int64_t *rng_state, uint32_t threshold, float sc
 /* A warp owns a token. */
 template <class T, int N>
 __device__ void scale_sequences_add(const T *x, const T *residual, T *y, const float *factors,
-                                    const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent,
-                                    int64_t columns) {
+                                    const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens,
+                                    int64_t extent, int64_t columns) {
   for (int64_t t = thread_index() / 32; t < tokens; t += thread_total() / 32) {
-    const int64_t sequence = sequence_of(t, cu_seqlens, layout, extent), row = t * columns;
+    const int64_t sequence = sequence_of(first + t, cu_seqlens, layout, extent), row = t * columns;
     const float factor = sequence < 0 ? 0.0f : factors[sequence];
     for (int64_t c = threadIdx.x % 32 * N; c < columns; c += 32 * N) {
       Pack<T, N> value = {};
@@ -39,8 +39,8 @@ __device__ void scale_sequences_add(const T *x, const T *residual, T *y, const f
 
 #define KERNELS(name, T, N)                                                                                         \
   KERNEL(name, const T *x, const T *residual, T *y, const float *factors, const int32_t *cu_seqlens, int layout,    \
-         int64_t tokens, int64_t extent, int64_t columns) {                                                         \
-    scale_sequences_add<T, N>(x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns);                \
+         int64_t first, int64_t tokens, int64_t extent, int64_t columns) {                                          \
+    scale_sequences_add<T, N>(x, residual, y, factors, cu_seqlens, layout, first, tokens, extent, columns);         \
   }
 #define PACKED(name, T) KERNELS(name, T, kPack<T>)
 #define SCALAR(name, T) KERNELS(name, T, 1)

@@ -81,10 +81,11 @@ int ops_drop_path_factors(const int64_t *rng_state, float probability, float *fa
  * null: then y[t, :] is the product alone, which is backward, too, with dy for x. x, residual and y [T, C] of dtype,
  * factors FP32 [B]. A factor of 0 leaves x[t, :] out, even NaN. y may be x or residual. layout is an OpsTokenLayout;
  * cu_seqlens int32 [B + 1] for OPS_THD, else null; extent is B for OPS_THD, the sequence length for OPS_BSHD, B for
- * OPS_SBHD; for the last two it divides tokens. Tokens past cu_seqlens[B] take factor 0. */
+ * OPS_SBHD; for the last two it divides `whole`. Tokens past cu_seqlens[B] take factor 0. Row t is token first + t of
+ * `whole` tokens, to which the layout belongs: at least first + tokens. */
 int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors,
-                            const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns,
-                            int dtype, OpsStream stream);
+                            const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole,
+                            int64_t extent, int64_t columns, int dtype, OpsStream stream);
 
 /* y[t, :] = table[ids[t] - first, :]; table [V, H], rows first..first+V-1 of a vocabulary, ids int32 [T], y [T, H]. A row
  * whose id is outside these is zero. first is at least 0, and 0 where the table has the whole vocabulary. */
@@ -325,8 +326,9 @@ typedef struct OpsStrides {
 
 /* The diagonal that windows are counted from: the key on which query i stands. */
 enum OpsAlignment {
-  OPS_TOP_LEFT = 0,    /* key i: the first query stands on the first key */
-  OPS_BOTTOM_RIGHT = 1 /* key i + keys - queries: the last query stands on the last key */
+  OPS_TOP_LEFT = 0,     /* key i: the first query stands on the first key */
+  OPS_BOTTOM_RIGHT = 1, /* key i + keys - queries: the last query stands on the last key */
+  OPS_BY_PLACE = 2      /* the key that has the query's number in its whole sequence, as OpsPlace says */
 };
 
 /* What the sum of a softmax has besides the exponentials of its scores. */
@@ -373,6 +375,17 @@ typedef struct OpsScores {
   int32_t softmax_type;      /* OpsSoftmax */
   int32_t bias_type;         /* OpsBiasType; not looked at without bias */
 } OpsScores;
+
+/* Where the sequences, queries, keys and heads of a call stand among the whole of which it is a part, such as that of one of
+ * several ranks. The arrays are int32 [B] on the device, from 0 to INT32_MAX / 4; null: sequence b is number b, its first query and
+ * first key are those of the whole sequence. All zero: the call is the whole. */
+typedef struct OpsPlace {
+  const int32_t *sequences;     /* number of each sequence */
+  const int32_t *first_queries; /* number within its whole sequence of each sequence's first query */
+  const int32_t *first_keys;    /* the same of its first key */
+  int64_t heads;                /* heads of queries of the whole; 0: `heads` of the call */
+  int64_t first_head;           /* number of the call's first head of queries among them */
+} OpsPlace;
 
 /*
  * Attention over B sequences, in host memory. Sequence b has cu_seqlens_q[b + 1] - cu_seqlens_q[b] queries, taken into
@@ -424,6 +437,7 @@ typedef struct OpsAttention {
   int32_t packed;       /* 1: cu_seqlens_q are token offsets too; 0: sequences are `sequence` strides apart */
   int32_t kv_packed;    /* the same of cu_seqlens_kv */
   OpsScores scores;     /* what becomes of scores before the softmax */
+  OpsPlace place;       /* what dropout, and OPS_BY_PLACE, count from */
 } OpsAttention;
 
 /* o_i = sum over j of m_ij p_ij v_j with p_ij = exp(s_ij - L_i), s_ij = scale * q_i . k_j for keys j that query i sees,
@@ -431,7 +445,7 @@ typedef struct OpsAttention {
  * goes to log_sum_exp. m_ij is 0 or 1 / (1 - dropout): element (b, h, i,
  * j), h being the query's head, is kept when word j % 4 of Philox4x32-10 times 2^-32 is at least `dropout`; its key is
  * the seed, the high word xored with the offset's high word, its counter {j / 4, low word of the offset, i,
- * b * heads + h}. Equal bits on every provider. A query that sees no key,
+ * b * heads + h}, where b, h, i, j and heads are those of the whole, as `place` says. Equal bits on every provider. A query that sees no key,
  * and dense rows and gaps past their sequence's queries, get o = 0 and L = -infinity (the first L = log of the softmax's
  * other term); packed rows past the last start stay as they are. Takes what cuDNN's fused attention does not: FP32, dropout
  * under a bottom-right causal mask, soft caps, masks by element, bias and sinks of packed tokens. */

@@ -58,6 +58,13 @@ AttentionScores scores_of(const OpsAttention &attention) {
   return scores;
 }
 
+/* What a sequence is of the whole. */
+void set_place(const OpsPlace &place, int64_t sequence, AttentionLength &length) {
+  if (place.sequences != nullptr) length.number = place.sequences[sequence];
+  if (place.first_queries != nullptr) length.first_q = place.first_queries[sequence];
+  if (place.first_keys != nullptr) length.first_kv = place.first_keys[sequence];
+}
+
 AttentionProblem problem_of(const OpsAttention &attention, bool backward) {
   AttentionProblem problem;
   problem.heads = attention.heads;
@@ -70,15 +77,18 @@ AttentionProblem problem_of(const OpsAttention &attention, bool backward) {
     const SideLength kv =
         length_of(attention.cu_seqlens_kv, ops::starts_of(attention, true), b, ops::keys_of(attention));
     problem.lengths.push_back({q.tokens, kv.tokens, q.rows, kv.rows});
+    set_place(attention.place, b, problem.lengths.back());
   }
-  /* A window at least as long as the sequences is no window. */
-  const int64_t longest = std::max(attention.length, attention.kv_length);
+  const bool by_place = attention.alignment == OPS_BY_PLACE;
+  /* A window at least as long as the sequences is no window, unless queries may stand far from the keys. */
+  const int64_t longest = by_place ? INT32_MAX / 4 : std::max(attention.length, attention.kv_length);
   const auto side = [&](int64_t window) { return window >= longest ? -1 : window; };
-  problem.band = {side(attention.window_left), side(attention.window_right), attention.alignment == OPS_BOTTOM_RIGHT};
+  problem.band = {side(attention.window_left), side(attention.window_right), attention.alignment == OPS_BOTTOM_RIGHT,
+                  by_place};
   problem.scale = attention.scale;
   if (attention.dropout > 0)
     problem.dropout = {attention.dropout, static_cast<uint64_t>(attention.rng_state[0]),
-                       static_cast<uint64_t>(attention.rng_state[1])};
+                       static_cast<uint64_t>(attention.rng_state[1]), attention.place.heads, attention.place.first_head};
   problem.scores = scores_of(attention);
   if (attention.scores.softmax_type == OPS_SOFTMAX_LEARNABLE) problem.sink = attention.scores.sinks;
   if (ops::wants_d_sinks(attention, backward)) problem.dsink = attention.scores.d_sinks;
@@ -118,6 +128,21 @@ int64_t bytes_of(const OpsAttention &attention, const ops::AttentionOperand &ope
   return (start + last + operand.columns) * operand.element_size;
 }
 
+/* Each number from 0 to INT32_MAX / 4. */
+void check_numbers(ops::Arguments &arguments, const char *name, const int32_t *numbers, int64_t sequences) {
+  if (numbers == nullptr || arguments.status() != OPS_SUCCESS) return;
+  arguments.pointer(name, numbers, 4, ops::bytes_of({sequences, 4}));
+  for (int64_t b = 0; arguments.status() == OPS_SUCCESS && b < sequences; ++b)
+    arguments.between(name, numbers[b], 0, INT32_MAX / 4);
+}
+
+void check_place_memory(ops::Arguments &arguments, const OpsAttention &attention) {
+  const OpsPlace &place = attention.place;
+  check_numbers(arguments, "place.sequences", place.sequences, attention.sequences);
+  check_numbers(arguments, "place.first_queries", place.first_queries, attention.sequences);
+  check_numbers(arguments, "place.first_keys", place.first_keys, attention.sequences);
+}
+
 /* A GPU's kernels trust the offsets and the lengths of buffers; a process on the CPU must not read astray. */
 int check_memory(const char *function, const OpsAttention &attention, bool backward) {
   ops::Arguments arguments(function);
@@ -130,6 +155,7 @@ int check_memory(const char *function, const OpsAttention &attention, bool backw
   check_starts(arguments, "cu_seqlens_kv_padded", attention.cu_seqlens_kv_padded, attention.cu_seqlens_kv,
                attention.sequences, attention.kv_packed != 0);
   if (arguments.status() != OPS_SUCCESS) return arguments.status();
+  check_place_memory(arguments, attention);
   ops::check_score_memory(arguments, attention, backward);
   for (const ops::AttentionOperand &operand : ops::operands_of(attention, backward))
     if (!operand.extent.is_empty())

@@ -33,20 +33,20 @@ int ops_drop_path_factors(const int64_t *rng_state, float probability, float *fa
 } OPS_CATCH
 
 int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors,
-                            const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns,
-                            int dtype, OpsStream stream) try {
-  if (recorded_by_value(ops_scale_sequences_add, x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns,
-                        dtype, stream)) return OPS_SUCCESS;
-  const int status =
-      ops::check_scale_sequences_add(x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns, dtype);
+                            const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole,
+                            int64_t extent, int64_t columns, int dtype, OpsStream stream) try {
+  if (recorded_by_value(ops_scale_sequences_add, x, residual, y, factors, cu_seqlens, layout, first, tokens, whole,
+                        extent, columns, dtype, stream)) return OPS_SUCCESS;
+  const int status = ops::check_scale_sequences_add(x, residual, y, factors, cu_seqlens, layout, first, tokens, whole,
+                                                    extent, columns, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || columns == 0) return status;
   const NVTEDType type = as_dtype(dtype);
   const TokenLayout sequences = {cu_seqlens, layout, extent};
   return run("ops_scale_sequences_add", [&] {
-    parallel_for(0, tokens, grain_for(columns), [&](int64_t first, int64_t last) {
+    parallel_for(0, tokens, grain_for(columns), [&](int64_t begin, int64_t end) {
       Scratch term(columns), sum(columns);
-      for (int64_t t = first; t < last; ++t) {
-        const int64_t sequence = sequences.sequence(t);
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t sequence = sequences.sequence(first + t);
         const float factor = sequence < 0 ? 0.0f : factors[sequence];
         if (residual == nullptr) std::fill(sum.data(), sum.data() + columns, 0.0f);
         else to_float(sum.data(), element(residual, t * columns, type), type, columns);

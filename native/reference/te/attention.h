@@ -51,6 +51,8 @@ struct AttentionTensor {
 struct AttentionLength {
   int64_t q, kv;           /* tokens that take part */
   int64_t q_rows, kv_rows; /* rows that the sequence owns, padding and gaps included */
+  int64_t number = -1;     /* of the sequence among those of the whole; -1: its index */
+  int64_t first_q = 0, first_kv = 0; /* numbers of the first query and key within the whole sequence */
 };
 
 /* Keys that a query sees, as every mask and window of TE is one interval a row. */
@@ -58,24 +60,31 @@ struct AttentionBand {
   int64_t left = -1;         /* keys before the diagonal, -1 without limit */
   int64_t right = -1;        /* keys after the diagonal, -1 without limit */
   bool bottom_right = false; /* the diagonal ends in the last row's last key, else it starts in the first row's first */
+  bool by_place = false;     /* or rather, queries stand on the keys with their numbers */
 
+  int64_t shift(const AttentionLength &length) const { /* the key on which row 0 stands */
+    return by_place ? length.first_q - length.first_kv : bottom_right ? length.kv - length.q : 0;
+  }
   int64_t first(int64_t row, const AttentionLength &length) const {
-    const int64_t diagonal = row + (bottom_right ? length.kv - length.q : 0);
+    const int64_t diagonal = row + shift(length);
     return left < 0 ? 0 : std::clamp<int64_t>(diagonal - left, 0, length.kv);
   }
   int64_t last(int64_t row, const AttentionLength &length) const { /* one past */
-    const int64_t diagonal = row + (bottom_right ? length.kv - length.q : 0);
+    const int64_t diagonal = row + shift(length);
     return right < 0 ? length.kv : std::clamp<int64_t>(diagonal + right + 1, 0, length.kv);
   }
 };
 
 /* Element (b, h, i, j) is kept when word j % 4 of Philox4x32-10 times 2^-32 is at least the probability. Key: the seed,
  * its high word xored with the offset's high word. Counter words: j / 4, low word of the offset, i, b * heads + h. So
- * the mask depends neither on layout nor on maximum lengths, and another offset gives other bits everywhere. */
+ * the mask depends neither on layout nor on maximum lengths, and another offset gives other bits everywhere. All numbers
+ * are those of the whole, of which the problem may have some sequences, queries, keys and heads. */
 struct AttentionDropout {
   float probability = 0;
   uint64_t seed = 0;
   uint64_t offset = 0;
+  int64_t heads = 0; /* of the whole; 0: those of the problem */
+  int64_t first_head = 0;
 };
 
 /* A dense tensor with an element for each score; steps of 0 where sequences or heads share elements. */

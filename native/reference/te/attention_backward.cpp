@@ -125,7 +125,7 @@ class BackwardHead {
     float *gradient = gradient_.data() + at;
     if (problem_.dropout.probability > 0) {
       float factors[kTile];
-      dropout_row(problem_.dropout, sequence_ * problem_.heads + head(h), row, key, factors);
+      dropout_row(problem_, sequence_, head(h), row, key, factors);
       multiply_run(gradient, factors, columns);
       std::copy_n(probability, columns, weight_.data() + at);
       multiply_run(weight_.data() + at, factors, columns);

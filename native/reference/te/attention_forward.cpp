@@ -73,7 +73,7 @@ class ForwardBlock {
     if (problem_.dropout.probability > 0)
       for (int64_t i = 0; i < rows; ++i) {
         float factors[kTile];
-        dropout_row(problem_.dropout, sequence_ * problem_.heads + head_, row + i, key, factors);
+        dropout_row(problem_, sequence_, head_, row + i, key, factors);
         multiply_run(scores_.data() + i * kTile, factors, columns);
       }
     add_product(rows, width_v_, keys, scores_.data(), kTile, 1, keys_.data(), width_v_, o_.data() + local * width_v_,

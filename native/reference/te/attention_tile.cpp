@@ -223,8 +223,9 @@ CHAGRES_CLONES void differentiate_rows(float *rows, float *gradients, int64_t co
   }
 }
 
-CHAGRES_CLONES void dropout_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query,
-                                int64_t first_key, float *factors) {
+/* Of keys from a multiple of 4 on, by the numbers of the whole. */
+CHAGRES_CLONES static void draw_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query,
+                                    int64_t first_key, float *factors) {
   constexpr int64_t kGroups = kTile / 4;
   uint32_t words[4][kGroups];
   for (int64_t i = 0; i < kGroups; ++i) {
@@ -245,6 +246,21 @@ CHAGRES_CLONES void dropout_row(const AttentionDropout &dropout, int64_t sequenc
   const float kept = 1.0f / (1.0f - dropout.probability);
   for (int64_t i = 0; i < kGroups; ++i)
     for (int64_t w = 0; w < 4; ++w) factors[4 * i + w] = words[w][i] >= threshold ? kept : 0.0f;
+}
+
+void dropout_row(const AttentionProblem &problem, int64_t sequence, int64_t head, int64_t row, int64_t key,
+                 float *factors) {
+  const AttentionDropout &dropout = problem.dropout;
+  const AttentionLength &length = problem.lengths[static_cast<size_t>(sequence)];
+  const int64_t heads = dropout.heads == 0 ? problem.heads : dropout.heads;
+  const int64_t number = length.number < 0 ? sequence : length.number;
+  const int64_t pair = number * heads + dropout.first_head + head;
+  const int64_t query = length.first_q + row, first = length.first_kv + key, past = first % 4;
+  if (past == 0) return draw_row(dropout, pair, query, first, factors);
+  float drawn[2 * kTile];
+  draw_row(dropout, pair, query, first - past, drawn);
+  draw_row(dropout, pair, query, first - past + kTile, drawn + kTile);
+  std::copy_n(drawn + past, kTile, factors);
 }
 
 CHAGRES_CLONES void multiply_run(float *values, const float *factors, int64_t count) {

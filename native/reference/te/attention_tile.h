@@ -71,8 +71,8 @@ void exponentiate_rows(float *rows, int64_t count, int64_t columns, float scale,
 void differentiate_rows(float *rows, float *gradients, int64_t count, int64_t columns, float scale, const float *shifts,
                         const float *deltas);
 
-/* Dropout factors m_ij of keys first_key .. first_key + kTile - 1 of a row; first_key is a multiple of 4. */
-void dropout_row(const AttentionDropout &dropout, int64_t sequence_head, int64_t query, int64_t first_key,
+/* Dropout factors m_ij of the keys key .. key + kTile - 1 of row `row` of a sequence and one of the problem's heads. */
+void dropout_row(const AttentionProblem &problem, int64_t sequence, int64_t head, int64_t row, int64_t key,
                  float *factors);
 
 /* values[i] *= factors[i]. */

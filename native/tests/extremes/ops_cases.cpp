@@ -191,7 +191,8 @@ std::vector<Case> drop_path() {
   return {
       CASE(ops_drop_path_factors, f.device_values<int64_t>({1, 2}), 0.5f, floats(f, 2), 2, nullptr),
       CASE(ops_scale_sequences_add, matrix(f), matrix(f), matrix(f), floats(f, 2),
-           f.device_values<int32_t>({0, 2, static_cast<int32_t>(kRows)}), OPS_THD, kRows, 2, kColumns, kBf16, nullptr),
+           f.device_values<int32_t>({0, 2, static_cast<int32_t>(kRows)}), OPS_THD, 0, kRows, kRows, 2, kColumns, kBf16,
+           nullptr),
   };
 }
 
@@ -255,6 +256,11 @@ const OpsAttention *attention(Fixture &f) {
   scores.d_sinks = floats(f, kHeads);
   scores.softcap = 3;
   scores.softmax_type = OPS_SOFTMAX_LEARNABLE;
+  a->place.sequences = f.device_values<int32_t>({3, 4});
+  a->place.first_queries = f.device_values<int32_t>({5, 0});
+  a->place.first_keys = f.device_values<int32_t>({2, 0});
+  a->place.heads = 5;
+  a->place.first_head = 1;
   return a;
 }
 
@@ -331,7 +337,9 @@ bool vary(const OpsAttention *&value, int index) {
   fields.field(a.cu_seqlens_q_padded);
   fields.field(a.cu_seqlens_kv_padded);
   scores(fields, a.scores);
-  static_assert(sizeof(OpsAttention) == 15 * 8 + 8 * sizeof(OpsStrides) + 9 * 8 + 6 * 4 + sizeof(OpsScores),
+  for (const int32_t **each : {&a.place.sequences, &a.place.first_queries, &a.place.first_keys}) fields.field(*each);
+  for (int64_t *each : {&a.place.heads, &a.place.first_head}) fields.field(*each);
+  static_assert(sizeof(OpsAttention) == 15 * 8 + 8 * sizeof(OpsStrides) + 9 * 8 + 6 * 4 + sizeof(OpsScores) + 5 * 8,
                 "a field without extremes");
   value = index == 0 ? nullptr : &a;
   return index == 0 || fields.done();

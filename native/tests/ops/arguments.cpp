@@ -260,7 +260,8 @@ class Refusals {
             "ops_drop_path_factors: factors is null; expected a device pointer");
     const auto call = [&](const void *x, void *y, const float *factors, const int32_t *seqlens, int layout,
                           int64_t tokens, int64_t extent, int64_t columns, int dtype) {
-      return ops.scale_sequences_add(x, nullptr, y, factors, seqlens, layout, tokens, extent, columns, dtype, nullptr);
+      return ops.scale_sequences_add(x, nullptr, y, factors, seqlens, layout, 0, tokens, tokens, extent, columns, dtype,
+                                     nullptr);
     };
     const std::string name = "ops_scale_sequences_add: ";
     const auto told = [&](int status, const char *text) { refused(status, (name + text).c_str()); };
@@ -272,13 +273,19 @@ class Refusals {
     told(call(p, p, fp, nullptr, OPS_THD, 8, 2, 4, 4), "cu_seqlens is null; expected a device pointer");
     told(call(p, p, fp, ip, OPS_BSHD, 8, 2, 4, 4),
          "cu_seqlens is given; expected null for a layout other than OPS_THD (0)");
-    told(call(p, p, fp, nullptr, OPS_SBHD, 8, 3, 4, 4), "tokens is 8; expected a multiple of extent 3");
+    told(call(p, p, fp, nullptr, OPS_SBHD, 8, 3, 4, 4), "whole is 8; expected a multiple of extent 3");
+    told(ops.scale_sequences_add(p, nullptr, p, fp, ip, OPS_THD, -1, 8, 12, 2, 4, 4, nullptr),
+         "first is -1; expected 0 to 4");
+    told(ops.scale_sequences_add(p, nullptr, p, fp, ip, OPS_THD, 5, 8, 12, 2, 4, 4, nullptr),
+         "first is 5; expected 0 to 4");
+    told(ops.scale_sequences_add(p, nullptr, p, fp, nullptr, OPS_BSHD, 3, 8, 12, 5, 4, 4, nullptr),
+         "whole is 12; expected a multiple of extent 5");
     told(call(p, p, fp, nullptr, OPS_SBHD, 8, 2, kHuge, 4),
          "tokens * columns is too large; expected a product of sizes in bytes below 2^63");
     told(call(nullptr, p, fp, ip, OPS_THD, 8, 2, 4, 4), "x is null; expected a device pointer");
     told(call(p, nullptr, fp, ip, OPS_THD, 8, 2, 4, 4), "y is null; expected a device pointer");
     told(call(p, p, nullptr, ip, OPS_THD, 8, 2, 4, 4), "factors is null; expected a device pointer");
-    told(ops.scale_sequences_add(p, odd, p, fp, ip, OPS_THD, 8, 2, 4, 6, nullptr),
+    told(ops.scale_sequences_add(p, odd, p, fp, ip, OPS_THD, 0, 8, 8, 2, 4, 6, nullptr),
          "residual is 0x1001; expected a multiple of 2 bytes");
   }
 
@@ -344,8 +351,8 @@ class Refusals {
                             ops.embedding_backward(nullptr, nullptr, nullptr, 0, 0, 3, 0, 3, 4, nullptr),
                             ops.row_sum(nullptr, nullptr, 0, 5, 0, 4, nullptr),
                             ops.drop_path_factors(nullptr, 0.5f, nullptr, 0, nullptr),
-                            ops.scale_sequences_add(nullptr, nullptr, nullptr, nullptr, nullptr, OPS_BSHD, 0, 3, 4, 4,
-                                                    nullptr),
+                            ops.scale_sequences_add(nullptr, nullptr, nullptr, nullptr, nullptr, OPS_BSHD, 0, 0, 0, 3,
+                                                    4, 4, nullptr),
                             ops.gather_rows(nullptr, nullptr, nullptr, 0, 3, 3, 4, nullptr),
                             ops.scatter_rows(nullptr, nullptr, nullptr, 3, 0, 3, 4, nullptr)};
     for (int status : statuses)

@@ -153,6 +153,34 @@ void empty_cases(Session &session, int dtype) {
   }
 }
 
+/* Some of a whole: dropout draws by the numbers of the whole, and a mask may count from them. */
+void place_cases(Session &session, int dtype) {
+  for (int64_t head_dim : {16, 128}) {
+    AttentionShape shape = packed(dtype, 2, head_dim, {70, 5, 0, 33});
+    shape.dropout = 0.3f;
+    shape.place.heads = 7;
+    shape.place.first_head = 4;
+    attention_case(session, shape); /* heads alone */
+    shape.keys = side(TokenOrder::kPacked, 1, {100, 9, 3, 66});
+    shape.place.sequences = {3, 4, 9, 10};
+    shape.place.first_queries = {0, 41, 7, 65};
+    shape.place.first_keys = {1, 38, 4, 131};
+    attention_case(session, shape);
+    shape.alignment = OPS_BY_PLACE;
+    for (const auto &[left, right] : std::vector<std::pair<int64_t, int64_t>>{{-1, 0}, {5, 3}, {90, -1}, {INT64_MAX, 0}}) {
+      shape.left = left;
+      shape.right = right;
+      attention_case(session, shape);
+    }
+    shape.dropout = 0; /* narrow heads then run on tensor cores */
+    shape.place.first_keys.clear();
+    shape.place.first_queries = {30, 4, 0, 33};
+    attention_case(session, shape);
+    shape.place.first_queries.clear();
+    attention_case(session, shape);
+  }
+}
+
 }  // namespace
 
 void attention_cases(Session &session) {
@@ -167,6 +195,7 @@ void attention_cases(Session &session) {
     group_cases(session, format.dtype);
     cross_cases(session, format.dtype);
     empty_cases(session, format.dtype);
+    place_cases(session, format.dtype);
     attention_score_cases(session, format.dtype);
   }
   if (!session.large) return;

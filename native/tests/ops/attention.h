@@ -85,11 +85,14 @@ class AttentionCase {
           query_starts(session.raw(shape.queries.starts())),
           key_starts(session.raw(shape.keys.starts())),
           state(session.raw(shape.rng_state)),
+          sequences(session.raw(shape.place.sequences)),
+          first_queries(session.raw(shape.place.first_queries)),
+          first_keys(session.raw(shape.place.first_keys)),
           slopes(session.floats(4, wanted.slopes)),
           bias(session.floats(shape.dtype, wanted.bias)),
           mask(session.raw(std::vector<uint8_t>(wanted.mask.begin(), wanted.mask.end()))),
           sinks(session.floats(4, wanted.sinks)) {}
-    Buffer queries, keys, query_starts, key_starts, state, slopes, bias, mask, sinks;
+    Buffer queries, keys, query_starts, key_starts, state, sequences, first_queries, first_keys, slopes, bias, mask, sinks;
   };
 
   /* Numbers for what the shape does with its scores: some keys far away, some masked, all of a query now and then. */
@@ -165,7 +168,17 @@ class AttentionCase {
     if (shape_.queries.gap > 0) attention.cu_seqlens_q_padded = common.query_starts.data<int32_t>();
     if (shape_.keys.gap > 0) attention.cu_seqlens_kv_padded = common.key_starts.data<int32_t>();
     describe_scores(attention.scores, common);
+    describe_place(attention.place, common);
     return attention;
+  }
+
+  void describe_place(OpsPlace &place, const Common &common) const {
+    const WholePlace &whole = shape_.place;
+    place.heads = whole.heads;
+    place.first_head = whole.first_head;
+    if (!whole.sequences.empty()) place.sequences = common.sequences.data<int32_t>();
+    if (!whole.first_queries.empty()) place.first_queries = common.first_queries.data<int32_t>();
+    if (!whole.first_keys.empty()) place.first_keys = common.first_keys.data<int32_t>();
   }
 
   void describe_scores(OpsScores &scores, const Common &common) const {

@@ -93,6 +93,8 @@ OpsScoreShape AttentionShape::mask() const {
 }
 
 int64_t AttentionShape::diagonal(int64_t sequence) const {
+  if (alignment == OPS_BY_PLACE)
+    return WholePlace::at(place.first_queries, sequence, 0) - WholePlace::at(place.first_keys, sequence, 0);
   return alignment == OPS_BOTTOM_RIGHT ? keys.valid(sequence) - queries.valid(sequence) : 0;
 }
 
@@ -106,7 +108,8 @@ std::string AttentionShape::text() const {
   return "queries " + queries.text() + ", keys " + keys.text() + ", " + together[static_cast<int>(inputs)] +
          ", gradients " + together[static_cast<int>(gradients)] + ", " +
          shape_text({{"d", head_dim}, {"dv", value_dim}, {"left", left}, {"right", right}, {"offset", offset}}) +
-         (alignment == OPS_BOTTOM_RIGHT ? " bottom right" : "") + " p=" + std::to_string(dropout) + ' ' + change.text();
+         (alignment == OPS_TOP_LEFT ? "" : alignment == OPS_BOTTOM_RIGHT ? " bottom right" : " by place") +
+         (place.sequences.empty() ? "" : " of a whole") + " p=" + std::to_string(dropout) + ' ' + change.text();
 }
 
 size_t AttentionDouble::query_at(int64_t sequence, int64_t head, int64_t row, int64_t columns) const {
@@ -133,9 +136,14 @@ bool AttentionDouble::sees(int64_t sequence, int64_t query, int64_t key) const {
 double AttentionDouble::kept(int64_t sequence, int64_t head, int64_t query, int64_t key) const {
   if (shape_.dropout == 0) return 1;
   const auto seed = static_cast<uint64_t>(shape_.rng_state[0]), offset = static_cast<uint64_t>(shape_.rng_state[1]);
+  const WholePlace &place = shape_.place;
+  const int64_t heads = place.heads == 0 ? shape_.queries.heads : place.heads;
+  const int64_t pair = WholePlace::at(place.sequences, sequence, sequence) * heads + place.first_head + head;
+  query += WholePlace::at(place.first_queries, sequence, 0);
+  key += WholePlace::at(place.first_keys, sequence, 0);
   const Words words =
       philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(offset), static_cast<uint32_t>(query),
-              static_cast<uint32_t>(sequence * shape_.queries.heads + head)},
+              static_cast<uint32_t>(pair)},
              static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(offset >> 32));
   const bool kept = std::ldexp(words[static_cast<size_t>(key % 4)], -32) >= shape_.dropout;
   return kept ? 1 / (1 - static_cast<double>(shape_.dropout)) : 0;

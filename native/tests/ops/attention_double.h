@@ -51,6 +51,16 @@ struct ScoreChange {
   std::string text() const;
 };
 
+/* Where a call stands among the whole: nothing, or a number for each sequence. */
+struct WholePlace {
+  std::vector<int32_t> sequences, first_queries, first_keys;
+  int64_t heads = 0, first_head = 0;
+
+  static int64_t at(const std::vector<int32_t> &numbers, int64_t sequence, int64_t otherwise) {
+    return numbers.empty() ? otherwise : numbers[static_cast<size_t>(sequence)];
+  }
+};
+
 struct AttentionShape {
   int dtype = 4;
   AttentionSide queries, keys;
@@ -61,6 +71,7 @@ struct AttentionShape {
   float dropout = 0;
   std::vector<int64_t> rng_state = {0x123456789abcdef, 77};
   ScoreChange change;
+  WholePlace place;
   int64_t offset = 0; /* elements by which pointers are off a multiple of 256 bytes */
 
   double scale() const { return static_cast<double>(static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))); }

@@ -39,6 +39,9 @@ struct Scaled {
   int64_t offset;
   bool with_residual;
   Place place;
+  int64_t first = 0, past = 0; /* tokens of the whole before the rows, and behind them */
+
+  int64_t whole() const { return first + tokens + past; }
 };
 
 std::string scaled_text(const Scaled &scaled) {
@@ -47,6 +50,8 @@ std::string scaled_text(const Scaled &scaled) {
          shape_text({{"tokens", scaled.tokens},
                      {"extent", scaled.extent},
                      {"columns", scaled.columns},
+                     {"first", scaled.first},
+                     {"whole", scaled.whole()},
                      {"offset", scaled.offset}}) +
          (scaled.with_residual ? " residual" : "") + " y=" + places[static_cast<int>(scaled.place)];
 }
@@ -69,7 +74,7 @@ Rows make_rows(Session &session, const Scaled &scaled, const Doubles &factors) {
   const int64_t count = scaled.tokens * scaled.columns;
   Rows rows = {session.random.normal(format, count), session.random.normal(format, count), {}};
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t sequence = sequence_of(scaled, i / scaled.columns);
+    const int64_t sequence = sequence_of(scaled, scaled.first + i / scaled.columns);
     const auto at = static_cast<size_t>(i);
     const double kept = scaled.with_residual ? rows.residual[at] : 0;
     const double factor = sequence < 0 ? 0 : factors[static_cast<size_t>(sequence)];
@@ -87,7 +92,7 @@ Rows make_rows(Session &session, const Scaled &scaled, const Doubles &factors) {
 
 void scale_case(Session &session, const Scaled &scaled) {
   Case test(session, "scale_sequences_add", scaled.dtype, scaled_text(scaled));
-  const int64_t sequences = scaled.layout == OPS_BSHD ? scaled.tokens / scaled.extent : scaled.extent;
+  const int64_t sequences = scaled.layout == OPS_BSHD ? scaled.whole() / scaled.extent : scaled.extent;
   Doubles factors;
   for (int64_t b = 0; b < sequences; ++b) factors.push_back(b % 3 == 1 ? 0 : 1.0f / (1.0f - 0.1f * (b % 7)));
   const Rows rows = make_rows(session, scaled, factors);
@@ -99,8 +104,8 @@ void scale_case(Session &session, const Scaled &scaled) {
   if (test.run({&y}, [&] {
         return session.ops.scale_sequences_add(
             x.data(), scaled.with_residual ? residual.data() : nullptr, y.data(), scale.data<float>(),
-            scaled.layout == OPS_THD ? seqlens.data<int32_t>() : nullptr, scaled.layout, scaled.tokens, scaled.extent,
-            scaled.columns, scaled.dtype, session.memory.stream());
+            scaled.layout == OPS_THD ? seqlens.data<int32_t>() : nullptr, scaled.layout, scaled.first, scaled.tokens,
+            scaled.whole(), scaled.extent, scaled.columns, scaled.dtype, session.memory.stream());
       }))
     test.equal(test.output(0, scaled.dtype), rows.wanted, "y");
 }
@@ -131,6 +136,10 @@ void drop_path_cases(Session &session) {
       scale_cases(session, {format.dtype, OPS_THD, 23, 6, columns, {0, 3, 3, 9, 10, 15, 20}, 0, true, Place::kApart});
       scale_cases(session, {format.dtype, OPS_BSHD, 20, 5, columns, {}, 0, true, Place::kApart});
       scale_cases(session, {format.dtype, OPS_SBHD, 20, 5, columns, {}, 0, true, Place::kApart});
+      /* A stretch of the tokens. */
+      scale_cases(session, {format.dtype, OPS_THD, 11, 6, columns, {0, 3, 3, 9, 10, 15, 20}, 0, true, Place::kApart, 7, 5});
+      scale_cases(session, {format.dtype, OPS_BSHD, 11, 5, columns, {}, 0, true, Place::kApart, 3, 6});
+      scale_cases(session, {format.dtype, OPS_SBHD, 11, 5, columns, {}, 0, true, Place::kApart, 3, 6});
     }
     scale_case(session, {format.dtype, OPS_THD, 0, 1, 8, {0, 0}, 0, true, Place::kApart});
     scale_case(session, {format.dtype, OPS_THD, 5, 1, 8, {2, 4}, 0, true, Place::kApart}); /* tokens of no sequence */

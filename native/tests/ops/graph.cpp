@@ -47,7 +47,8 @@ struct Step {
     step.status |= ops.drop_path_factors(step.state.data<int64_t>(), 0.5f, step.factors.data<float>(), step.sequences,
                                          stream);
     step.status |= ops.scale_sequences_add(step.dy.data(), nullptr, step.scaled.data(), step.factors.data<float>(),
-                                           nullptr, OPS_SBHD, step.tokens, step.sequences, step.hidden, 6, stream);
+                                           nullptr, OPS_SBHD, 0, step.tokens, step.tokens, step.sequences, step.hidden, 6,
+                                           stream);
   }
 
   std::vector<Bytes> results() {

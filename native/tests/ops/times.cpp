@@ -89,7 +89,8 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
   Buffer cu_seqlens = session.raw(seqlens), factors = session.floats(4, Doubles(seqlens.size(), 1.25));
   watch.measure("scale_sequences_add", sizes, 6 * bytes, [&] {
     return ops.scale_sequences_add(x.data(), y.data(), z.data(), factors.data<float>(), cu_seqlens.data<int32_t>(),
-                                   OPS_THD, kTokens, static_cast<int64_t>(seqlens.size()) - 1, hidden, kBf16, stream);
+                                   OPS_THD, 0, kTokens, kTokens, static_cast<int64_t>(seqlens.size()) - 1, hidden, kBf16,
+                                   stream);
   });
   watch.measure("cast to float32", sizes, 6 * bytes,
                 [&] { return ops.cast(x.data(), kBf16, z.data(), 4, count, stream); });

@@ -25,6 +25,7 @@ public final class Attention {
     private static final int HEAD_STEP = 8;
     private static final int LARGEST_HEAD = 256;
     private static final AttentionScores PLAIN = new AttentionScores();
+    private static final AttentionPlace WHOLE = new AttentionPlace();
 
     private Attention() {}
 
@@ -48,16 +49,34 @@ public final class Attention {
      */
     public static void forward(
             AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Stream stream) {
+        forward(problem, tensors, scores, WHOLE, stream);
+    }
+
+    /**
+     * Enqueues {@link #forward(AttentionProblem, AttentionTensors, AttentionScores, Stream)} of a part of a whole: dropout draws by the
+     * numbers of the whole.
+     *
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     */
+    public static void forward(
+            AttentionProblem problem,
+            AttentionTensors tensors,
+            AttentionScores scores,
+            AttentionPlace place,
+            Stream stream) {
         Checks.given("scores", scores);
+        Checks.given("place", place);
         Checks.given("tensors", tensors).checkForward(problem, stream);
         checkPlain(problem);
         checkHeads(tensors);
         scores.checkForward(tensors, stream);
+        place.check(tensors, stream);
         if (tensors.output().count() == 0) {
             return;
         }
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
-        struct.describe(problem, tensors, scores);
+        struct.describe(problem, tensors, scores, place);
         Status.ops(Ops.ops_attention_forward(struct.segment(), stream.handle()), "ops_attention_forward");
     }
 
@@ -84,15 +103,35 @@ public final class Attention {
      */
     public static void backward(
             AttentionProblem problem, AttentionTensors tensors, AttentionScores scores, Tensor delta, Stream stream) {
+        backward(problem, tensors, scores, WHOLE, delta, stream);
+    }
+
+    /**
+     * Enqueues the gradients of {@link #forward(AttentionProblem, AttentionTensors, AttentionScores, AttentionPlace, Stream)}, which was
+     * called with the same, as {@link #backward(AttentionProblem, AttentionTensors, AttentionScores, Tensor, Stream)} does.
+     *
+     * @param delta like the statistics, scratch
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when a tensor was not given, or is closed
+     */
+    public static void backward(
+            AttentionProblem problem,
+            AttentionTensors tensors,
+            AttentionScores scores,
+            AttentionPlace place,
+            Tensor delta,
+            Stream stream) {
         Checks.given("scores", scores);
+        Checks.given("place", place);
         Checks.given("tensors", tensors).checkBackward(problem, stream);
         checkPlain(problem);
         checkHeads(tensors);
         Checks.like(stream, "delta", delta, tensors.statistics());
         tensors.checkApart("delta", delta);
         scores.checkBackward(tensors, stream);
+        place.check(tensors, stream);
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
-        struct.describe(problem, tensors, scores);
+        struct.describe(problem, tensors, scores, place);
         struct.describeGradients(problem, tensors, delta);
         Status.ops(Ops.ops_attention_backward(struct.segment(), stream.handle()), "ops_attention_backward");
     }

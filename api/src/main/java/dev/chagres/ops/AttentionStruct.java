@@ -3,9 +3,11 @@ package dev.chagres.ops;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsAttention;
+import dev.chagres.bindings.ops.OpsPlace;
 import dev.chagres.bindings.ops.OpsStrides;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.ops.AttentionPlace.Diagonal;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.MaskType;
@@ -36,6 +38,7 @@ final class AttentionStruct implements AutoCloseable {
     private final MemorySegment valueGradient;
     private final MemorySegment statistics;
     private final AttentionScoreStruct scores;
+    private final MemorySegment place;
 
     private AttentionStruct(DeviceState device) {
         segment = OpsAttention.allocate(device.arena());
@@ -48,6 +51,7 @@ final class AttentionStruct implements AutoCloseable {
         valueGradient = OpsAttention.d_value(segment);
         statistics = OpsAttention.statistics(segment);
         scores = new AttentionScoreStruct(segment);
+        place = OpsAttention.place(segment);
     }
 
     MemorySegment segment() {
@@ -55,7 +59,7 @@ final class AttentionStruct implements AutoCloseable {
     }
 
     /** Fills in what both directions say alike. */
-    void describe(AttentionProblem problem, AttentionTensors tensors, AttentionScores changes) {
+    void describe(AttentionProblem problem, AttentionTensors tensors, AttentionScores changes, AttentionPlace among) {
         Tensor state = tensors.rngState();
         OpsAttention.q(segment, tensors.query().address());
         OpsAttention.k(segment, tensors.key().address());
@@ -68,6 +72,7 @@ final class AttentionStruct implements AutoCloseable {
         OpsAttention.cu_seqlens_kv_padded(segment, Checks.addressOrNull(tensors.keyStarts()));
         OpsAttention.rng_state(segment, Checks.addressOrNull(state));
         describeProblem(problem);
+        describePlace(among);
         describeSizes(tensors);
         describeStrides(problem, tensors);
         scores.describe(changes);
@@ -83,6 +88,18 @@ final class AttentionStruct implements AutoCloseable {
         OpsAttention.dropout(segment, problem.draws() ? problem.dropout() : 0);
         OpsAttention.packed(segment, packed);
         OpsAttention.kv_packed(segment, packed);
+    }
+
+    /** Behind the mask's own alignment, which the place may change. */
+    private void describePlace(AttentionPlace among) {
+        OpsPlace.sequences(place, Checks.addressOrNull(among.sequences()));
+        OpsPlace.first_queries(place, Checks.addressOrNull(among.firstQueries()));
+        OpsPlace.first_keys(place, Checks.addressOrNull(among.firstKeys()));
+        OpsPlace.heads(place, among.allHeads());
+        OpsPlace.first_head(place, among.firstHead());
+        if (among.diagonal() == Diagonal.BY_PLACE) {
+            OpsAttention.alignment(segment, Ops.OPS_BY_PLACE());
+        }
     }
 
     private void describeSizes(AttentionTensors tensors) {

@@ -65,7 +65,38 @@ public final class DropPath {
             QkvFormat format,
             long extent,
             Stream stream) {
-        check(x, residual, y, factors, cuSeqlens, format, extent, stream);
+        Checks.matrix(stream, "x", x);
+        scaleSequencesAdd(x, residual, y, factors, cuSeqlens, format, extent, 0, x.size(0), stream);
+    }
+
+    /**
+     * Enqueues {@link #scaleSequencesAdd(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, long, Stream)} of a stretch of the tokens, such as
+     * that of one of several ranks: row t of x is token {@code first + t}.
+     *
+     * @param x floating-point numbers [T, C]
+     * @param residual like x, or null
+     * @param y like x; may be x or the residual
+     * @param factors FLOAT32 [B]
+     * @param cuSeqlens INT32 [B + 1], where each sequence begins among all tokens, which is trusted; null for padded tokens
+     * @param format where the sequence of a token comes from
+     * @param extent padded tokens: S for BSHD, B for SBHD, of which {@code whole} is a multiple; THD: B
+     * @param first the stretch's first token
+     * @param whole number of all tokens
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, the stretch is none of the tokens, or y shares memory
+     *     otherwise
+     */
+    public static void scaleSequencesAdd(
+            Tensor x,
+            @Nullable Tensor residual,
+            Tensor y,
+            Tensor factors,
+            @Nullable Tensor cuSeqlens,
+            QkvFormat format,
+            long extent,
+            long first,
+            long whole,
+            Stream stream) {
+        check(x, residual, y, factors, cuSeqlens, format, extent, first, whole, stream);
         if (x.count() == 0) {
             return;
         }
@@ -77,7 +108,9 @@ public final class DropPath {
                         factors.address(),
                         Checks.addressOrNull(cuSeqlens),
                         TokenLayout.code(format),
+                        first,
                         x.size(0),
+                        whole,
                         extent,
                         x.size(1),
                         x.dtype().code(),
@@ -93,14 +126,20 @@ public final class DropPath {
             @Nullable Tensor cuSeqlens,
             QkvFormat format,
             long extent,
+            long first,
+            long whole,
             Stream stream) {
         Checks.matrix(stream, "x", x);
         if (residual != null) {
             Checks.like(stream, "residual", residual, x);
         }
         Checks.like(stream, "y", y, x);
-        TokenLayout.check("x", x, cuSeqlens, format, extent, stream);
-        long sequences = format == QkvFormat.BSHD ? x.size(0) / extent : extent;
+        if (first < 0 || first > whole - x.size(0)) {
+            throw new IllegalArgumentException("first, whole: expected a stretch of " + x.size(0)
+                    + " tokens, as x has, among all, got one from token " + first + " of " + whole + " on");
+        }
+        TokenLayout.check("x", x, cuSeqlens, format, extent, whole, stream);
+        long sequences = format == QkvFormat.BSHD ? whole / extent : extent;
         Checks.vector(stream, "factors", factors, DType.FLOAT32, sequences);
         Checks.writable("y", y);
         Checks.apartOrSame("y", y, "x", x);

@@ -19,11 +19,23 @@ final class TokenLayout {
     /** Checks that the rows of {@code tokens} are those of the sequences. */
     static void check(
             String argument, Tensor tokens, @Nullable Tensor cuSeqlens, QkvFormat format, long extent, Stream stream) {
+        check(argument, tokens, cuSeqlens, format, extent, tokens.size(0), stream);
+    }
+
+    /** Checks that {@code tokens} may be some of the {@code whole} tokens of the sequences. */
+    static void check(
+            String argument,
+            Tensor tokens,
+            @Nullable Tensor cuSeqlens,
+            QkvFormat format,
+            long extent,
+            long whole,
+            Stream stream) {
         Checks.given("format", format);
         if (extent < 1) {
             throw new IllegalArgumentException("extent: expected at least 1, got " + extent);
         }
-        if (tokens.size(0) > Integer.MAX_VALUE) {
+        if (whole > Integer.MAX_VALUE) {
             throw new IllegalArgumentException(
                     argument + ": expected at most " + Integer.MAX_VALUE + " tokens, got " + Checks.describe(tokens));
         }
@@ -35,10 +47,10 @@ final class TokenLayout {
             throw new IllegalArgumentException(
                     "cuSeqlens: expected null for padded tokens, " + format + ", got " + Checks.describe(cuSeqlens));
         }
-        if (tokens.size(0) % extent != 0) {
+        if (whole % extent != 0) {
             throw new IllegalArgumentException(argument + ": expected a multiple of " + extent + " tokens, "
                     + (format == QkvFormat.BSHD ? "the length of a sequence" : "the sequences of a batch") + ", got "
-                    + Checks.describe(tokens));
+                    + (whole == tokens.size(0) ? "" : "a part of " + whole + ", ") + Checks.describe(tokens));
         }
     }
 

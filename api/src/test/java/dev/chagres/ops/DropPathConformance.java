@@ -14,6 +14,7 @@ import dev.chagres.conformance.Tolerances;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.PhiloxWitness;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -102,10 +103,35 @@ class DropPathConformance {
         DropPath.scaleSequencesAdd(branch, null, dx, factorTensor, offsets(c), format, c.extent(), open.stream());
         open.assertClose("dx", scaled, dx, Tolerances.rounded(c.dtype));
 
+        // A stretch of the tokens gives what all give there.
+        int first = tokens / 3;
+        int count = tokens / 2;
+        Tensor stretch = open.unwritten(c.dtype, count, c.columns);
+        DropPath.scaleSequencesAdd(
+                rows(branch, first, count),
+                rows(stream, first, count),
+                stretch,
+                factorTensor,
+                offsets(c),
+                format,
+                c.extent(),
+                first,
+                tokens,
+                open.stream());
+        float[] whole = open.read(y);
+        assertArrayEquals(
+                Arrays.copyOfRange(whole, first * c.columns, (first + count) * c.columns),
+                open.read(stretch),
+                "stretch");
+
         DropPath.scaleSequencesAdd(branch, stream, stream, factorTensor, offsets(c), format, c.extent(), open.stream());
         assertArrayEquals(open.read(y), open.read(stream), "in the place of the residual");
         DropPath.scaleSequencesAdd(branch, null, branch, factorTensor, offsets(c), format, c.extent(), open.stream());
         assertArrayEquals(open.read(dx), open.read(branch), "in place");
+    }
+
+    private static Tensor rows(Tensor of, int first, int count) {
+        return open.scope().view(of, first * of.size(1), count, of.size(1));
     }
 
     private static double[] scaled(Case c, double[] x, double[] factors) {
@@ -151,6 +177,15 @@ class DropPathConformance {
                 () -> DropPath.scaleSequencesAdd(x, residual, y, factors, cuSeqlens, format, extent, open.stream()));
     }
 
+    private static void refusedStretch(String text, Tensor x, long first, long whole) {
+        Tensor two = of(DType.FLOAT32, 2);
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> DropPath.scaleSequencesAdd(
+                        x, null, x, two, null, QkvFormat.SBHD, 2, first, whole, open.stream()));
+    }
+
     @Test
     void refusals() {
         Tensor x = of(DType.FLOAT32, 6, 4);
@@ -185,6 +220,21 @@ class DropPathConformance {
                 null,
                 QkvFormat.SBHD,
                 2);
+        refusedStretch(
+                "first, whole: expected a stretch of 6 tokens, as x has, among all, got one from token 3 of 8 on",
+                x,
+                3,
+                8);
+        refusedStretch(
+                "first, whole: expected a stretch of 6 tokens, as x has, among all, got one from token -1 of 8 on",
+                x,
+                -1,
+                8);
+        refusedStretch(
+                "x: expected a multiple of 2 tokens, the sequences of a batch, got a part of 9, FLOAT32[6, 4]",
+                x,
+                1,
+                9);
         Tensor state = of(DType.INT64, 2);
         assertThrown(
                 IllegalArgumentException.class,

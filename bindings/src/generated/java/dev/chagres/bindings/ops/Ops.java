@@ -624,6 +624,8 @@ public class Ops extends Ops$shared {
             Ops.C_LONG,
             Ops.C_LONG,
             Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
             Ops.C_INT,
             Ops.C_POINTER
         );
@@ -636,7 +638,7 @@ public class Ops extends Ops$shared {
     /**
      * Function descriptor for:
      * {@snippet lang=c :
-     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole, int64_t extent, int64_t columns, int dtype, OpsStream stream)
      * }
      */
     public static FunctionDescriptor ops_scale_sequences_add$descriptor() {
@@ -646,7 +648,7 @@ public class Ops extends Ops$shared {
     /**
      * Downcall method handle for:
      * {@snippet lang=c :
-     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole, int64_t extent, int64_t columns, int dtype, OpsStream stream)
      * }
      */
     public static MethodHandle ops_scale_sequences_add$handle() {
@@ -656,7 +658,7 @@ public class Ops extends Ops$shared {
     /**
      * Address for:
      * {@snippet lang=c :
-     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole, int64_t extent, int64_t columns, int dtype, OpsStream stream)
      * }
      */
     public static MemorySegment ops_scale_sequences_add$address() {
@@ -665,16 +667,16 @@ public class Ops extends Ops$shared {
 
     /**
      * {@snippet lang=c :
-     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t tokens, int64_t extent, int64_t columns, int dtype, OpsStream stream)
+     * int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors, const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole, int64_t extent, int64_t columns, int dtype, OpsStream stream)
      * }
      */
-    public static int ops_scale_sequences_add(long x, long residual, long y, long factors, long cu_seqlens, int layout, long tokens, long extent, long columns, int dtype, MemorySegment stream) {
+    public static int ops_scale_sequences_add(long x, long residual, long y, long factors, long cu_seqlens, int layout, long first, long tokens, long whole, long extent, long columns, int dtype, MemorySegment stream) {
         var mh$ = ops_scale_sequences_add.HANDLE;
         try {
             if (TRACE_DOWNCALLS) {
-                traceDowncall("ops_scale_sequences_add", x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns, dtype, stream);
+                traceDowncall("ops_scale_sequences_add", x, residual, y, factors, cu_seqlens, layout, first, tokens, whole, extent, columns, dtype, stream);
             }
-            return (int)mh$.invokeExact(x, residual, y, factors, cu_seqlens, layout, tokens, extent, columns, dtype, stream);
+            return (int)mh$.invokeExact(x, residual, y, factors, cu_seqlens, layout, first, tokens, whole, extent, columns, dtype, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
@@ -2020,6 +2022,15 @@ public class Ops extends Ops$shared {
      */
     public static int OPS_BOTTOM_RIGHT() {
         return OPS_BOTTOM_RIGHT;
+    }
+    private static final int OPS_BY_PLACE = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAlignment.OPS_BY_PLACE = 2
+     * }
+     */
+    public static int OPS_BY_PLACE() {
+        return OPS_BY_PLACE;
     }
     private static final int OPS_SOFTMAX_VANILLA = (int)0L;
     /**

@@ -54,6 +54,7 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
  *     int32_t packed;
  *     int32_t kv_packed;
  *     OpsScores scores;
+ *     OpsPlace place;
  * }
  * }
  */
@@ -102,7 +103,8 @@ public class OpsAttention {
         Ops.C_INT.withName("dtype"),
         Ops.C_INT.withName("packed"),
         Ops.C_INT.withName("kv_packed"),
-        OpsScores.layout().withName("scores")
+        OpsScores.layout().withName("scores"),
+        OpsPlace.layout().withName("place")
     ).withName("OpsAttention");
 
     /**
@@ -1826,6 +1828,50 @@ public class OpsAttention {
      */
     public static void scores(MemorySegment struct, MemorySegment fieldValue) {
         MemorySegment.copy(fieldValue, 0L, struct, scores$OFFSET, scores$LAYOUT.byteSize());
+    }
+
+    private static final GroupLayout place$LAYOUT = (GroupLayout)$LAYOUT.select(groupElement("place"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * OpsPlace place
+     * }
+     */
+    public static final GroupLayout place$layout() {
+        return place$LAYOUT;
+    }
+
+    private static final long place$OFFSET = $LAYOUT.byteOffset(groupElement("place"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * OpsPlace place
+     * }
+     */
+    public static final long place$offset() {
+        return place$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * OpsPlace place
+     * }
+     */
+    public static MemorySegment place(MemorySegment struct) {
+        return struct.asSlice(place$OFFSET, place$LAYOUT.byteSize());
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * OpsPlace place
+     * }
+     */
+    public static void place(MemorySegment struct, MemorySegment fieldValue) {
+        MemorySegment.copy(fieldValue, 0L, struct, place$OFFSET, place$LAYOUT.byteSize());
     }
 
     /**

@@ -1,0 +1,128 @@
+package dev.chagres.ops;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.te.AttentionTensors;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Where the sequences, queries, keys and heads of a call of {@link Attention} stand among the whole of which it computes a part, such as
+ * that of one of several ranks. Dropout draws by the numbers of the whole, so that the parts drop what one call over the whole would:
+ * element (b, h, i, j) of the call draws as {@code (sequences[b], first + h, firstQueries[b] + i, firstKeys[b] + j)} of the whole.
+ *
+ * <p>What was not set says that the call is the whole. The numbers are trusted: none is negative or above {@link Integer#MAX_VALUE} / 4. The
+ * object is filled again for the next call.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code OpsPlace} in {@code ops.h}.
+ */
+public final class AttentionPlace {
+    /** The diagonal from which a mask counts: the key on which a query stands. */
+    public enum Diagonal {
+        /** Where the problem's mask says: the first query on the first key, or the last one on the last. */
+        BY_MASK,
+        /** The key that has the query's number in its whole sequence. */
+        BY_PLACE
+    }
+
+    private @Nullable Tensor sequences;
+    private @Nullable Tensor firstQueries;
+    private @Nullable Tensor firstKeys;
+    private long allHeads;
+    private long firstHead;
+    private Diagonal diagonal = Diagonal.BY_MASK;
+
+    /** Says that a call is the whole. */
+    public AttentionPlace() {}
+
+    /**
+     * Sets which heads of the query the call has.
+     *
+     * @param all of the whole; 0: the call has all
+     * @param first number of the call's first one
+     */
+    public AttentionPlace heads(long all, long first) {
+        allHeads = all;
+        firstHead = first;
+        return this;
+    }
+
+    /** Sets the number of each sequence of the call, INT32 [B]; null: 0, 1 and so on. */
+    public AttentionPlace sequences(@Nullable Tensor numbers) {
+        sequences = numbers;
+        return this;
+    }
+
+    /** Sets the number within its whole sequence of each sequence's first query, INT32 [B]; null: 0. */
+    public AttentionPlace firstQueries(@Nullable Tensor numbers) {
+        firstQueries = numbers;
+        return this;
+    }
+
+    /** Sets the number within its whole sequence of each sequence's first key, INT32 [B]; null: 0. */
+    public AttentionPlace firstKeys(@Nullable Tensor numbers) {
+        firstKeys = numbers;
+        return this;
+    }
+
+    /** Sets where the mask counts from; that of {@link AttentionScores#alibi} stays as it is. */
+    public AttentionPlace diagonal(Diagonal newDiagonal) {
+        diagonal = Checks.given("newDiagonal", newDiagonal);
+        return this;
+    }
+
+    /** Returns the heads of the whole; 0: the call has all. */
+    public long allHeads() {
+        return allHeads;
+    }
+
+    /** Returns the number of the call's first head. */
+    public long firstHead() {
+        return firstHead;
+    }
+
+    /** Returns the numbers of the sequences, or null. */
+    public @Nullable Tensor sequences() {
+        return sequences;
+    }
+
+    /** Returns the numbers of the first queries, or null. */
+    public @Nullable Tensor firstQueries() {
+        return firstQueries;
+    }
+
+    /** Returns the numbers of the first keys, or null. */
+    public @Nullable Tensor firstKeys() {
+        return firstKeys;
+    }
+
+    /** Returns where the mask counts from. */
+    public Diagonal diagonal() {
+        return diagonal;
+    }
+
+    void check(AttentionTensors tensors, Stream stream) {
+        Tensor query = tensors.query();
+        long heads = query.size(query.rank() - 2);
+        if (allHeads == 0
+                ? firstHead != 0
+                : firstHead < 0 || allHeads > Integer.MAX_VALUE || firstHead > allHeads - heads) {
+            throw new IllegalArgumentException("heads: expected the query's " + heads
+                    + " to be some of those of the whole, got " + allHeads + " from " + firstHead + " on");
+        }
+        checkNumbers("sequences", sequences, tensors, stream);
+        checkNumbers("firstQueries", firstQueries, tensors, stream);
+        checkNumbers("firstKeys", firstKeys, tensors, stream);
+    }
+
+    private static void checkNumbers(
+            String argument, @Nullable Tensor numbers, AttentionTensors tensors, Stream stream) {
+        if (numbers != null) {
+            Checks.vector(stream, argument, numbers, DType.INT32, tensors.sequences());
+            tensors.checkRead(argument, numbers);
+        }
+    }
+}
