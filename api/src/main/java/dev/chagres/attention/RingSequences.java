@@ -1,8 +1,10 @@
 package dev.chagres.attention;
 
+import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -28,6 +30,8 @@ import org.jspecify.annotations.Nullable;
  */
 public final class RingSequences implements AutoCloseable {
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+    /** Of each sequence of a block. */
+    private static final int NUMBERS = 3;
 
     /** How chunks of queries see chunks of keys. */
     public enum Order {
@@ -46,6 +50,10 @@ public final class RingSequences implements AutoCloseable {
         private final CuSeqlens queryOffsets = new CuSeqlens();
         private final CuSeqlens keyOffsets = new CuSeqlens();
         private @Nullable Sequences sequences;
+        /** INT32 [3, B]: of each sequence its number, and those of its first query and first key within it. */
+        private @Nullable Tensor numbers;
+
+        private int index;
         private int queryChunk;
         private int keyChunk;
         private long firstQuery;
@@ -56,6 +64,32 @@ public final class RingSequences implements AutoCloseable {
         /** Returns the sequences, packed; those of the keys are {@link Sequences#keys()}. */
         public Sequences sequences() {
             return Checks.given("sequences", sequences);
+        }
+
+        /** Returns the number of each sequence among those of all ranks, INT32 [B]. */
+        public Tensor sequenceNumbers(Scope views) {
+            return numbers(0, views);
+        }
+
+        /** Returns the number within its whole sequence of each sequence's first query, INT32 [B]. */
+        public Tensor firstQueries(Scope views) {
+            return numbers(1, views);
+        }
+
+        /** Returns the number within its whole sequence of each sequence's first key, INT32 [B]. */
+        public Tensor firstKeys(Scope views) {
+            return numbers(2, views);
+        }
+
+        private Tensor numbers(int row, Scope views) {
+            Tensor all = Checks.given("numbers", numbers);
+            long count = all.count() / NUMBERS;
+            return Checks.given("views", views).view(all, row * count, count);
+        }
+
+        /** Returns which block it is of this rank's. */
+        public int index() {
+            return index;
         }
 
         /** Returns the number of the keys' chunk. */
@@ -137,8 +171,8 @@ public final class RingSequences implements AutoCloseable {
                     + "; enqueue steps of ranks that pass keys on one by one");
         }
         CuSeqlens offsets = sequences.cuSeqlens();
-        // Offsets of own tokens and starts; a block has offsets of queries and of keys.
-        reserve(offsets.sequences() + own.length + 2L, 2 + 2 * own.length * bounds.length);
+        // Offsets of own tokens and starts; a block has offsets of queries and of keys, and numbers.
+        reserve(NUMBERS * (offsets.sequences() + own.length + 2L), 2 + 3 * own.length * bounds.length);
         used = 0;
         setLocal(offsets, bounds, own, scope);
         long first = 0;
@@ -211,7 +245,7 @@ public final class RingSequences implements AutoCloseable {
         for (int chunk : own) {
             for (int i = 0; i < offsets.sequences(); i++) {
                 if (tokens(offsets, i, bounds, chunk) > 0) {
-                    write(first, (int) Math.max(0, bounds[chunk] - offsets.offset(i)));
+                    write(first, first(offsets, i, bounds, chunk));
                 }
             }
         }
@@ -249,10 +283,37 @@ public final class RingSequences implements AutoCloseable {
         write(ends, 0);
         writeEnds(offsets, bounds, chunk, 0, ends);
         Block block = next(chunk, chunk, firstQuery, 0);
-        block.queryOffsets.set(scope, ends, written - 1);
+        int count = written - 1;
+        block.queryOffsets.set(scope, ends, count);
         if (block.sequences == null) {
             block.sequences = Sequences.packed(block.queryOffsets);
         }
+        MemorySegment numbers = region();
+        for (int i = 0; i < offsets.sequences(); i++) {
+            if (tokens(offsets, i, bounds, chunk) > 0) {
+                write(numbers, i);
+            }
+        }
+        for (int side = 1; side < NUMBERS; side++) {
+            for (int i = 0; i < offsets.sequences(); i++) {
+                if (tokens(offsets, i, bounds, chunk) > 0) {
+                    write(numbers, first(offsets, i, bounds, chunk));
+                }
+            }
+        }
+        block.numbers = copied(numbers, count, scope);
+    }
+
+    /** Returns the number of a sequence's first token in a chunk. */
+    private static int first(CuSeqlens offsets, int sequence, long[] bounds, int chunk) {
+        return (int) Math.max(0, bounds[chunk] - offsets.offset(sequence));
+    }
+
+    private static Tensor copied(MemorySegment numbers, int sequences, Scope scope) {
+        Tensor tensor = scope.tensor(DType.INT32, NUMBERS, sequences);
+        tensor.copyFrom(scope.stream(), numbers);
+        Inside.fix(tensor);
+        return tensor;
     }
 
     private void addOther(CuSeqlens offsets, long[] bounds, int chunk, int other, long firstQuery, Scope scope) {
@@ -268,6 +329,11 @@ public final class RingSequences implements AutoCloseable {
         Block block = next(chunk, other, firstQuery + query, key);
         setOne(block.queryOffsets, queries, scope);
         setOne(block.keyOffsets, keys, scope);
+        MemorySegment numbers = region();
+        write(numbers, sequence);
+        write(numbers, first(offsets, sequence, bounds, chunk));
+        write(numbers, first(offsets, sequence, bounds, other));
+        block.numbers = copied(numbers, 1, scope);
         if (block.sequences == null) {
             block.sequences = Sequences.packed(block.queryOffsets).withKeys(Sequences.packed(block.keyOffsets));
         }
@@ -313,6 +379,7 @@ public final class RingSequences implements AutoCloseable {
             blocks.set(blocks.size() - 1, blocks.get(used));
             blocks.set(used, block);
         }
+        block.index = used;
         used++;
         block.queryChunk = queryChunk;
         block.keyChunk = keyChunk;

@@ -9,6 +9,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.Attention;
+import dev.chagres.ops.AttentionPlace;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.AttentionScales;
@@ -32,6 +33,9 @@ final class AttentionCalls {
 
     /** Bytes of a score's gradient in cuDNN's workspace. */
     private static final long SCORE_BYTES = 2;
+
+    /** Numbers of its counter that one call of cuDNN's kernels may draw: by so many TE moves on from call to call. */
+    static final int DRAWN_AT_MOST = 16;
 
     /** To whose multiples lengths are rounded there. */
     private static final long SCORE_TILE = 64;
@@ -80,7 +84,7 @@ final class AttentionCalls {
                 .queryLengths(offsets, longest(sequences, kernels))
                 .keyLengths(keyOffsets, longest(sequences.keys(), kernels))
                 .starts(starts(sequences), starts(sequences.keys()))
-                .rngState(drops ? pass.draw() : null)
+                .rngState(drops ? draw(kernels, pass) : null)
                 .scales(scales);
         Tensor statistics = statistics(q, sequences, pass.kept());
         tensors.statistics(statistics);
@@ -92,7 +96,8 @@ final class AttentionCalls {
             }
             case TILED -> {
                 FusedScores.clear(tensors);
-                Attention.forward(problem, tensors, record.applied.scores(), pass.stream());
+                place(record.place, sequences);
+                Attention.forward(problem, tensors, record.applied.scores(), record.place, pass.stream());
             }
         }
         record.query.set(q);
@@ -125,10 +130,30 @@ final class AttentionCalls {
             case TILED -> {
                 Tensor delta = pass.temporary().like(record.statistics.get());
                 rules.prepareGradients(record.applied, pass);
-                Attention.backward(problem, tensors, record.applied.scores(), delta, pass.stream());
+                Attention.backward(problem, tensors, record.applied.scores(), record.place, delta, pass.stream());
             }
         }
         rules.addGradients(record.applied, pass);
+    }
+
+    /**
+     * Returns the random state of a call. Our own kernels draw for the numbers that heads and queries have among those of all ranks; cuDNN's
+     * count them from 0, so each rank draws from a place of its own.
+     */
+    private Tensor draw(AttentionKernels kernels, Pass pass) {
+        return kernels == AttentionKernels.TILED
+                ? pass.draw()
+                : pass.draws()
+                        .next(
+                                pass.kept(),
+                                Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()));
+    }
+
+    /** Says where the queries of {@link dev.chagres.attention.PackedPart} stand within their sequences, whose keys are all there. */
+    private void place(AttentionPlace place, Sequences sequences) {
+        HeadSlice heads = rules.heads();
+        place.heads(heads.all(), heads.first())
+                .firstQueries(sequences.part() >= 0 ? sequences.startPositions() : null);
     }
 
     private static void keep(Kept kept, @Nullable Tensor tensor) {
@@ -166,6 +191,7 @@ final class AttentionCalls {
                 KernelChoice.attention(config, layout, dtype, sequences, scores, pass) == AttentionKernels.FUSED;
         return "attention by " + KernelChoice.attentionReason(config, layout, dtype, sequences, scores, pass)
                 + rules.explain()
+                + (fused && !config.dropout().isNone() ? rules.heads().explainDropout() : "")
                 + (fused && pass.device().provider() == Provider.CUDA ? order(sequences) + workspace(sequences) : "");
     }
 

@@ -48,6 +48,9 @@ final class Draws implements AutoCloseable {
 
     private int begun;
     private @Nullable Tensor offsets;
+    /** That of the draw under way. */
+    private @Nullable Tensor drawn;
+
     private long seed;
     private long step;
     private long microBatch = -1;
@@ -172,18 +175,32 @@ final class Draws implements AutoCloseable {
 
     /** Returns those of the next draw with {@code skipped} numbers of the counter left out. */
     Tensor next(Scope target, int skipped) {
-        Tensor table = offsets;
-        if (table == null) {
-            table = take();
+        begin(target);
+        Tensor state = target.tensor(DType.INT64, 2);
+        write(state, skipped);
+        return state;
+    }
+
+    /**
+     * Begins the next draw, of which {@link #write} tells several states.
+     *
+     * @param target hands out views
+     */
+    void begin(Scope target) {
+        if (offsets == null) {
+            offsets = take();
         }
         if (site == SITES) {
             throw new IllegalStateException("the pass has made " + SITES + " draws, the most that one may make");
         }
-        Tensor state = target.tensor(DType.INT64, 2);
-        FusedAttention.extractSeedAndOffset(
-                state, Checks.given("word", present.word), target.view(table, site, 1), skipped, stream);
+        drawn = target.view(offsets, site, 1);
         site++;
-        return state;
+    }
+
+    /** Enqueues in {@code state} the seed and offset of the draw that was begun last, with {@code skipped} numbers left out. */
+    void write(Tensor state, int skipped) {
+        FusedAttention.extractSeedAndOffset(
+                state, Checks.given("word", present.word), Checks.given("drawn", drawn), skipped, stream);
     }
 
     /** Takes memory for words and offsets and returns the offsets. */
@@ -197,7 +214,6 @@ final class Draws implements AutoCloseable {
         for (int i = 0; i < WORDS; i++) {
             microBatches[i].word = scope.view(words, i, 1);
         }
-        offsets = table;
         writeWord(Checks.given("word", present.word));
         return table;
     }

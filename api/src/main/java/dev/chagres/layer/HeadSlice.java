@@ -44,8 +44,18 @@ final class HeadSlice {
     }
 
     /** Returns this rank's first head. */
-    private long first() {
-        return heads * (tensor.rank() * parts() + (context.dividesHeads() ? context.rank() : 0));
+    long first() {
+        return heads * part();
+    }
+
+    /** Returns this rank's number among those that have other heads. */
+    private long part() {
+        return tensor.rank() * parts() + (context.dividesHeads() ? context.rank() : 0);
+    }
+
+    /** Returns this rank's number among those that have other heads or other queries. */
+    long drawer() {
+        return tensor.rank() * (long) context.size() + context.rank();
     }
 
     private long parts() {
@@ -134,6 +144,12 @@ final class HeadSlice {
         }
         tensor.sum(gradient, pass.stream());
         return gradient;
+    }
+
+    /** Returns what kernels drop that count heads from 0, or nothing. */
+    String explainDropout() {
+        long ranks = tensor.size() * (long) context.size();
+        return ranks > 1 ? "; each of " + ranks + " ranks drops by numbers of its own" : "";
     }
 
     /** Returns how ranks sum the gradient of a bias, or nothing. */

@@ -15,21 +15,11 @@ final class RankHeads {
     /**
      * Returns {@code config} with the heads of the plan's rank alone.
      *
-     * @throws IllegalArgumentException when the ranks do not divide the heads, or attention weights are dropped
+     * @throws IllegalArgumentException when the ranks do not divide the heads
      */
     static AttentionConfig of(AttentionConfig config, ModelPlan plan) {
         TensorParallel tensor = plan.tensorParallel();
         ContextParallel context = plan.contextParallel();
-        if (!config.dropout().isNone() && (tensor.isSplit() || context.isSplit())) {
-            throw new IllegalArgumentException("dropout: " + plan.name() + " expected none of attention weights where "
-                    + (tensor.isSplit()
-                            ? config.heads() + " heads are divided among " + tensor.size()
-                                    + " tensor-parallel ranks, for each rank would drop by the numbers of the first heads"
-                            : context.size()
-                                    + " context-parallel ranks share attention out, for each rank would drop by"
-                                    + " the numbers of the first heads or queries")
-                    + ", got " + config.dropout() + "; use TransformerLayerConfig.withHiddenDropout");
-        }
         long heads = context.share("heads", plan.name(), tensor.share("heads", plan.name(), config.heads()));
         long keyHeads =
                 context.share("keyHeads", plan.name(), tensor.share("keyHeads", plan.name(), config.keyHeads()));

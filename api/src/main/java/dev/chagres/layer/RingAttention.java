@@ -37,6 +37,9 @@ final class RingAttention {
         private final Kept value = new Kept("this rank's value");
         private final Kept output = new Kept("the output");
         private final Kept statistics = new Kept("the log-sum-exp");
+        /** INT64 [blocks, 2], of {@link RingBlocks#draw}; null where nothing is dropped. */
+        private @Nullable Tensor states;
+
         private @Nullable RingSequences sequences;
     }
 
@@ -52,7 +55,7 @@ final class RingAttention {
         ranks = plan.contextParallel();
         name = plan.name();
         order = config.mask().kind() == AttentionMask.Kind.CAUSAL ? Order.CAUSAL : Order.ALL;
-        blocks = new RingBlocks(HeadNorm.behind(config));
+        blocks = new RingBlocks(HeadNorm.behind(config), plan);
         RingTransfer transfer = new RingTransfer(ranks);
         keys = new RingPair(ranks, transfer, Cargo.KEYS);
         gradients = new RingPair(ranks, transfer, Cargo.GRADIENTS);
@@ -93,7 +96,14 @@ final class RingAttention {
     Tensor forward(Tensor q, Tensor k, Tensor v, RingSequences sequences, Pass pass) {
         Scope temporary = pass.temporary();
         Tensor output = pass.kept().like(q);
-        Tensor statistics = pass.kept().tensor(DType.FLOAT32, q.size(0), q.size(1), 1);
+        Attended record = saved.take();
+        record.query.set(q);
+        record.key.set(k);
+        record.value.set(v);
+        record.output.set(output);
+        record.statistics.set(pass.kept().tensor(DType.FLOAT32, q.size(0), q.size(1), 1));
+        record.states = blocks.draw(sequences, q.dtype(), pass);
+        record.sequences = sequences;
         boolean single = q.dtype() == DType.FLOAT32;
         Tensor merged = single ? output : temporary.tensor(DType.FLOAT32, q.size(0), q.size(1), q.size(2));
         keys.begin(k, v, sequences.tokens(), temporary);
@@ -102,7 +112,7 @@ final class RingAttention {
             for (int i = 0; i < sequences.blocks(); i++) {
                 Block block = sequences.block(i);
                 if (keys.has(block, step)) {
-                    merge(block, step, q, merged, statistics, pass);
+                    merge(block, step, record, merged, pass);
                 }
             }
         }
@@ -110,7 +120,7 @@ final class RingAttention {
         if (!single) {
             Elementwise.cast(merged, output, pass.stream());
         }
-        keep(q, k, v, output, statistics, sequences, pass);
+        saved.keep(record, pass);
         return output;
     }
 
@@ -124,9 +134,9 @@ final class RingAttention {
         }
     }
 
-    private void merge(Block block, int step, Tensor q, Tensor merged, Tensor statistics, Pass pass) {
+    private void merge(Block block, int step, Attended record, Tensor merged, Pass pass) {
         try (Scope own = pass.temporary().open()) {
-            Tensor queries = queries(block, q, own);
+            Tensor queries = queries(block, record.query.get(), own);
             Tensor partial = own.like(queries);
             Tensor numbers = own.tensor(DType.FLOAT32, queries.size(0), queries.size(1), 1);
             blocks.tensors()
@@ -135,12 +145,12 @@ final class RingAttention {
                     .value(keys.second(block, step, own))
                     .output(partial)
                     .statistics(numbers);
-            blocks.forward(block, pass);
+            blocks.forward(block, record.states, own, pass);
             AttentionMerge.attentionMerge(
                     partial,
                     numbers,
                     queries(block, merged, own),
-                    queries(block, statistics, own),
+                    queries(block, record.statistics.get(), own),
                     block.isOwn() ? Output.OVERWRITE : Output.ADD,
                     pass.stream());
         }
@@ -148,19 +158,6 @@ final class RingAttention {
 
     private static Tensor queries(Block block, Tensor of, Scope views) {
         return RingPair.rows(of, block.firstQuery(), block.sequences().tokens(), views);
-    }
-
-    private void keep(
-            Tensor q, Tensor k, Tensor v, Tensor output, Tensor statistics, RingSequences sequences, Pass pass) {
-        Attended record = saved.push(pass);
-        if (record != null) {
-            record.query.set(q);
-            record.key.set(k);
-            record.value.set(v);
-            record.output.set(output);
-            record.statistics.set(statistics);
-            record.sequences = sequences;
-        }
     }
 
     /** Enqueues the gradients of {@link #forward}, each like its tensor. */
@@ -222,7 +219,7 @@ final class RingAttention {
                     .queryGradient(dq)
                     .keyGradient(dk)
                     .valueGradient(dv);
-            blocks.backward(block, own.like(statistics), pass);
+            blocks.backward(block, record.states, own.like(statistics), own, pass);
             Elementwise.accumulate(dq, queries(block, dqSum, own), Output.ADD, pass.stream());
             if (arrival == Arrival.UNDER_WAY) {
                 gradients.await(pass);

@@ -1,16 +1,23 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RingSequences.Block;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.Attention;
+import dev.chagres.ops.AttentionPlace;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Attention of some queries over some keys of the same sequences, by the kernels that {@link KernelChoice} says: of the same tokens by the
@@ -26,17 +33,27 @@ final class RingBlocks {
     private final ScoreRules rules;
     private final AttentionProblems ownProblems;
     private final AttentionProblems otherProblems;
-    private final FusedScores scores;
+    private final FusedScores ownScores;
+    private final FusedScores otherScores;
     private final ScoreRules.Applied applied = new ScoreRules.Applied();
     private final AttentionTensors tensors = new AttentionTensors();
 
-    RingBlocks(AttentionConfig config) {
+    private final AttentionPlace place = new AttentionPlace();
+    private final HeadSlice heads;
+    /** Blocks that a rank may have. */
+    private final int most;
+
+    RingBlocks(AttentionConfig config, ModelPlan plan) {
         own = config;
         others = config.withMask(AttentionMask.none());
         rules = new ScoreRules(config, null);
         ownProblems = new AttentionProblems(own);
         otherProblems = new AttentionProblems(others);
-        scores = new FusedScores(own, rules, ownProblems, new AttentionAnswers(own));
+        ownScores = new FusedScores(own, rules, ownProblems, new AttentionAnswers(own));
+        otherScores = new FusedScores(others, rules, otherProblems, new AttentionAnswers(others));
+        ContextParallel ranks = plan.contextParallel();
+        heads = new HeadSlice(plan.tensorParallel(), ranks, config.heads());
+        most = ranks.chunks() * ranks.chunks() * ranks.size();
     }
 
     /** Returns what the next call reads and writes, for the caller to name: queries, keys, values, output and statistics first. */
@@ -44,44 +61,88 @@ final class RingBlocks {
         return tensors;
     }
 
-    /** Enqueues the output and the log-sum-exp of a block. */
-    void forward(Block block, Pass pass) {
-        switch (prepare(block, pass)) {
-            case FUSED -> FusedAttention.forward(problem(block), tensors, pass.stream());
-            case TILED -> Attention.forward(problem(block), tensors, applied.scores(), pass.stream());
+    /**
+     * Draws for the blocks of a forward call: returns the random state of each, INT64 [blocks, 2], or null where nothing is dropped. Our own
+     * kernels drop what one rank drops; cuDNN's count queries and keys from 0, so each block draws from a place of its own.
+     *
+     * @param dtype of the query
+     */
+    @Nullable
+    Tensor draw(RingSequences sequences, DType dtype, Pass pass) {
+        if (!pass.isTraining() || own.dropout().isNone()) {
+            return null;
+        }
+        Scope kept = pass.kept();
+        pass.draws().begin(kept);
+        Tensor states = kept.tensor(DType.INT64, sequences.blocks(), 2);
+        for (int i = 0; i < sequences.blocks(); i++) {
+            boolean fused = kernels(sequences.block(i), dtype, pass) == AttentionKernels.FUSED;
+            long number = fused ? heads.drawer() * most + i : 0;
+            pass.draws().write(state(states, i, kept), Math.toIntExact(AttentionCalls.DRAWN_AT_MOST * number));
+        }
+        return states;
+    }
+
+    private static Tensor state(Tensor states, int block, Scope views) {
+        return views.view(states, 2L * block, 2);
+    }
+
+    /**
+     * Enqueues the output and the log-sum-exp of a block.
+     *
+     * @param states what {@link #draw} returned
+     * @param views hands out views
+     */
+    void forward(Block block, @Nullable Tensor states, Scope views, Pass pass) {
+        AttentionProblem problem = problem(block, states);
+        switch (prepare(block, states, views, pass)) {
+            case FUSED -> FusedAttention.forward(problem, tensors, pass.stream());
+            case TILED -> Attention.forward(problem, tensors, applied.scores(), place, pass.stream());
         }
     }
 
     /**
      * Enqueues the gradients of a block, of output and log-sum-exp over all keys.
      *
+     * @param states what {@link #draw} returned
      * @param delta like the statistics, scratch
+     * @param views hands out views
      */
-    void backward(Block block, Tensor delta, Pass pass) {
-        switch (prepare(block, pass)) {
-            case FUSED -> FusedAttention.backward(problem(block), tensors, pass.stream());
-            case TILED -> Attention.backward(problem(block), tensors, applied.scores(), delta, pass.stream());
+    void backward(Block block, @Nullable Tensor states, Tensor delta, Scope views, Pass pass) {
+        AttentionProblem problem = problem(block, states);
+        switch (prepare(block, states, views, pass)) {
+            case FUSED -> FusedAttention.backward(problem, tensors, pass.stream());
+            case TILED -> Attention.backward(problem, tensors, applied.scores(), place, delta, pass.stream());
         }
     }
 
-    private AttentionKernels prepare(Block block, Pass pass) {
+    private AttentionKernels prepare(Block block, @Nullable Tensor states, Scope views, Pass pass) {
         Sequences sequences = block.sequences();
-        AttentionKernels kernels = kernels(block, tensors.query(), pass);
+        AttentionKernels kernels = kernels(block, tensors.query().dtype(), pass);
         tensors.queryLengths(sequences.cuSeqlens().offsets(), AttentionCalls.longest(sequences, kernels))
                 .keyLengths(sequences.keys().cuSeqlens().offsets(), AttentionCalls.longest(sequences.keys(), kernels))
                 .starts(null, null)
-                .rngState(null);
+                .rngState(states == null ? null : state(states, block.index(), views));
         rules.apply(applied, sequences, tensors.query().dtype(), pass);
+        if (states != null) {
+            place.heads(heads.all(), heads.first())
+                    .sequences(block.sequenceNumbers(views))
+                    .firstQueries(block.firstQueries(views))
+                    .firstKeys(block.firstKeys(views));
+        } else {
+            place.heads(0, 0).sequences(null).firstQueries(null).firstKeys(null);
+        }
         return kernels;
     }
 
     /** Of what can be done with scores a ring has soft caps alone, which cuDNN's kernels never take. */
-    private AttentionKernels kernels(Block block, Tensor query, Pass pass) {
-        return KernelChoice.attention(
-                block.isOwn() ? own : others, LAYOUT, query.dtype(), block.sequences(), scores, pass);
+    private AttentionKernels kernels(Block block, DType dtype, Pass pass) {
+        return block.isOwn()
+                ? KernelChoice.attention(own, LAYOUT, dtype, block.sequences(), ownScores, pass)
+                : KernelChoice.attention(others, LAYOUT, dtype, block.sequences(), otherScores, pass);
     }
 
-    private AttentionProblem problem(Block block) {
-        return (block.isOwn() ? ownProblems : otherProblems).get(LAYOUT, Sequences.Padding.BY_LENGTHS, false);
+    private AttentionProblem problem(Block block, @Nullable Tensor states) {
+        return (block.isOwn() ? ownProblems : otherProblems).get(LAYOUT, Sequences.Padding.BY_LENGTHS, states != null);
     }
 }

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
+import dev.chagres.ops.AttentionPlace;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
@@ -29,6 +30,7 @@ final class SavedAttention extends Saved {
 
     final AttentionTensors tensors = new AttentionTensors();
     final ScoreRules.Applied applied = new ScoreRules.Applied();
+    final AttentionPlace place = new AttentionPlace();
     final Kept qkv = new Kept("the buffer of query, key and value");
     final Kept query = new Kept("the query");
     final Kept key = new Kept("the key");

@@ -95,6 +95,11 @@ final class ScoreRules {
                 new ParameterSplit(new Shape(all), 0, List.of(all), ranks.rank(), ranks.size()));
     }
 
+    /** Returns which heads this rank attends with. */
+    HeadSlice heads() {
+        return slice;
+    }
+
     void alibi(Alibi newAlibi) {
         ensureScoresStay("alibi", newAlibi);
         if (Checks.given("alibi", newAlibi).heads() != slice.all()) {
