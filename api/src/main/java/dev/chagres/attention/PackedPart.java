@@ -31,18 +31,10 @@ public final class PackedPart {
             throw new IllegalArgumentException("begin, end: expected a stretch of the " + whole.tokens()
                     + " tokens that the sequences have, got " + begin + " and " + end);
         }
-        int[] own = new int[lengths.length];
-        int[] starts = new int[lengths.length];
-        long first = 0;
-        for (int i = 0; i < lengths.length; i++) {
-            long from = Math.max(begin, first);
-            own[i] = (int) Math.max(0, Math.min(end, first + lengths[i]) - from);
-            starts[i] = own[i] == 0 ? 0 : (int) (from - first);
-            first += lengths[i];
+        try (PackedCut cut = new PackedCut(scope.device())) {
+            cut.set(whole, begin, end, scope);
+            scope.stream().synchronize();
+            return cut.part();
         }
-        return Sequences.packed(scope, own)
-                .startingAt(scope, starts)
-                .withKeys(whole)
-                .from(begin);
     }
 }

@@ -43,6 +43,10 @@ public final class Sequences {
     private @Nullable CuSeqlens cuSeqlensPadded;
     /** The first token of {@link PackedPart} among those of the keys; -1 of other sequences. */
     private long part = -1;
+    /** Of {@link PackedPart}. */
+    private @Nullable PackedPrefix prefix;
+    /** INT32 [B], the number of each sequence among those of all ranks; null: 0, 1 and so on. */
+    private @Nullable StartPositions numbers;
     /** BYTE, by score; null: none. */
     private @Nullable Tensor scoreMask;
 
@@ -116,8 +120,15 @@ public final class Sequences {
     }
 
     /** Returns these, whose queries begin at token {@code first} of the keys. */
-    Sequences from(long first) {
+    Sequences from(long first, PackedPrefix newPrefix) {
         part = first;
+        prefix = newPrefix;
+        return this;
+    }
+
+    /** Returns these, which have other numbers among those of all ranks than 0, 1 and so on. */
+    Sequences numbered(StartPositions newNumbers) {
+        numbers = newNumbers;
         return this;
     }
 
@@ -246,7 +257,26 @@ public final class Sequences {
         masked.starts = starts;
         masked.scoreMask = mask;
         masked.part = part;
+        masked.prefix = prefix;
         return masked;
+    }
+
+    /**
+     * For layers: returns the queries of {@link PackedPart} over the keys up to the last of them.
+     *
+     * @throws IllegalStateException when these are other sequences
+     */
+    public PackedPrefix prefix() {
+        PackedPrefix present = prefix;
+        if (present == null) {
+            throw new IllegalStateException("prefix: expected sequences of PackedPart.of, got " + this);
+        }
+        return present;
+    }
+
+    /** For layers: returns the number of each sequence among those of all ranks, INT32 [B]; null: 0, 1 and so on. */
+    public @Nullable Tensor sequenceNumbers() {
+        return numbers == null ? null : numbers.tensor();
     }
 
     /** Returns the mask by score, BYTE; null: none. */
@@ -311,6 +341,9 @@ public final class Sequences {
         StartPositions present = starts;
         if (present != null) {
             present.check(batch());
+        }
+        if (numbers != null) {
+            numbers.check(batch());
         }
         if (keys != null) {
             keys.check();

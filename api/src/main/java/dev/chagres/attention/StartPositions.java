@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The position of each sequence's first token, on the device.
@@ -34,6 +35,16 @@ final class StartPositions {
         StartPositions made = new StartPositions(scope.tensor(DType.INT32, count), newEnd, newEnd);
         made.write(scope, source);
         return made;
+    }
+
+    /** Takes such numbers in {@code present}, or in an object of their own. */
+    static StartPositions taken(
+            @Nullable StartPositions present, Scope scope, MemorySegment source, int count, int newEnd) {
+        if (present == null) {
+            return of(scope, source, count, newEnd);
+        }
+        present.set(scope, source, count, newEnd);
+        return present;
     }
 
     /** Takes others in the same object. */

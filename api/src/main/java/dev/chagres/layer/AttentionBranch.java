@@ -64,8 +64,8 @@ final class AttentionBranch extends Layer {
                 bias,
                 initializer,
                 plan.child("qkv").child("linear"));
-        attention = new DotProductAttention(plan.name(), HeadNorm.behind(this.config), plan);
         gather = KeyGather.of(config, plan);
+        attention = new DotProductAttention(plan.name(), HeadNorm.behind(gather.masked(this.config)), plan);
         ring = RingAttention.of(this.config, plan);
         separate = SeparateHeads.isFor(config, gather, ring)
                 ? new SeparateHeads(attention, this.config, gather, ring, this, plan)
@@ -180,10 +180,10 @@ final class AttentionBranch extends Layer {
 
     private Sequences sequences(Tensor x, long rows, Pass pass) {
         Sequences sequences =
-                gather.isNeeded() ? pass.sequences() : pass.sequences().queries();
+                gather.isNeeded() ? gather.sequences(pass) : pass.sequences().queries();
         qkv.sites().split().checkDivides(sequences);
         if (gather.isNeeded()) {
-            gather.checkTokens("x", rows, sequences);
+            gather.checkTokens("x", rows, sequences, pass);
         } else {
             exchange.checkTokens("x", x, rows, sequences);
         }
@@ -335,7 +335,7 @@ final class AttentionBranch extends Layer {
             checked(passing.cut("x", x.size(0), pass).local(), pass);
             return pass.sequences().queries();
         }
-        return checked(sequences(x, split.productRows(x.size(0)), pass), pass);
+        return gather.attended(checked(sequences(x, split.productRows(x.size(0)), pass), pass));
     }
 
     private Sequences checked(Sequences sequences, Pass pass) {

@@ -10,6 +10,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.Attention;
 import dev.chagres.ops.AttentionPlace;
+import dev.chagres.ops.AttentionPlace.Diagonal;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.AttentionScales;
@@ -28,14 +29,14 @@ final class AttentionCalls {
     /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
     private static final long LENGTH_STEP = 128;
 
+    /** Numbers of its counter that one call of cuDNN's kernels may draw: by so many TE moves on from call to call. */
+    static final int DRAWN_AT_MOST = 16;
+
     /** Bytes of workspace that cuDNN's deterministic backward wants for each score of packed sequences. */
     private static final long DETERMINISTIC_BYTES = 128;
 
     /** Bytes of a score's gradient in cuDNN's workspace. */
     private static final long SCORE_BYTES = 2;
-
-    /** Numbers of its counter that one call of cuDNN's kernels may draw: by so many TE moves on from call to call. */
-    static final int DRAWN_AT_MOST = 16;
 
     /** To whose multiples lengths are rounded there. */
     private static final long SCORE_TILE = 64;
@@ -152,8 +153,12 @@ final class AttentionCalls {
     /** Says where the queries of {@link dev.chagres.attention.PackedPart} stand within their sequences, whose keys are all there. */
     private void place(AttentionPlace place, Sequences sequences) {
         HeadSlice heads = rules.heads();
+        boolean part = sequences.part() >= 0;
+        Tensor numbers = sequences.sequenceNumbers();
         place.heads(heads.all(), heads.first())
-                .firstQueries(sequences.part() >= 0 ? sequences.startPositions() : null);
+                .sequences(numbers)
+                .firstQueries(part || numbers != null ? sequences.startPositions() : null)
+                .diagonal(part ? Diagonal.BY_PLACE : Diagonal.BY_MASK);
     }
 
     private static void keep(Kept kept, @Nullable Tensor tensor) {

@@ -152,7 +152,8 @@ public final class DotProductAttention {
         return forward(q, k, v, begin(pass).queries(), pass);
     }
 
-    private Tensor forward(Tensor q, Tensor k, Tensor v, Sequences sequences, Pass pass) {
+    /** Enqueues attention over the keys of these sequences, which the pass's may name otherwise. */
+    Tensor forward(Tensor q, Tensor k, Tensor v, Sequences sequences, Pass pass) {
         inputs.check(q, k, v, sequences, pass.stream());
         Tensor output = pass.kept().like(q);
         SavedAttention record = of(pass);

@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.te.Activation;
@@ -84,6 +85,9 @@ final class KernelChoice {
         }
         if (hasGaps(sequences)) {
             return "cuDNN leaves what was in the gaps between packed sequences";
+        }
+        if (sequences.part() >= 0 && !config.mask().equals(AttentionMask.none())) {
+            return "cuDNN counts windows from the first or the last query of a sequence, of which some are here";
         }
         if (isSingle(sequences)) {
             return "cuDNN has no attention backward for padded batches of one token a sequence";

@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.PackedPrefix;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.ContextParallel;
@@ -33,23 +34,53 @@ final class KeyGather {
 
     private @Nullable Pass pass;
 
-    private KeyGather(ContextParallel ranks) {
+    /** Which keys attention is given. */
+    private enum Given {
+        ALL,
+        /** Those before the last query and its own: what a causal mask lets queries see. */
+        PREFIX
+    }
+
+    private final Given given;
+
+    private KeyGather(ContextParallel ranks, Given given) {
         this.ranks = ranks;
+        this.given = given;
+    }
+
+    /** Makes one for the ranks of {@code plan}. */
+    static KeyGather of(AttentionConfig config, ModelPlan plan) {
+        ContextParallel ranks = plan.contextParallel();
+        boolean isCausal =
+                config.mask().kind() != AttentionMask.Kind.NONE || config.mask().windowRight() == 0;
+        return new KeyGather(ranks, ranks.gathersKeys() && isCausal ? Given.PREFIX : Given.ALL);
     }
 
     /**
-     * Makes one for the ranks of {@code plan}.
-     *
-     * @throws IllegalArgumentException when queries do not see all keys of their sequence
+     * Returns {@code config} for the keys that attention is given. A causal mask counts from the last query and key of a sequence, where
+     * kernels find it: the first query may stand anywhere.
      */
-    static KeyGather of(AttentionConfig config, ModelPlan plan) {
-        ContextParallel ranks = plan.contextParallel();
-        if (ranks.gathersKeys() && !config.mask().equals(AttentionMask.none())) {
-            throw new IllegalArgumentException("mask: " + plan.name() + " expected none where " + ranks.size()
-                    + " context-parallel ranks gather keys for their own queries, got " + config.mask()
-                    + "; ContextParallel.of exchanges heads, for which every mask works");
+    AttentionConfig masked(AttentionConfig config) {
+        return given == Given.PREFIX
+                ? config.withMask(AttentionMask.causalBottomRight()
+                        .withWindow(config.mask().windowLeft(), 0))
+                : config;
+    }
+
+    /** Returns the sequences of the queries and of the keys that attention is given. */
+    Sequences attended(Sequences sequences) {
+        return given == Given.PREFIX ? sequences.prefix().sequences() : sequences;
+    }
+
+    /** Returns those of the keys of all tokens, [T, heads, d], that attention is given. */
+    Tensor attended(Tensor all, Sequences sequences, Scope views) {
+        if (given == Given.ALL) {
+            return all;
         }
-        return new KeyGather(ranks);
+        long columns = all.size(1) * all.size(2);
+        PackedPrefix prefix = sequences.prefix();
+        return views.view(
+                all, prefix.firstKey() * columns, prefix.sequences().keys().tokens(), all.size(1), all.size(2));
     }
 
     /** Returns whether keys are gathered. */
@@ -57,8 +88,15 @@ final class KeyGather {
         return ranks.gathersKeys();
     }
 
+    /**
+     * Returns this rank's part of the pass's sequences, which are those of all tokens or of {@link dev.chagres.attention.PackedPart}.
+     */
+    Sequences sequences(Pass pass) {
+        return pass.ring().part(ranks);
+    }
+
     /** Checks that {@code rows} and {@code sequences} are this rank's part. */
-    void checkTokens(String argument, long rows, Sequences sequences) {
+    void checkTokens(String argument, long rows, Sequences sequences, Pass pass) {
         long tokens = sequences.keys().tokens();
         if (sequences.part() != ranks.begin(tokens, ranks.rank()) || sequences.tokens() != ranks.count(tokens)) {
             throw new IllegalArgumentException("sequences: expected those of PackedPart.of for tokens "
@@ -66,7 +104,7 @@ final class KeyGather {
                     + tokens + ", the part of " + ranks + ", got " + sequences
                     + (sequences.part() < 0 ? "" : " from token " + sequences.part() + " on"));
         }
-        Tensor mask = sequences.scoreMask();
+        Tensor mask = pass.sequences().scoreMask();
         if (mask != null) {
             throw new IllegalArgumentException(
                     "scoreMask: expected none where ranks gather keys for their own queries, got "

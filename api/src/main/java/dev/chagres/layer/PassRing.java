@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.Event;
 import dev.chagres.Stream;
+import dev.chagres.attention.PackedCut;
 import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RingSequences.Order;
 import dev.chagres.attention.Sequences;
@@ -50,8 +51,20 @@ final class PassRing implements AutoCloseable {
         }
     }
 
+    /** A rank's stretch of sequences whose keys are gathered. */
+    private static final class Part {
+        private final ContextParallel ranks;
+        private final PackedCut cut;
+
+        Part(Pass pass, ContextParallel ranks) {
+            this.ranks = ranks;
+            cut = new PackedCut(pass.device());
+        }
+    }
+
     private final Pass pass;
     private final List<Cut> cuts = new ArrayList<>();
+    private final List<Part> parts = new ArrayList<>();
     private @Nullable Stream transfers;
     private @Nullable Event begun;
     private final @Nullable Event[] arrived = new Event[Cargo.values().length];
@@ -79,6 +92,32 @@ final class PassRing implements AutoCloseable {
         }
         idle.set(whole, pass);
         return idle.sequences;
+    }
+
+    /** Returns this rank's stretch of the sequences of the pass, as {@link dev.chagres.attention.PackedPart} does. */
+    Sequences part(ContextParallel ranks) {
+        Sequences present = pass.sequences();
+        if (present.part() >= 0) {
+            return present;
+        }
+        Sequences whole = present.queries();
+        Part idle = null;
+        for (int i = 0; i < parts.size(); i++) {
+            Part one = parts.get(i);
+            if (one.ranks == ranks) {
+                if (one.cut.isOf(whole)) {
+                    return one.cut.part();
+                }
+                idle = one.cut.isLive() ? idle : one;
+            }
+        }
+        if (idle == null) {
+            idle = new Part(pass, ranks);
+            parts.add(idle);
+        }
+        long tokens = whole.tokens();
+        idle.cut.set(whole, ranks.begin(tokens, ranks.rank()), ranks.begin(tokens, ranks.rank() + 1), pass.kept());
+        return idle.cut.part();
     }
 
     /** Lets what is enqueued on the returned stream from now on wait for what the pass has enqueued so far. */
@@ -121,12 +160,17 @@ final class PassRing implements AutoCloseable {
         for (int i = 0; i < cuts.size(); i++) {
             cuts.get(i).sequences.forget();
         }
+        for (int i = 0; i < parts.size(); i++) {
+            parts.get(i).cut.forget();
+        }
     }
 
     @Override
     public void close() {
         cuts.forEach(cut -> cut.sequences.close());
         cuts.clear();
+        parts.forEach(part -> part.cut.close());
+        parts.clear();
         if (transfers != null) {
             transfers.close();
         }

@@ -87,12 +87,14 @@ final class SeparateHeads {
             return passing.forward(q, k, v, Checks.given("cut", cut), pass);
         }
         return gather.isNeeded()
-                ? attention.forward(q, all(k, sequences, pass), all(v, sequences, pass), pass)
+                ? attention.forward(
+                        q, gathered(k, sequences, pass), gathered(v, sequences, pass), gather.attended(sequences), pass)
                 : attention.forwardSelf(q, k, v, pass);
     }
 
-    private Tensor all(Tensor own, Sequences sequences, Pass pass) {
-        return gather.gather(own, sequences.keys().tokens(), pass.kept(), pass);
+    private Tensor gathered(Tensor own, Sequences sequences, Pass pass) {
+        Tensor all = gather.gather(own, sequences.keys().tokens(), pass.kept(), pass);
+        return gather.attended(all, sequences, pass.kept());
     }
 
     /** Enqueues the gradients of {@link #forward}, which rotated by {@code rotary}, of the buffer. */
@@ -110,7 +112,7 @@ final class SeparateHeads {
         Tensor dO = shaped(temporary, dattended, config.heads(), sequences);
         RingAttention passing = ring;
         if (passing == null) {
-            attention.backward(dO, dq, dk, dv, pass);
+            attention.backward(dO, dq, attended(dk, sequences, pass), attended(dv, sequences, pass), pass);
         } else {
             passing.backward(dO, dq, dk, dv, pass);
         }
@@ -127,6 +129,10 @@ final class SeparateHeads {
         } else {
             last.join(dq, dk, dv, heads, sequences, dqkv, pass.stream());
         }
+    }
+
+    private Tensor attended(Tensor gradient, Sequences sequences, Pass pass) {
+        return gather.attended(gradient, sequences, pass.temporary());
     }
 
     /** Gives back what the latest {@link #forward} saved, where nobody wants its gradients. */

@@ -64,8 +64,8 @@ public final class ContextParallel {
     /**
      * Returns the same ranks with attention of a rank's own queries over the keys and values of all tokens, which are gathered; their
      * gradients are reduced and scattered. The ranks need not divide the heads. The pass has the sequences that {@code
-     * PackedPart.of} makes. Queries see all keys of their sequence: masks, windows, biases of scores and cross-attention are
-     * refused.
+     * PackedPart.of} makes. Masks and windows are those of the whole sequences; masks by element, biases of scores and
+     * cross-attention are refused.
      *
      * <p>Source: TE's {@code cp_comm_type="all_gather"}.
      */

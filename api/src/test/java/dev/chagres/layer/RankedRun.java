@@ -198,9 +198,10 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             return new Given(lengths, Arrays.copyOf(batch[0], tokens + filled), labels);
         }
 
-        Sequences sequences(ContextParallel ranks, Scope scope) {
+        /** Where keys are gathered, of every other step those of this rank's part, which layers else cut out themselves. */
+        Sequences sequences(int step, ContextParallel ranks, Scope scope) {
             int tokens = labels.length;
-            return ranks.gathersKeys()
+            return ranks.gathersKeys() && step % 2 == 0
                     ? PackedPart.of(
                             scope, ranks.begin(tokens, ranks.rank()), ranks.begin(tokens, ranks.rank() + 1), lengths)
                     : Sequences.packed(scope, lengths);
@@ -222,7 +223,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
     private static float part(SmallModel model, Pass pass, int step, int part, Tensor divisor, Variant variant) {
         Given given = Given.of(step, part, variant);
         pass.seed(5, step, part);
-        pass.sequences(given.sequences(model.plan.contextParallel(), pass.scope()));
+        pass.sequences(given.sequences(step, model.plan.contextParallel(), pass.scope()));
         Tensor logits = model.logits(pass, model.own(pass, given.ids));
         Tensor loss = model.crossEntropy.forward(logits, model.own(pass, given.labels), divisor, pass);
         float value = loss.toFloats(model.device.stream())[0];

@@ -1,0 +1,194 @@
+package dev.chagres.attention;
+
+import dev.chagres.Device;
+import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.te.QkvFormat;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * For layers: makes what {@link PackedPart} returns of one stretch after another, and then makes no garbage.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class PackedCut implements AutoCloseable {
+    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
+    /** Offsets and starts of the stretch, offsets of queries and keys, starts and numbers of its prefix. */
+    private static final int REGIONS = 6;
+
+    private final Device device;
+    private final Side own = new Side();
+    private final Side prefix = new Side();
+    private final CuSeqlens prefixKeys = new CuSeqlens();
+    private @Nullable StartPositions numbers;
+    private @Nullable HostBuffer host;
+    /** Parts of {@link #host}, each with room for the numbers of one tensor. */
+    private final List<MemorySegment> regions = new ArrayList<>();
+
+    private long regionInts;
+    private @Nullable Sequences whole;
+    private int version;
+    private boolean isSet;
+    private @Nullable Sequences part;
+
+    /** Queries, and where they begin within their sequences. */
+    private static final class Side {
+        private final CuSeqlens offsets = new CuSeqlens();
+        private @Nullable StartPositions starts;
+
+        /** Takes what the host has written; returns the sequences where they were not made yet. */
+        private void set(Scope scope, MemorySegment ends, MemorySegment firsts, int count, int longest) {
+            offsets.set(scope, ends, count);
+            starts = StartPositions.taken(starts, scope, firsts, count, longest);
+        }
+
+        private Sequences sequences() {
+            return Sequences.packed(offsets).startingAt(Checks.given("starts", starts));
+        }
+    }
+
+    /** Makes one for sequences of {@code device}. */
+    public PackedCut(Device device) {
+        this.device = Checks.given("device", device);
+    }
+
+    /** Returns whether this was set for these sequences as they are. */
+    public boolean isOf(Sequences sequences) {
+        return isLive()
+                && whole == sequences
+                && version == sequences.cuSeqlens().version();
+    }
+
+    /** Returns whether what it was set for is still there. */
+    public boolean isLive() {
+        return isSet && own.offsets.isLive();
+    }
+
+    /** Forgets that it was set. */
+    public void forget() {
+        isSet = false;
+    }
+
+    /** Returns the sequences of the stretch, as {@link PackedPart} does. */
+    public Sequences part() {
+        return Checks.given("part", part);
+    }
+
+    /**
+     * Enqueues the numbers of a stretch.
+     *
+     * @param sequences of all tokens
+     * @param begin first token of the stretch
+     * @param end token behind it
+     * @param scope holds the numbers on the device
+     * @throws IllegalArgumentException when sequences are not packed, or there are gaps between them
+     */
+    public void set(Sequences sequences, long begin, long end, Scope scope) {
+        check(sequences);
+        if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
+            throw new CaptureException(
+                    "gathered keys: expected a stream that does not capture, for each rank copies offsets"
+                            + " of its part of the sequences from the host, got " + scope.stream()
+                            + "; give the pass sequences of PackedPart.of");
+        }
+        CuSeqlens offsets = sequences.cuSeqlens();
+        int count = offsets.sequences();
+        reserve(count + 1L);
+        MemorySegment ends = regions.get(0);
+        MemorySegment firsts = regions.get(1);
+        ends.setAtIndex(INT, 0, 0);
+        int first = count;
+        int last = 0;
+        for (int i = 0; i < count; i++) {
+            long from = Math.max(begin, offsets.offset(i));
+            int tokens = (int) Math.max(0, Math.min(end, offsets.offset(i + 1)) - from);
+            ends.setAtIndex(INT, i + 1L, ends.getAtIndex(INT, i) + tokens);
+            firsts.setAtIndex(INT, i, tokens == 0 ? 0 : (int) (from - offsets.offset(i)));
+            first = tokens == 0 ? first : Math.min(first, i);
+            last = tokens == 0 ? last : i;
+        }
+        own.set(scope, ends, firsts, count, offsets.longest());
+        setPrefix(offsets, first, last + 1, scope);
+        describe(sequences, begin, offsets.offset(first));
+    }
+
+    /** Takes the sequences that have queries, whose keys end with the stretch. */
+    private void setPrefix(CuSeqlens offsets, int first, int end, Scope scope) {
+        int count = end - first;
+        MemorySegment queries = regions.get(2);
+        MemorySegment keys = regions.get(3);
+        MemorySegment firsts = regions.get(4);
+        MemorySegment names = regions.get(5);
+        queries.setAtIndex(INT, 0, 0);
+        keys.setAtIndex(INT, 0, 0);
+        for (int i = 0; i < count; i++) {
+            int before = regions.get(1).getAtIndex(INT, first + i);
+            queries.setAtIndex(INT, i + 1L, regions.get(0).getAtIndex(INT, first + i + 1L));
+            int tokens = queries.getAtIndex(INT, i + 1L) - queries.getAtIndex(INT, i);
+            keys.setAtIndex(INT, i + 1L, keys.getAtIndex(INT, i) + before + tokens);
+            firsts.setAtIndex(INT, i, before);
+            names.setAtIndex(INT, i, first + i);
+        }
+        prefix.set(scope, queries, firsts, count, offsets.longest());
+        prefixKeys.set(scope, keys, count);
+        numbers = StartPositions.taken(numbers, scope, names, count, end);
+    }
+
+    private void describe(Sequences sequences, long begin, long firstKey) {
+        Sequences present = part;
+        if (present == null || present.keys() != sequences) {
+            PackedPrefix made = new PackedPrefix(prefix.sequences()
+                    .withKeys(Sequences.packed(prefixKeys))
+                    .numbered(Checks.given("numbers", numbers)));
+            present = own.sequences().withKeys(sequences).from(begin, made);
+            part = present;
+        }
+        present.from(begin, present.prefix().from(firstKey));
+        whole = sequences;
+        version = sequences.cuSeqlens().version();
+        isSet = true;
+    }
+
+    private static void check(Sequences sequences) {
+        Checks.given("sequences", sequences).check();
+        if (sequences.format() != QkvFormat.THD || sequences.cuSeqlensPadded() != null) {
+            throw new IllegalArgumentException(
+                    "sequences: expected packed ones without gaps where ranks gather keys for their own queries, got "
+                            + sequences + (sequences.cuSeqlensPadded() == null ? "" : " with gaps")
+                            + "; ContextParallel.of exchanges heads, for which every layout works");
+        }
+    }
+
+    private void reserve(long ints) {
+        if (regionInts >= ints) {
+            return;
+        }
+        close();
+        regionInts = 2 * ints;
+        long bytes = Integer.BYTES * regionInts;
+        HostBuffer made = HostBuffer.pageable(device, bytes * REGIONS);
+        host = made;
+        for (int i = 0; i < REGIONS; i++) {
+            regions.add(made.segment().asSlice(i * bytes, bytes));
+        }
+    }
+
+    /** Frees the host's memory. */
+    @Override
+    public void close() {
+        HostBuffer present = host;
+        if (present != null) {
+            present.close();
+            host = null;
+        }
+        regions.clear();
+        regionInts = 0;
+    }
+}
