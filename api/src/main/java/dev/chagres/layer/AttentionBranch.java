@@ -9,6 +9,7 @@ import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.recipe.AttentionPrecision;
@@ -46,6 +47,7 @@ final class AttentionBranch extends Layer {
 
     private final HeadExchange attendedExchange;
     private final KeyGather gather;
+    private final ContextParallel ranks;
     /** Null where keys do not travel round ranks. */
     private final @Nullable RingAttention ring;
 
@@ -66,6 +68,7 @@ final class AttentionBranch extends Layer {
                 plan.child("qkv").child("linear"));
         gather = KeyGather.of(config, plan);
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(gather.masked(this.config)), plan);
+        ranks = plan.contextParallel();
         ring = RingAttention.of(this.config, plan);
         separate = SeparateHeads.isFor(config, gather, ring)
                 ? new SeparateHeads(attention, this.config, gather, ring, this, plan)
@@ -105,7 +108,7 @@ final class AttentionBranch extends Layer {
         Stream stream = pass.stream();
         long rows = qkv.sites().split().productRows(x.size(0));
         RingAttention passing = ring;
-        RingSequences cut = passing == null ? null : passing.cut("x", rows, pass);
+        RingSequences cut = passing == null ? null : cut(passing, rows, pass);
         Sequences sequences = cut == null ? sequences(x, rows, pass) : cut.local();
         RotaryEmbedding present = rotary;
         if (present != null) {
@@ -181,13 +184,24 @@ final class AttentionBranch extends Layer {
     private Sequences sequences(Tensor x, long rows, Pass pass) {
         Sequences sequences =
                 gather.isNeeded() ? gather.sequences(pass) : pass.sequences().queries();
-        qkv.sites().split().checkDivides(sequences);
+        qkv.sites().split().checkDivides(gather.isNeeded() ? sequences.tokens() : ownTokens(sequences), sequences);
         if (gather.isNeeded()) {
             gather.checkTokens("x", rows, sequences, pass);
         } else {
             exchange.checkTokens("x", x, rows, sequences);
         }
         return sequences;
+    }
+
+    /** Returns how many of all tokens are those of this context-parallel rank. */
+    private long ownTokens(Sequences all) {
+        return ranks.isSplit() ? ranks.count(all.tokens()) : all.tokens();
+    }
+
+    private RingSequences cut(RingAttention passing, long rows, Pass pass) {
+        Sequences all = pass.sequences().queries();
+        qkv.sites().split().checkDivides(ownTokens(all), all);
+        return passing.cut("x", rows, pass);
     }
 
     private Tensor attendPacked(Tensor projected, @Nullable RotaryEmbedding present, Sequences sequences, Pass pass) {
@@ -332,7 +346,7 @@ final class AttentionBranch extends Layer {
         LinearSplit split = qkv.sites().split();
         RingAttention passing = ring;
         if (passing != null) {
-            checked(passing.cut("x", x.size(0), pass).local(), pass);
+            checked(cut(passing, split.productRows(x.size(0)), pass).local(), pass);
             return pass.sequences().queries();
         }
         return gather.attended(checked(sequences(x, split.productRows(x.size(0)), pass), pass));

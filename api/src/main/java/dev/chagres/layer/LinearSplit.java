@@ -132,11 +132,17 @@ final class LinearSplit {
         return sharesTokens() ? rows * ranks.size() : rows;
     }
 
-    /** Checks that each rank can have as many of the tokens where it has a part of them outside. */
-    void checkDivides(Sequences sequences) {
-        if (sharesTokens() && sequences.tokens() % ranks.size() != 0) {
+    /**
+     * Checks that each rank can have as many of the tokens where it has a part of them outside.
+     *
+     * @param tokens of all these ranks, which may be those of one of several context-parallel ranks
+     */
+    void checkDivides(long tokens, Sequences sequences) {
+        if (sharesTokens() && tokens % ranks.size() != 0) {
             throw new IllegalArgumentException("sequences: expected a number of tokens that the " + ranks.size()
-                    + " sequence-parallel ranks divide, got " + sequences + "; pad them");
+                    + " sequence-parallel ranks divide, got "
+                    + (tokens == sequences.tokens() ? "" : tokens + " on this context-parallel rank, of ") + sequences
+                    + "; pad them");
         }
     }
 

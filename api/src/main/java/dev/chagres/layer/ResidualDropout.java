@@ -4,35 +4,61 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
-import dev.chagres.model.ContextParallel;
+import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
-import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.DropPath;
 import dev.chagres.te.QkvFormat;
+import java.util.ArrayList;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
  * What is left out of a branch before it is added to the residual stream: single values, and the branch of whole sequences.
  * {@code sum = stream + path(dropout(branch))}; both only scale values, so that their order changes rounding alone.
  *
+ * <p>A rank that has some of the tokens leaves out what one rank leaves out of them: values by their part of the mask of all tokens,
+ * sequences by the factors of all sequences.
+ *
  * <p>Threading: the device's thread.
  */
 final class ResidualDropout {
     /** What backward needs of one sum. */
     static final class Drawn {
-        private final Kept mask = new Kept("the dropout's mask");
+        /** Of each stretch of the rows. */
+        private final List<Kept> masks = new ArrayList<>();
+
         private final Kept factors = new Kept("the factors of the sequences");
         private final Kept offsets = new Kept("the offsets of the sequences");
         private QkvFormat format = QkvFormat.THD;
         private long extent;
+        /** Of all ranks together. */
+        private long tokens;
 
         /** Returns whether forward left anything out. */
         boolean isPresent() {
-            return !mask.isEmpty() || !factors.isEmpty();
+            return dropsValues() || !factors.isEmpty();
+        }
+
+        private boolean dropsValues() {
+            for (int i = 0; i < masks.size(); i++) {
+                if (!masks.get(i).isEmpty()) {
+                    return true;
+                }
+            }
+            return false;
+        }
+
+        private Kept mask(int stretch) {
+            while (masks.size() <= stretch) {
+                masks.add(new Kept("the dropout's mask"));
+            }
+            return masks.get(stretch);
         }
 
         void clear() {
-            mask.clear();
+            for (int i = 0; i < masks.size(); i++) {
+                masks.get(i).clear();
+            }
             factors.clear();
             offsets.clear();
         }
@@ -43,14 +69,14 @@ final class ResidualDropout {
 
     private final Dropout values;
     private final Dropout paths;
-    private final TensorParallel tensor;
-    private final ContextParallel context;
+    private final TokenStretches stretches;
+    /** For sums of which nothing is saved. */
+    private final Drawn unsaved = new Drawn();
 
-    private ResidualDropout(Dropout values, Dropout paths, ModelPlan plan) {
+    private ResidualDropout(Dropout values, Dropout paths, TokenStretches stretches) {
         this.values = values;
         this.paths = paths;
-        tensor = plan.tensorParallel();
-        context = plan.contextParallel();
+        this.stretches = stretches;
     }
 
     /**
@@ -59,27 +85,12 @@ final class ResidualDropout {
      * @throws IllegalArgumentException when a rank's part of the tokens could not draw as all tokens do
      */
     static ResidualDropout of(TransformerLayerConfig config, ModelPlan plan) {
-        TensorParallel tensor = plan.tensorParallel();
-        ContextParallel context = plan.contextParallel();
-        if (tensor.isSequenceParallel() || context.isSplit()) {
-            String ranks = context.isSplit()
-                    ? context.size() + " context-parallel ranks"
-                    : tensor.size() + " sequence-parallel ranks";
-            if (!config.dropPath().isNone() && !context.gathersKeys()) {
-                throw new IllegalArgumentException("dropPath: " + plan.name() + " expected none where " + ranks
-                        + " have parts of sequences, got " + config.dropPath());
-            }
-            if (!config.hiddenDropout().isNone() && context.chunks() > 1) {
-                throw new IllegalArgumentException("hiddenDropout: " + plan.name() + " expected none where " + ranks
-                        + " have two stretches of the tokens each, of which one mask would have parts that lie apart, got "
-                        + config.hiddenDropout() + "; ContextParallel.withRing gives each rank one stretch");
-            }
-            if (config.hidden() % DRAWN_AT_ONCE != 0) {
-                throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
-                        + " columns for " + ranks + ", got " + config.hidden());
-            }
+        TokenStretches stretches = TokenStretches.of(plan);
+        if (stretches.areParts() && config.hidden() % DRAWN_AT_ONCE != 0) {
+            throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
+                    + " columns for " + stretches + ", got " + config.hidden());
         }
-        return new ResidualDropout(config.hiddenDropout(), config.dropPath(), plan);
+        return new ResidualDropout(config.hiddenDropout(), config.dropPath(), stretches);
     }
 
     /** Returns whether forward in {@code pass} leaves anything out. */
@@ -95,54 +106,90 @@ final class ResidualDropout {
      * @param drawn receives what backward needs; null while nothing is saved
      */
     void add(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {
+        Drawn record = drawn == null ? unsaved : drawn;
+        record.tokens = stretches.tokens(added.size(0), pass);
         if (paths.isNone()) {
-            dropValues(added, stream, sum, drawn, pass);
+            dropValues(added, stream, sum, record, pass);
             return;
         }
+        drawFactors(added, record, pass);
         boolean both = !values.isNone();
-        scaleSequences(added, both ? null : stream, both ? added : sum, drawn, pass);
+        scaleSequences(added, both ? null : stream, both ? added : sum, record, pass);
         if (both) {
-            dropValues(added, stream, sum, drawn, pass);
+            dropValues(added, stream, sum, record, pass);
         }
     }
 
-    private void dropValues(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn kept, Pass pass) {
-        Tensor mask = pass.kept().tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(added.count()));
-        // A rank's part of the tokens is dropped by its part of the mask of all tokens.
-        Tensor drawn = pass.draws().next(pass.kept(), Math.toIntExact(valuesBefore(added, pass) / DRAWN_AT_ONCE));
-        dev.chagres.ops.Dropout.dropoutAdd(added, stream, sum, mask, drawn, values.probability(), pass.stream());
-        if (kept != null) {
-            kept.mask.set(mask);
-        }
-    }
-
-    /** Returns how many values of all tokens stand before this rank's part. */
-    private long valuesBefore(Tensor part, Pass pass) {
-        if (context.isSplit()) {
-            Sequences sequences = pass.sequences();
-            long tokens = (context.gathersKeys() ? sequences.keys() : sequences).tokens();
-            context.checkPart("x", part.size(0), tokens);
-            return context.begin(tokens, context.rank()) * part.size(1);
-        }
-        return tensor.isSequenceParallel() ? tensor.rank() * part.count() : 0;
-    }
-
-    private void scaleSequences(Tensor added, @Nullable Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {
-        Sequences sequences = pass.sequences().queries();
-        sequences.checkTokens("x", added, added.size(0));
-        QkvFormat format = sequences.format();
+    /** A rank's tokens are dropped by their part of the mask of all tokens. */
+    private void dropValues(Tensor added, Tensor stream, Tensor sum, Drawn drawn, Pass pass) {
         Scope kept = pass.kept();
-        Tensor offsets = format == QkvFormat.THD ? sequences.placement().offsets() : null;
-        long extent = format == QkvFormat.BSHD ? sequences.length() : sequences.batch();
-        Tensor factors = kept.tensor(DType.FLOAT32, sequences.batch());
+        pass.draws().begin(kept);
+        for (int i = 0; i < stretches.most(); i++) {
+            Tensor part = part(added, i, drawn, pass);
+            if (part == null) {
+                continue;
+            }
+            long before = stretches.token(i, added.size(0), drawn.tokens) * added.size(1);
+            Tensor state = kept.tensor(DType.INT64, 2);
+            pass.draws().write(state, Math.toIntExact(before / DRAWN_AT_ONCE));
+            Tensor mask = kept.tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(part.count()));
+            dev.chagres.ops.Dropout.dropoutAdd(
+                    part,
+                    given(part(stream, i, drawn, pass)),
+                    given(part(sum, i, drawn, pass)),
+                    mask,
+                    state,
+                    values.probability(),
+                    pass.stream());
+            drawn.mask(i).set(mask);
+        }
+    }
+
+    /** Returns the rows of a stretch; null where it has none. */
+    private @Nullable Tensor part(Tensor rows, int stretch, Drawn drawn, Pass pass) {
+        long count = stretches.count(stretch, rows.size(0), drawn.tokens);
+        if (count == 0) {
+            return null;
+        }
+        long first = stretches.row(stretch, rows.size(0), drawn.tokens) * rows.size(1);
+        return count == rows.size(0) ? rows : pass.temporary().view(rows, first, count, rows.size(1));
+    }
+
+    private static Tensor given(@Nullable Tensor part) {
+        return Checks.given("part", part);
+    }
+
+    private void drawFactors(Tensor added, Drawn drawn, Pass pass) {
+        Sequences sequences = stretches.sequences(pass);
+        sequences.checkTokens("x", added, drawn.tokens);
+        drawn.format = sequences.format();
+        drawn.extent = drawn.format == QkvFormat.BSHD ? sequences.length() : sequences.batch();
+        Tensor factors = pass.kept().tensor(DType.FLOAT32, sequences.batch());
         DropPath.dropPathFactors(pass.draw(), paths.probability(), factors, pass.stream());
-        DropPath.scaleSequencesAdd(added, stream, sum, factors, offsets, format, extent, pass.stream());
-        if (drawn != null) {
-            drawn.factors.set(factors);
-            drawn.format = format;
-            drawn.extent = extent;
-            if (offsets != null) {
-                drawn.offsets.set(offsets);
+        drawn.factors.set(factors);
+        if (drawn.format == QkvFormat.THD) {
+            drawn.offsets.set(sequences.placement().offsets());
+        } else {
+            drawn.offsets.clear();
+        }
+    }
+
+    private void scaleSequences(Tensor added, @Nullable Tensor stream, Tensor sum, Drawn drawn, Pass pass) {
+        Tensor offsets = drawn.offsets.isEmpty() ? null : drawn.offsets.get();
+        for (int i = 0; i < stretches.most(); i++) {
+            Tensor part = part(added, i, drawn, pass);
+            if (part != null) {
+                DropPath.scaleSequencesAdd(
+                        part,
+                        stream == null ? null : part(stream, i, drawn, pass),
+                        given(part(sum, i, drawn, pass)),
+                        drawn.factors.get(),
+                        offsets,
+                        drawn.format,
+                        drawn.extent,
+                        stretches.token(i, added.size(0), drawn.tokens),
+                        drawn.tokens,
+                        pass.stream());
             }
         }
     }
@@ -150,15 +197,22 @@ final class ResidualDropout {
     /** Enqueues the gradient {@code dadded} of what the branch gave from {@code dsum}, that of the sum. */
     void gradient(Tensor dsum, Tensor dadded, Drawn drawn, Pass pass) {
         Tensor from = dsum;
-        if (!drawn.mask.isEmpty()) {
-            dev.chagres.ops.Dropout.dropoutBackward(
-                    from, drawn.mask.get(), dadded, values.probability(), pass.stream());
+        if (drawn.dropsValues()) {
+            for (int i = 0; i < stretches.most(); i++) {
+                Tensor part = part(from, i, drawn, pass);
+                if (part != null) {
+                    dev.chagres.ops.Dropout.dropoutBackward(
+                            part,
+                            drawn.mask(i).get(),
+                            given(part(dadded, i, drawn, pass)),
+                            values.probability(),
+                            pass.stream());
+                }
+            }
             from = dadded;
         }
         if (!drawn.factors.isEmpty()) {
-            Tensor offsets = drawn.offsets.isEmpty() ? null : drawn.offsets.get();
-            DropPath.scaleSequencesAdd(
-                    from, null, dadded, drawn.factors.get(), offsets, drawn.format, drawn.extent, pass.stream());
+            scaleSequences(from, null, dadded, drawn, pass);
         }
     }
 }

@@ -59,19 +59,14 @@ public final class ModelPlan {
 
     /**
      * Begins an empty plan of what one of several tensor-parallel ranks has of a model, of which each of several context-parallel ranks
-     * computes a part of the tokens. Attention's heads are divided among all of these ranks.
-     *
-     * @throws IllegalArgumentException when tensor-parallel ranks share tokens out, too: {@link TensorParallel#withSequenceParallel}
+     * computes a part of the tokens. Attention's heads are divided among all of these ranks. Tensor-parallel ranks that are {@link
+     * TensorParallel#withSequenceParallel} share out the tokens of their context-parallel rank between layers.
      */
     public ModelPlan(TensorParallel tensorParallel, ContextParallel contextParallel) {
         this(
                 Grouping.ON,
                 Checks.given("tensorParallel", tensorParallel),
                 Checks.given("contextParallel", contextParallel));
-        if (tensorParallel.isSequenceParallel() && contextParallel.isSplit()) {
-            throw new IllegalArgumentException("tensorParallel: expected ranks that have the same tokens between layers"
-                    + " beside " + contextParallel + ", got " + tensorParallel);
-        }
     }
 
     private ModelPlan(Grouping grouping, TensorParallel tensorParallel, ContextParallel contextParallel) {

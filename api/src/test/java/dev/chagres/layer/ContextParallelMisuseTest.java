@@ -26,6 +26,7 @@ import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.te.QkvFormat;
 import java.util.function.Function;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -74,18 +75,7 @@ class ContextParallelMisuseTest {
     }
 
     @Test
-    void whatIsDrawnForWholeSequencesOrAllHeads() {
-        assertRefused(
-                "dropout: layer.attention expected none of attention weights where 2 context-parallel ranks share attention"
-                        + " out, for each rank would drop by the numbers of the first heads or queries, got "
-                        + Dropout.of(0.1f) + "; use TransformerLayerConfig.withHiddenDropout",
-                2,
-                layer(HEADS.withDropout(Dropout.of(0.1f))));
-        assertRefused(
-                "dropPath: layer expected none where 2 context-parallel ranks have parts of sequences, got "
-                        + Dropout.of(0.1f),
-                2,
-                layer(HEADS).withDropPath(Dropout.of(0.1f)));
+    void columnsOfWhichRanksCannotDrawApart() {
         assertRefused(
                 "hidden: layer expected a multiple of 4 columns for 2 context-parallel ranks, got 30",
                 2,
@@ -168,15 +158,6 @@ class ContextParallelMisuseTest {
     /** What goes by the place of a query in its sequence, of which a rank has a part. */
     @Test
     void whatGatheredKeysDoNotTell() {
-        assertRefused(
-                IllegalArgumentException.class,
-                "mask: layer.attention expected none where 2 context-parallel ranks gather keys for their own queries, got "
-                        + AttentionMask.causal()
-                        + "; ContextParallel.of exchanges heads, for which every mask works",
-                2,
-                (rank, tokens) -> new TransformerLayer(
-                        layer(AttentionConfig.of(24, 8, AttentionMask.causal())),
-                        new ModelPlan(tokens.withAllGather()).group("layer")));
         FanOut biases = new FanOut("biases");
         assertRefused(
                 IllegalArgumentException.class,
@@ -206,7 +187,6 @@ class ContextParallelMisuseTest {
     void sequencesThatAreNotThisRanks() {
         String expected = "sequences: expected those of PackedPart.of for tokens 0 to 4 of 8, the part of"
                 + " context-parallel rank 0 of 2, gathering keys, got ";
-        assertGathering(expected + "THD of 2 sequences, 8 tokens", scope -> Sequences.packed(scope, 3, 5));
         assertGathering(
                 expected + "THD of 2 sequences, 4 tokens from token 4 on", scope -> PackedPart.of(scope, 4, 8, 3, 5));
         assertGathering(
@@ -234,18 +214,48 @@ class ContextParallelMisuseTest {
     }
 
     @Test
-    void tokensThatTensorParallelRanksShareOutToo() {
-        assertRefused(
-                IllegalArgumentException.class,
-                "tensorParallel: expected ranks that have the same tokens between layers beside context-parallel rank 0 of"
-                        + " 2, got tensor-parallel rank 0 of 2, sequence-parallel",
-                2,
-                (rank, tokens) -> {
-                    if (rank.index() == 0) {
-                        var split = TensorParallel.of(rank.communicator()).withSequenceParallel();
-                        new ModelPlan(split, tokens);
-                    }
-                });
+    void sequencesWhoseKeysAreNotGathered() {
+        String end = "; ContextParallel.of exchanges heads, for which every layout works";
+        String expected =
+                "sequences: expected packed ones without gaps where ranks gather keys for their own queries, got ";
+        assertGathering(
+                expected + "BSHD of 2 sequences, 8 tokens" + end,
+                scope -> Sequences.dense(scope, QkvFormat.BSHD, 2, 4));
+        assertGathering(
+                expected + "THD of 2 sequences, 8 tokens with gaps" + end,
+                scope -> Sequences.packed(scope, new int[] {3, 2}, new int[] {4, 4}));
+    }
+
+    /** Of 12 tokens two context-parallel ranks have 6 each, which 4 sequence-parallel ones do not divide. */
+    @Test
+    void tokensThatSequenceParallelRanksDoNotDivide() {
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.CONTEXT, 2).with(MeshDimension.TENSOR, 4);
+        String end = " on this context-parallel rank, of THD of 1 sequences, 12 tokens; pad them";
+        for (boolean passesOn : new boolean[] {false, true}) {
+            assertRefused(
+                    IllegalArgumentException.class,
+                    "sequences: expected a number of tokens that the 4 sequence-parallel ranks divide, got 6" + end,
+                    8,
+                    (rank, world) -> {
+                        try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                            ContextParallel tokens = ContextParallel.of(mesh.along(MeshDimension.CONTEXT));
+                            ModelPlan plan = new ModelPlan(
+                                    TensorParallel.of(mesh.along(MeshDimension.TENSOR))
+                                            .withSequenceParallel(),
+                                    passesOn ? tokens.withRing() : tokens);
+                            TransformerLayer layer = new TransformerLayer(layer(HEADS), plan.group("layer"));
+                            if (rank.index() != 0) {
+                                return;
+                            }
+                            try (Scope scope = rank.device().openScope();
+                                    Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 1);
+                                    Pass pass = Pass.training(rank.device())) {
+                                pass.begin(Sequences.packed(scope, 12));
+                                layer.forward(scope.tensor(DType.FLOAT32, 1, 32), pass);
+                            }
+                        }
+                    });
+        }
     }
 
     @Test

@@ -36,21 +36,19 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L2")
 class ContextParallelTest {
     private static final AttentionConfig MANY_HEADS = AttentionConfig.of(24, 8, AttentionMask.none());
+    private static final AttentionConfig DROPPED_WEIGHTS = MANY_HEADS.withDropout(Dropout.of(0.1f));
     private static final TransformerLayerConfig LAYER = TransformerLayerConfig.encoder(SmallModel.HIDDEN, MANY_HEADS)
             .withMlp(MlpConfig.gelu(SmallModel.HIDDEN).withInner(96));
-    /** What is refused: one key head for two ranks, dropped attention weights, dropped sequences. */
-    private static final Set<String> REFUSED = Set.of(
-            "multi-query transformer",
-            "transformer with dropout",
-            "transformer with drop path",
-            "parallel transformer with drop path",
-            "decoder transformer with dropout");
+    /** What is refused: one key head for two ranks. */
+    private static final Set<String> REFUSED = Set.of("multi-query transformer");
 
     static List<EveryLayerCase> layers() {
         List<EveryLayerCase> cases = new ArrayList<>();
         for (LayerKind kind : LayerKinds.all()) {
             if (!REFUSED.contains(kind.name())) {
                 cases.add(new EveryLayerCase(kind, DType.FLOAT32, null));
+            }
+            if (!REFUSED.contains(kind.name()) && !TensorParallelTest.DROPPING_WEIGHTS.contains(kind.name())) {
                 cases.add(new EveryLayerCase(kind, DType.BFLOAT16, null));
             }
         }
@@ -154,7 +152,9 @@ class ContextParallelTest {
     })
     void ranksThatShareTokensTrainAsOne(int ranks, int context, int microBatches, Variant variant, Summing summing) {
         DevicesNeeded.assume(ranks);
-        TransformerLayerConfig layer = LAYER.withHiddenDropout(Dropout.of(0.1f));
+        TransformerLayerConfig layer = LAYER.withAttention(DROPPED_WEIGHTS)
+                .withHiddenDropout(Dropout.of(0.1f))
+                .withDropPath(Dropout.of(0.2f));
         int copies = ranks / context;
         RankedRun expected = RankedRun.ofOne(copies * microBatches, DType.FLOAT32, variant, layer);
         MeshShape shape =
@@ -180,10 +180,18 @@ class ContextParallelTest {
 
     /** The ranks need not divide the heads, and whole sequences may be dropped. */
     @ParameterizedTest
-    @CsvSource({"2, 3, EIGHTS", "5, 3, EIGHTS", "3, 4, DROPOUT", "3, 4, FROZEN_BOTTOM", "4, 3, RECOMPUTED_EIGHTS"})
-    void ranksThatGatherKeysTrainAsOne(int ranks, int microBatches, Variant variant) {
+    @CsvSource({
+        "2, 3, EIGHTS, NONE",
+        "5, 3, EIGHTS, CAUSAL",
+        "3, 4, DROPOUT, NONE",
+        "3, 4, FROZEN_BOTTOM, CAUSAL",
+        "4, 3, RECOMPUTED_EIGHTS, CAUSAL"
+    })
+    void ranksThatGatherKeysTrainAsOne(int ranks, int microBatches, Variant variant, AttentionMask.Kind mask) {
         DevicesNeeded.assume(ranks);
-        TransformerLayerConfig layer = LAYER.withHiddenDropout(Dropout.of(0.1f));
+        TransformerLayerConfig layer = LAYER.withAttention(
+                        DROPPED_WEIGHTS.withMask(new AttentionMask(mask, -1, mask == AttentionMask.Kind.NONE ? -1 : 0)))
+                .withHiddenDropout(Dropout.of(0.1f));
         RankedRun expected = RankedRun.ofOne(microBatches, DType.FLOAT32, variant, layer);
         expected.assertSameSteps(Ranks.local(ranks).run(rank -> {
             ModelPlan plan =
@@ -201,7 +209,7 @@ class ContextParallelTest {
     void ranksThatSplitLayersShareTokensToo(int ranks, int context, int microBatches, Variant variant) {
         DevicesNeeded.assume(ranks);
         int copies = ranks / (2 * context);
-        TransformerLayerConfig layer = LAYER.withHiddenDropout(Dropout.of(0.1f));
+        TransformerLayerConfig layer = LAYER.withAttention(DROPPED_WEIGHTS).withHiddenDropout(Dropout.of(0.1f));
         RankedRun expected = RankedRun.ofOne(copies * microBatches, DType.FLOAT32, variant, layer);
         MeshShape shape = MeshShape.ofOne()
                 .with(MeshDimension.REPLICATE, copies)

@@ -25,6 +25,7 @@ import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ZeroStage;
 import java.util.List;
+import java.util.function.Function;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -36,7 +37,8 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Tag("L2")
 class MeshTrainingTest {
     private static final long SEED = 7;
-    private static final AttentionConfig MANY_HEADS = AttentionConfig.of(24, 8, AttentionMask.none());
+    private static final AttentionConfig MANY_HEADS =
+            AttentionConfig.of(24, 8, AttentionMask.none()).withDropout(Dropout.of(0.1f));
     private static final TransformerLayerConfig LAYER = TransformerLayerConfig.encoder(SmallModel.HIDDEN, MANY_HEADS)
             .withMlp(MlpConfig.gelu(SmallModel.HIDDEN).withInner(96))
             .withHiddenDropout(Dropout.of(0.1f));
@@ -127,10 +129,21 @@ class MeshTrainingTest {
             Kept kept,
             int microBatches,
             Variant variant) {
-        MeshShape shape = shape(replicate, shard, context, tensor);
+        train(shape(replicate, shard, context, tensor), kept, microBatches, variant, LAYER, mesh -> plan(mesh, tokens));
+    }
+
+    private static void train(
+            MeshShape shape,
+            Kept kept,
+            int microBatches,
+            Variant variant,
+            TransformerLayerConfig layer,
+            Function<Mesh, ModelPlan> plans) {
         DevicesNeeded.assume(shape.ranks());
-        int dataRanks = replicate * shard;
-        RankedRun expected = RankedRun.ofOne(dataRanks * microBatches, DType.FLOAT32, variant, LAYER);
+        int shard = shape.size(MeshDimension.SHARD);
+        int tensor = shape.size(MeshDimension.TENSOR);
+        int dataRanks = shape.size(MeshDimension.REPLICATE) * shard;
+        RankedRun expected = RankedRun.ofOne(dataRanks * microBatches, DType.FLOAT32, variant, layer);
         List<RankedRun> runs = Ranks.local(shape.ranks()).run(rank -> {
             try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
                 // @start region="mesh"
@@ -142,7 +155,7 @@ class MeshTrainingTest {
                         : FullySharded.allocate(plan, dtype, SEED, kept.config(), mesh);
                 int dataRank = mesh.coordinate(MeshDimension.REPLICATE) * shard + mesh.coordinate(MeshDimension.SHARD);
                 Rank data = new Rank(dataRank, dataRanks, rank.device(), rank.communicator());
-                return RankedRun.of(data, sharing, microBatches, DType.FLOAT32, variant, plan(mesh, tokens), LAYER);
+                return RankedRun.of(data, sharing, microBatches, DType.FLOAT32, variant, plans.apply(mesh), layer);
             }
         });
         for (int i = 0; i < tensor; i++) {
@@ -152,6 +165,63 @@ class MeshTrainingTest {
                     .mapToObj(runs::get)
                     .toList());
         }
+    }
+
+    /** How context-parallel ranks attend. */
+    private enum Exchange {
+        HEADS,
+        KEYS,
+        RING,
+        BALANCED_RING;
+
+        private ContextParallel of(ContextParallel ranks) {
+            return switch (this) {
+                case HEADS -> ranks;
+                case KEYS -> ranks.withAllGather();
+                case RING -> ranks.withRing();
+                case BALANCED_RING -> ranks.withBalancedRing();
+            };
+        }
+    }
+
+    /** Tokens are shared out twice: among context-parallel ranks, and between branches among those that split layers. */
+    @ParameterizedTest
+    @CsvSource({
+        "1, 1, 2, 2, HEADS, false, WHOLE, 3, EIGHTS",
+        "1, 1, 2, 2, KEYS, true, WHOLE, 3, RECOMPUTED_EIGHTS",
+        "1, 1, 2, 2, RING, true, ONE, 3, EIGHTS",
+        "1, 1, 2, 2, BALANCED_RING, true, WHOLE, 3, RECOMPUTED_EIGHTS",
+        "1, 1, 2, 4, HEADS, true, TWO, 3, EIGHTS",
+        "1, 1, 2, 4, BALANCED_RING, false, WHOLE, 1, EIGHTS",
+        "1, 1, 4, 2, KEYS, true, THREE, 3, EIGHTS",
+        "1, 1, 4, 2, RING, false, WHOLE, 3, EIGHTS",
+        "1, 2, 2, 2, HEADS, false, ONE, 2, RECOMPUTED_EIGHTS",
+        "1, 2, 2, 2, RING, true, TWO, 2, EIGHTS",
+        "1, 2, 2, 2, KEYS, true, THREE, 2, RECOMPUTED_EIGHTS",
+        "2, 1, 2, 2, BALANCED_RING, true, THREE_OF_ALL, 1, EIGHTS"
+    })
+    void ranksThatShareTokensTwiceTrainAsOne(
+            int replicate,
+            int shard,
+            int context,
+            int tensor,
+            Exchange exchange,
+            boolean causal,
+            Kept kept,
+            int microBatches,
+            Variant variant) {
+        TransformerLayerConfig layer = LAYER.withAttention(
+                        causal ? MANY_HEADS.withMask(AttentionMask.causal()) : MANY_HEADS)
+                .withDropPath(Dropout.of(0.2f));
+        train(
+                shape(replicate, shard, context, tensor),
+                kept,
+                microBatches,
+                variant,
+                layer,
+                mesh -> new ModelPlan(
+                        TensorParallel.of(mesh.along(MeshDimension.TENSOR)).withSequenceParallel(),
+                        exchange.of(ContextParallel.of(mesh.along(MeshDimension.CONTEXT)))));
     }
 
     /** A sum over ranks with other heads would be nonsense. */

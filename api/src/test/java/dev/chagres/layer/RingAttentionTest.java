@@ -33,7 +33,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.SplittableRandom;
-import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -210,10 +209,12 @@ class RingAttentionTest {
             Ring ring, AttentionMask.Kind mask, int ranks, int microBatches, Variant variant, String summing) {
         DevicesNeeded.assume(ranks);
         AttentionConfig attention = AttentionConfig.of(
-                3, 16, mask == AttentionMask.Kind.CAUSAL ? AttentionMask.causal() : AttentionMask.none());
-        TransformerLayerConfig plain = TransformerLayerConfig.encoder(SmallModel.HIDDEN, attention)
-                .withMlp(MlpConfig.gelu(SmallModel.HIDDEN).withInner(96));
-        TransformerLayerConfig layer = ring == Ring.STRETCHES ? plain.withHiddenDropout(Dropout.of(0.1f)) : plain;
+                        3, 16, mask == AttentionMask.Kind.CAUSAL ? AttentionMask.causal() : AttentionMask.none())
+                .withDropout(Dropout.of(0.1f));
+        TransformerLayerConfig layer = TransformerLayerConfig.encoder(SmallModel.HIDDEN, attention)
+                .withMlp(MlpConfig.gelu(SmallModel.HIDDEN).withInner(96))
+                .withHiddenDropout(Dropout.of(0.1f))
+                .withDropPath(Dropout.of(0.2f));
         RankedRun expected = RankedRun.ofOne(microBatches, DType.FLOAT32, variant, layer);
         expected.assertSameSteps(Ranks.local(ranks).run(rank -> {
             ModelPlan plan = new ModelPlan(ring.of(rank.communicator()));
@@ -264,16 +265,13 @@ class RingAttentionTest {
         });
     }
 
-    private static void assertRefused(String message, AttentionConfig attention, @Nullable Dropout dropout) {
+    private static void assertRefused(String message, AttentionConfig attention) {
         Ranks.local(2).each(rank -> {
             ModelPlan plan =
                     new ModelPlan(ContextParallel.of(rank.communicator()).withBalancedRing());
             TransformerLayerConfig config = TransformerLayerConfig.encoder(HIDDEN, attention);
             assertThrown(
-                    IllegalArgumentException.class,
-                    message,
-                    () -> new TransformerLayer(
-                            dropout == null ? config : config.withHiddenDropout(dropout), plan.group("layer")));
+                    IllegalArgumentException.class, message, () -> new TransformerLayer(config, plan.group("layer")));
         });
     }
 
@@ -286,19 +284,11 @@ class RingAttentionTest {
         assertRefused(
                 "mask: layer.attention expected none or causal where 2 context-parallel ranks pass keys on, got "
                         + window + heads + "every mask works",
-                plain.withMask(window),
-                null);
+                plain.withMask(window));
         assertRefused(
                 "softmaxType: layer.attention expected VANILLA where 2 context-parallel ranks pass keys on, for each block"
                         + " would have the softmax's other term, got OFF_BY_ONE" + heads + "it works",
-                plain.withSoftmaxType(SoftmaxType.OFF_BY_ONE),
-                null);
-        assertRefused(
-                "hiddenDropout: layer expected none where 2 context-parallel ranks have two stretches of the tokens each, of"
-                        + " which one mask would have parts that lie apart, got " + Dropout.of(0.1f)
-                        + "; ContextParallel.withRing gives each rank one stretch",
-                plain,
-                Dropout.of(0.1f));
+                plain.withSoftmaxType(SoftmaxType.OFF_BY_ONE));
         Ranks.local(2).each(rank -> {
             ContextParallel ranks = ContextParallel.of(rank.communicator()).withBalancedRing();
             assertEquals("context-parallel rank " + rank.index() + " of 2, passing keys on", ranks.toString());
