@@ -31,7 +31,10 @@ public final class CrossAttention extends PreNorm {
         Checks.given("config", config);
         Checks.given("memory", memory);
         Checks.given("plan", plan);
-        this(NormLayer.of(config.norm(), plan.child("norm")), new CrossAttentionBranch(config, memory, plan), plan);
+        this(
+                NormLayer.of(config.norm(), plan.child("norm").forTokenParts()),
+                new CrossAttentionBranch(config, memory, plan),
+                plan);
     }
 
     private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {

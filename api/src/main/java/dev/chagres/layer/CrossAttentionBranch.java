@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.ops.Elementwise;
@@ -39,6 +40,7 @@ final class CrossAttentionBranch extends Layer {
     private final AttentionSide keySide;
     private final DotProductAttention attention;
     private final Linear projection;
+    private final ContextParallel ranks;
     /** Of query and output, and of their gradients. */
     private final HeadExchange queryExchange;
     /** Of key and of value. */
@@ -51,10 +53,6 @@ final class CrossAttentionBranch extends Layer {
         super(plan.name());
         AttentionConfig whole = cross.attention();
         config = RankHeads.of(whole, plan);
-        if (plan.tensorParallel().isSequenceParallel()) {
-            throw new IllegalArgumentException("plan: " + plan.name()
-                    + " expected ranks that have all tokens between layers, got " + plan.tensorParallel());
-        }
         if (plan.contextParallel().gathersKeys()) {
             throw new IllegalArgumentException("plan: " + plan.name()
                     + " expected ranks that exchange heads, for sequences name the keys of self-attention where keys are"
@@ -72,15 +70,16 @@ final class CrossAttentionBranch extends Layer {
         Initializer initializer = cross.initializer();
         long width = (long) whole.heads() * whole.headDim();
         long keyWidth = (long) whole.keyHeads() * whole.headDim();
-        query = new Linear(hidden, width, bias, ParallelMode.COLUMN, initializer, plan.child("query"));
-        key = new Linear(memoryColumns, keyWidth, bias, ParallelMode.COLUMN, initializer, plan.child("key"));
-        value = new Linear(memoryColumns, keyWidth, bias, ParallelMode.COLUMN, initializer, plan.child("value"));
+        query = Linear.ofSections(hidden, List.of(width), bias, initializer, plan.child("query"));
+        key = Linear.ofSections(memoryColumns, List.of(keyWidth), bias, initializer, plan.child("key"));
+        value = Linear.ofSections(memoryColumns, List.of(keyWidth), bias, initializer, plan.child("value"));
         QkNorm norm = config.qkNorm();
         int headDim = config.headDim();
         querySide = new AttentionSide(config.heads(), headDim, norm, this, plan.child("q_norm"));
         keySide = new AttentionSide(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
-        projection = new Linear(width, hidden, bias, ParallelMode.ROW, initializer, plan.child("projection"));
+        projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
+        ranks = plan.contextParallel();
         queryExchange = HeadExchange.of(plan, config.headDim(), config.heads());
         keyExchange = HeadExchange.of(plan, config.headDim(), config.keyHeads());
     }
@@ -112,8 +111,8 @@ final class CrossAttentionBranch extends Layer {
         checkCall(x, m, pass);
         Scope kept = pass.kept();
         Scope projectedIn = queryExchange.isNeeded() ? pass.temporary() : kept;
-        Tensor ownQ = projectedIn.tensor(x.dtype(), x.size(0), query.outputColumns(x.size(1)));
-        Tensor ownK = projectedIn.tensor(x.dtype(), m.size(0), key.outputColumns(m.size(1)));
+        Tensor ownQ = projectedIn.tensor(x.dtype(), productRows(x), query.outputColumns(x.size(1)));
+        Tensor ownK = projectedIn.tensor(x.dtype(), productRows(m), key.outputColumns(m.size(1)));
         Tensor ownV = projectedIn.like(ownK);
         Heads record = saved.take();
         product(query, x, record.x, ownQ, pass);
@@ -140,13 +139,26 @@ final class CrossAttentionBranch extends Layer {
         Sequences sequences = pass.sequences();
         Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
         key.checkInput(m);
-        queryExchange.checkTokens("x", x, x.size(0), sequences);
-        keyExchange.checkTokens("memory", m, m.size(0), sequences.keys());
+        LinearSplit split = query.sites().split();
+        split.checkDivides(ownTokens(sequences), sequences.queries());
+        split.checkDivides(ownTokens(sequences.keys()), sequences.keys());
+        queryExchange.checkTokens("x", x, productRows(x), sequences);
+        keyExchange.checkTokens("memory", m, productRows(m), sequences.keys());
         RotaryEmbedding present = rotary;
         if (present != null) {
             present.checkSequences(sequences.queries(), pass.stream());
             present.checkSequences(sequences.keys(), pass.stream());
         }
+    }
+
+    /** Returns the rows of products of which {@code part} is read or written, where ranks share tokens out. */
+    private long productRows(Tensor part) {
+        return query.sites().split().productRows(part.size(0));
+    }
+
+    /** Returns how many of all tokens are those of this context-parallel rank. */
+    private long ownTokens(Sequences all) {
+        return ranks.isSplit() ? ranks.count(all.tokens()) : all.tokens();
     }
 
     private static void product(Linear linear, Tensor x, Operand operand, Tensor y, Pass pass) {
@@ -168,7 +180,7 @@ final class CrossAttentionBranch extends Layer {
         parameterGradients(projection, dy, record.attended, pass);
         Scope temporary = pass.temporary();
         Tensor dprojected = temporary.tensor(
-                dy.dtype(), dy.size(0), projection.weight().shape().size(1));
+                dy.dtype(), productRows(dy), projection.weight().shape().size(1));
         projection.products().inputGradient(record.attended, dprojected, pass);
         Tensor dattended = queryExchange.toHeads(dprojected, sequences.tokens(), temporary, pass);
         long keyColumns = (long) config.keyHeads() * config.headDim();
