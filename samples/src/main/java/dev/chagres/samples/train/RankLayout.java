@@ -124,7 +124,8 @@ record RankLayout(
         if (size.heads() % ranks != 0) {
             String names = dividing == 1 ? "tp" : tensorRanks() == 1 ? "cp" : "tp and cp together";
             throw new IllegalArgumentException(option + ": expected as many ranks for " + names + " as divide the "
-                    + size.heads() + " heads of --model " + size + (dividing == 1 ? "" : ", or --cp-comm-type p2p")
+                    + size.heads() + " heads of --model " + size
+                    + (dividing == 1 ? "" : ", or --cp-comm-type p2p or all-gather")
                     + ", got " + ranks);
         }
     }
@@ -182,10 +183,18 @@ record RankLayout(
                 + (ofAll ? ", optimizer shared out among all ranks" : "")
                 + (sequenceParallel ? ", sequence-parallel" : "")
                 + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "")
-                + (exchange == CpCommType.A2A ? "" : ", keys passed on")
+                + exchanged()
                 + (reduceType == DType.FLOAT32 ? "" : ", gradients summed in " + reduceType)
                 + gathers()
                 + kept();
+    }
+
+    private String exchanged() {
+        return switch (exchange) {
+            case A2A -> "";
+            case P2P -> ", keys passed on";
+            case ALL_GATHER -> ", keys gathered";
+        };
     }
 
     private String kept() {

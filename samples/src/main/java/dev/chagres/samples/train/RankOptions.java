@@ -101,10 +101,10 @@ final class RankOptions {
     @Option(
             names = "--cp-comm-type",
             converter = OptionWords.OfCpCommType.class,
-            paramLabel = "a2a|p2p",
+            paramLabel = "a2a|p2p|all-gather",
             description =
                     "with --strategy cp, or context=C, what attention exchanges: heads, which the ranks then divide, or keys"
-                            + " and values, which travel round the ranks (default: a2a)")
+                            + " and values, which travel round the ranks, or which all ranks gather (default: a2a)")
     private @Nullable CpCommType exchange;
 
     @Option(
@@ -283,9 +283,9 @@ final class RankOptions {
      * @throws IllegalArgumentException when they cannot
      */
     void requireLayout(BatchLayout batches) {
-        if (exchange == CpCommType.P2P && batches != BatchLayout.PACKED) {
+        if (exchange != null && exchange != CpCommType.A2A && batches != BatchLayout.PACKED) {
             throw new IllegalArgumentException(
-                    "--cp-comm-type: expected a2a beside --packing off, for p2p passes on packed keys, got "
+                    "--cp-comm-type: expected a2a beside --packing off, for p2p and all-gather move packed keys, got "
                             + exchange);
         }
     }
@@ -346,16 +346,12 @@ final class RankOptions {
                     "--sequence-parallel: expected --strategy tp or ranks along tensor beside it, which split layers, got "
                             + given(layout.withAllTokens()));
         }
-        if (layout.contextRanks() > 1) {
-            throw new IllegalArgumentException(
-                    "--sequence-parallel: expected no ranks along context beside it, which have parts of the tokens already,"
-                            + " got " + layout.withAllTokens());
-        }
-        int tensor = layout.tensorRanks();
-        if (BatchShape.TOKEN_MULTIPLE % tensor != 0) {
-            throw new IllegalArgumentException(
-                    "--sequence-parallel: expected ranks for tp that divide " + BatchShape.TOKEN_MULTIPLE
-                            + ", of which the tokens of a micro-batch are a multiple, got " + tensor);
+        int sharing = layout.tensorRanks() * layout.contextRanks();
+        if (BatchShape.TOKEN_MULTIPLE % sharing != 0) {
+            throw new IllegalArgumentException("--sequence-parallel: expected ranks for tp"
+                    + (layout.contextRanks() > 1 ? " and cp together" : "") + " that divide "
+                    + BatchShape.TOKEN_MULTIPLE + ", of which the tokens of a micro-batch are a multiple, got "
+                    + sharing);
         }
     }
 }

@@ -35,7 +35,10 @@ class ContextParallelTrainingTest {
         "1, 3, 1, BF16, PACKED, P2P",
         "1, 2, 1, FP8_DELAYED, PACKED, P2P",
         "1, 3, 2, FP8_BLOCK, PACKED, P2P",
-        "1, 2, 1, FP16, PACKED, P2P"
+        "1, 2, 1, FP16, PACKED, P2P",
+        "1, 5, 1, FP32, PACKED, ALL_GATHER",
+        "2, 2, 2, BF16, PACKED, ALL_GATHER",
+        "1, 3, 1, FP8_DELAYED, PACKED, ALL_GATHER"
     })
     void ranksTakeTheStepsOfOne(
             int copies, int context, int microBatches, TrainingRecipe recipe, BatchLayout layout, CpCommType exchange) {

@@ -105,8 +105,8 @@ class TrainOptionsTest {
                         + " after-forward, after-step, got never",
                 "--ranks 2 --strategy zero3 --gradient-sync off | Invalid value for option '--gradient-sync': expected one of"
                         + " each-micro-batch, last-micro-batch, got off",
-                "--mesh context=2,tensor=2 --sequence-parallel | --sequence-parallel: expected no ranks along context beside it,"
-                        + " which have parts of the tokens already, got cp+tp context=2,tensor=2",
+                "--mesh context=3,tensor=2 --sequence-parallel | --sequence-parallel: expected ranks for tp and cp together that"
+                        + " divide 16, of which the tokens of a micro-batch are a multiple, got 6",
                 "--ranks 2 --strategy pp --stages-per-rank 2147483647 --model 8M | --stages-per-rank: expected at most as many"
                         + " stages for pp as --model 8M has layers, 6, got 4294967294 on 2 ranks",
                 "--ranks 3 --strategy pp --model tiny | --strategy: expected at most as many stages for pp as --model tiny has"
@@ -131,11 +131,11 @@ class TrainOptionsTest {
                 "--ranks 3 --strategy tp --sequence-parallel | --sequence-parallel: expected ranks for tp that divide 16, of"
                         + " which the tokens of a micro-batch are a multiple, got 3",
                 "--mesh tensor=4,context=2 --model 8M | --mesh: expected as many ranks for tp and cp together as divide the"
-                        + " 20 heads of --model 8M, or --cp-comm-type p2p, got 8",
+                        + " 20 heads of --model 8M, or --cp-comm-type p2p or all-gather, got 8",
                 "--ranks 20 --strategy cp --model 8M | --strategy: expected at most 16 ranks for cp, for the smallest"
                         + " micro-batch has 16 tokens, got 20",
                 "--mesh replicate=2,context=3 --model 8M | --mesh: expected as many ranks for cp as divide the 20 heads"
-                        + " of --model 8M, or --cp-comm-type p2p, got 3",
+                        + " of --model 8M, or --cp-comm-type p2p or all-gather, got 3",
                 "--reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got one"
                         + " rank",
                 "--ranks 2 --strategy tp --reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along"
@@ -151,7 +151,11 @@ class TrainOptionsTest {
                 "--ranks 1 --strategy cp --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context,"
                         + " beside it, which share tokens out, got one rank",
                 "--ranks 2 --strategy cp --cp-comm-type p2p --packing off | --cp-comm-type: expected a2a beside --packing off,"
-                        + " for p2p passes on packed keys, got p2p",
+                        + " for p2p and all-gather move packed keys, got p2p",
+                "--ranks 2 --strategy cp --cp-comm-type all-gather --packing off | --cp-comm-type: expected a2a beside --packing"
+                        + " off, for p2p and all-gather move packed keys, got all-gather",
+                "--ranks 2 --strategy cp --cp-comm-type ring | Invalid value for option '--cp-comm-type': expected one of a2a,"
+                        + " p2p, all-gather, got ring",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
                         + " --model 8M, got 3",
                 "--strategy hsdp --ranks 2 | --ranks: expected an even number of at least 4 beside --strategy hsdp, for two"
