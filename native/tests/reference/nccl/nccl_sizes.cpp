@@ -1,4 +1,4 @@
-/* Sixteen ranks, and collectives of hundreds of MiB. A program of its own, since the number of devices is read once. */
+/* Sixteen ranks, and collectives of 256 MiB. A program of its own, since the number of devices is read once. */
 #include "nccl/ranks.h"
 
 using namespace ranks_test;
@@ -42,17 +42,22 @@ TEST(averages_over_hundreds_of_ranks) {
   for (const uint8_t value : mean) EXPECT_EQUAL(static_cast<int>(value), 0);
 }
 
+/* 256 MiB on each rank, of a count that nothing divides, and every element of the results. */
 TEST(hundreds_of_mebibytes) {
   with_ranks(2, [](int rank, void *comm) {
-    constexpr size_t kCount = size_t{192} << 20;
-    Buffer<uint8_t> own(kCount), all(2 * kCount);
-    std::memset(static_cast<void *>(own), rank + 1, kCount);
-    EXPECT_EQUAL(ncclAllGather(own, all, kCount, kNcclUint8, comm, nullptr), 0);
-    EXPECT_EQUAL(ncclAllReduce(own, own, kCount, kNcclUint8, kNcclSum, comm, nullptr), 0);
-    for (const size_t i : {size_t{0}, kCount / 2, kCount - 1}) {
-      EXPECT_EQUAL(static_cast<int>(own[i]), 3);
-      EXPECT_EQUAL(static_cast<int>(all[i]), 1);
-      EXPECT_EQUAL(static_cast<int>(all[kCount + i]), 2);
+    constexpr size_t kCount = (size_t{64} << 20) + 5;
+    constexpr size_t kPart = kCount / 2 + 1;
+    const auto value = [](int of, size_t i) { return static_cast<float>(of * 1000 + static_cast<int>(i % 977)); };
+    Buffer<float> own(kCount), all(2 * kPart);
+    for (size_t i = 0; i < kCount; ++i) own[i] = value(rank, i);
+    EXPECT_EQUAL(ncclAllGather(own, all, kPart, kNcclFloat32, comm, nullptr), 0);
+    EXPECT_EQUAL(ncclAllReduce(own, own, kCount, kNcclFloat32, kNcclSum, comm, nullptr), 0);
+    size_t wrong = 0;
+    for (int of = 0; of < 2; ++of) {
+      for (size_t i = 0; i < kPart; ++i) wrong += all[static_cast<size_t>(of) * kPart + i] != value(of, i);
     }
+    EXPECT_EQUAL(wrong, size_t{0});
+    for (size_t i = 0; i < kCount; ++i) wrong += own[i] != value(0, i) + value(1, i);
+    EXPECT_EQUAL(wrong, size_t{0});
   });
 }
