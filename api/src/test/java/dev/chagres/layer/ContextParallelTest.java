@@ -139,14 +139,8 @@ class ContextParallelTest {
     /** Trains {@code context} ranks a copy, and as many copies as there are ranks for. */
     @ParameterizedTest
     @CsvSource({
-        "1, 1, 4, PLAIN, DATA_PARALLEL",
-        "2, 2, 3, EIGHTS, DATA_PARALLEL",
-        "3, 3, 4, PLAIN, DATA_PARALLEL",
-        "4, 4, 3, RECOMPUTED_EIGHTS, DATA_PARALLEL",
-        "8, 8, 3, EIGHTS, DATA_PARALLEL",
         "3, 3, 4, FROZEN_BOTTOM, DATA_PARALLEL",
         "4, 2, 2, EIGHTS, DATA_PARALLEL",
-        "6, 2, 1, PLAIN, DATA_PARALLEL",
         "3, 3, 3, PLAIN, ZERO_ONE",
         "4, 2, 1, EIGHTS, ZERO_THREE"
     })
@@ -181,7 +175,6 @@ class ContextParallelTest {
     /** The ranks need not divide the heads, and whole sequences may be dropped. */
     @ParameterizedTest
     @CsvSource({
-        "2, 3, EIGHTS, NONE",
         "5, 3, EIGHTS, CAUSAL",
         "3, 4, DROPOUT, NONE",
         "3, 4, FROZEN_BOTTOM, CAUSAL",
@@ -205,7 +198,7 @@ class ContextParallelTest {
 
     /** Layers are split among two ranks, tokens shared out among others: each attends with a part of its half of the heads. */
     @ParameterizedTest
-    @CsvSource({"4, 2, 3, EIGHTS", "6, 3, 2, RECOMPUTED_EIGHTS", "8, 2, 1, EIGHTS"})
+    @CsvSource({"6, 3, 2, RECOMPUTED_EIGHTS"})
     void ranksThatSplitLayersShareTokensToo(int ranks, int context, int microBatches, Variant variant) {
         DevicesNeeded.assume(ranks);
         int copies = ranks / (2 * context);

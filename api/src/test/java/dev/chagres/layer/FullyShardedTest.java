@@ -45,24 +45,11 @@ class FullyShardedTest {
 
     @ParameterizedTest
     @CsvSource({
-        "ONE, 1, 1, PLAIN",
-        "ONE, 2, 1, DROPOUT",
-        "ONE, 3, 2, PLAIN",
-        "ONE, 4, 1, RECOMPUTED",
         "ONE, 8, 1, FROZEN_BOTTOM",
         "ONE, 3, 1, GROUPS",
-        "TWO, 1, 2, PLAIN",
         "TWO, 2, 2, DROPOUT",
-        "TWO, 3, 1, FROZEN_BOTTOM",
-        "TWO, 4, 1, PLAIN",
-        "TWO, 8, 1, RECOMPUTED",
         "TWO, 2, 2, GROUPS",
-        "THREE, 1, 1, PLAIN",
-        "THREE, 2, 1, PLAIN",
-        "THREE, 2, 2, DROPOUT",
         "THREE, 3, 2, RECOMPUTED",
-        "THREE, 4, 1, FROZEN_BOTTOM",
-        "THREE, 8, 1, DROPOUT",
         "THREE, 4, 1, GROUPS"
     })
     void ranksComputeWhatOneRankAccumulates(ZeroStage stage, int ranks, int microBatches, Variant variant) {

@@ -45,17 +45,11 @@ class HybridShardedTest {
 
     @ParameterizedTest
     @CsvSource({
-        "2, 2, THREE, EACH_COPY, 1, PLAIN",
         "2, 2, THREE, EACH_COPY, 2, DROPOUT",
-        "2, 2, THREE, ALL_RANKS, 2, RECOMPUTED",
         "2, 2, TWO, ALL_RANKS, 2, DROPOUT",
-        "2, 2, ONE, EACH_COPY, 2, FROZEN_BOTTOM",
         "3, 2, THREE, ALL_RANKS, 1, FROZEN_BOTTOM",
         "2, 3, TWO, EACH_COPY, 1, RECOMPUTED",
-        "4, 2, THREE, EACH_COPY, 2, FROZEN_BOTTOM",
         "4, 2, ONE, ALL_RANKS, 1, PLAIN",
-        "4, 2, TWO, EACH_COPY, 1, PLAIN",
-        "2, 4, THREE, ALL_RANKS, 1, DROPOUT",
         "4, 1, THREE, ALL_RANKS, 1, PLAIN",
         "1, 4, THREE, ALL_RANKS, 1, PLAIN"
     })

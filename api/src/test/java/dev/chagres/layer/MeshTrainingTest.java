@@ -88,36 +88,13 @@ class MeshTrainingTest {
 
     @ParameterizedTest
     @CsvSource({
-        "1, 2, 1, 2, ALL, ONE, 2, PLAIN",
-        "1, 2, 1, 2, ALL, TWO, 2, RECOMPUTED",
         "1, 2, 1, 2, ALL, THREE, 2, FROZEN_BOTTOM",
-        "1, 2, 1, 2, PART, ONE, 2, RECOMPUTED_EIGHTS",
         "1, 2, 1, 2, PART, TWO, 1, EIGHTS",
-        "1, 2, 1, 2, PART, THREE, 2, EIGHTS",
-        "1, 2, 2, 1, ALL, ONE, 1, EIGHTS",
-        "1, 2, 2, 1, ALL, TWO, 2, FROZEN_BOTTOM",
-        "1, 2, 2, 1, ALL, THREE, 2, RECOMPUTED_EIGHTS",
         "2, 1, 2, 1, ALL, THREE_OF_ALL, 1, EIGHTS",
         "1, 1, 2, 2, ALL, ONE, 3, EIGHTS",
         "2, 2, 1, 2, ALL, ONE_OF_ALL, 1, PLAIN",
-        "2, 2, 1, 2, PART, TWO, 1, EIGHTS",
-        "2, 2, 1, 2, ALL, THREE, 1, RECOMPUTED",
-        "1, 4, 1, 2, PART, THREE, 1, RECOMPUTED_EIGHTS",
-        "1, 2, 1, 4, ALL, ONE, 2, FROZEN_BOTTOM",
-        "1, 4, 1, 2, ALL, TWO, 1, PLAIN",
-        "2, 2, 2, 1, ALL, THREE_OF_ALL, 1, EIGHTS",
-        "1, 4, 2, 1, ALL, ONE, 1, EIGHTS",
-        "1, 2, 4, 1, ALL, TWO, 2, EIGHTS",
         "1, 2, 2, 2, ALL, THREE, 2, RECOMPUTED_EIGHTS",
         "2, 1, 2, 2, ALL, WHOLE, 1, FROZEN_BOTTOM",
-        "2, 1, 1, 4, PART, WHOLE, 1, EIGHTS",
-        "4, 1, 1, 2, ALL, WHOLE, 1, PLAIN",
-        "2, 1, 4, 1, ALL, WHOLE, 1, EIGHTS",
-        "1, 4, 1, 2, PART, ONE, 1, EIGHTS",
-        "1, 2, 1, 4, ALL, THREE, 2, PLAIN",
-        "2, 2, 1, 2, PART, THREE_OF_ALL, 1, EIGHTS",
-        "1, 4, 2, 1, ALL, THREE, 1, EIGHTS",
-        "1, 3, 1, 2, PART, TWO, 1, EIGHTS",
         "1, 3, 2, 1, ALL, THREE, 1, FROZEN_BOTTOM"
     })
     void ranksOfAMeshTrainAsOne(
