@@ -33,6 +33,8 @@ import org.junit.jupiter.params.provider.MethodSource;
  * steps of a small model of 24 heads, in FP32, are those of one rank that accumulates the same parts of each step, losses within 1e-5,
  * norms of gradients within 1e-4. {@link StrategyRefusals} lists what is refused instead. Two strategies along the same dimension of a mesh
  * have no product: they are values of one setting, of which a program gives one.
+ *
+ * <p>Which of these numbers have the same bits: {@link StrategyBitsTest}.
  */
 @Tag("L0")
 @Tag("L2")
