@@ -211,22 +211,31 @@ public final class Parameter {
     }
 
     /**
-     * Returns the gradient, FLOAT32.
+     * Returns the gradient, FLOAT32. Of parameters that a strategy shares out it is whole from a step's first backward call that writes it
+     * until ranks sum it; {@link Parameters#gradients} has the rank's part of the sum.
      *
-     * @throws IllegalStateException before {@link Parameters#allocate}, when the memory is gone, or when the parameter is
-     *     frozen or kept {@link WeightStorage#QUANTIZED_ONLY}
+     * @throws IllegalStateException before {@link Parameters#allocate}, when the memory is gone, when the parameter is frozen or kept
+     *     {@link WeightStorage#QUANTIZED_ONLY}, or when it is shared out and this rank has not the whole gradient
      */
     public Tensor gradient() {
         Tensor present = gradient;
         if (present == null) {
             ensureNotEightBitsOnly("no gradient", "freeze it, or allocate with WeightStorage.QUANTIZED");
-            throw new IllegalStateException(
-                    frozen && weight != null
-                            ? "parameter " + name + " is frozen: it has no gradient"
-                            : "parameter " + name + " has no memory yet: call Parameters.allocate");
+            throw new IllegalStateException(whyNoGradient());
         }
         ensureOwn(present, gradientIssue);
         return present;
+    }
+
+    private String whyNoGradient() {
+        if (frozen && weight != null) {
+            return "parameter " + name + " is frozen: it has no gradient";
+        }
+        return owner != null && owner.sharing().shard() != null
+                ? "gradient of " + name
+                        + ": shared out among ranks, it is whole from a backward call until the ranks sum it;"
+                        + " read this rank's part of the sum in Parameters.gradients()"
+                : "parameter " + name + " has no memory yet: call Parameters.allocate";
     }
 
     /**
@@ -328,6 +337,10 @@ public final class Parameter {
         gradient = newGradient;
         gradientIssue = Inside.issue(newGradient);
         written = NEVER;
+    }
+
+    void takeBackGradient() {
+        gradient = null;
     }
 
     /** Says in which of the owner's generations the gradient was written last. */

@@ -186,6 +186,14 @@ public final class ParameterSharing {
         parameter.lendGradient(gradient);
     }
 
+    /** Takes back what was lent to the members of a group: their gradients are refused to readers until others are lent. */
+    public void takeBackGradients(int group) {
+        List<Parameter> members = groups.get(group).members();
+        for (int i = 0; i < members.size(); i++) {
+            members.get(i).takeBackGradient();
+        }
+    }
+
     private static void ensureFits(Parameter parameter, Tensor tensor) {
         boolean fits = tensor.rank() == parameter.shape().rank();
         for (int i = 0; fits && i < tensor.rank(); i++) {

@@ -149,11 +149,17 @@ final class ShardedGradients implements AutoCloseable {
         if (copies != null) {
             copies.reduced(group);
         }
+        giveBack(group, buffer);
+    }
+
+    /** Says that whole gradients of a group are used no more. In stage 1 they stay, in the others their memory becomes another group's. */
+    private void giveBack(int group, Buffer buffer) {
         if (stage == ZeroStage.ONE) {
             buffers.letGo(buffer);
         } else {
             buffers.takeBack(buffer);
             parameters.sharing().forgetGradients(group);
+            parameters.sharing().takeBackGradients(group);
         }
     }
 
@@ -190,7 +196,7 @@ final class ShardedGradients implements AutoCloseable {
         for (int group = 0; group < parts.size(); group++) {
             Buffer buffer = buffers.held(group);
             if (buffer != null && buffer.pins > 0) {
-                buffers.letGo(buffer);
+                giveBack(group, buffer);
             }
         }
         next = parts.size() - 1;

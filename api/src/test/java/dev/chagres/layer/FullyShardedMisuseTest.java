@@ -181,6 +181,42 @@ class FullyShardedMisuseTest {
         }
     }
 
+    /** Stage 1 keeps memory for whole gradients; in the others another group has it once they are summed, or forgotten. */
+    @ParameterizedTest
+    @EnumSource(ZeroStage.class)
+    void wholeGradientsAreNotReadAfterTheirSum(ZeroStage stage) {
+        try (Device device = Device.open();
+                Communicator communicator = one(device);
+                FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 1, stage, communicator);
+                Pass pass = Pass.training(device)) {
+            String refused =
+                    "gradient of layer.weight: shared out among ranks, it is whole from a backward call until the"
+                            + " ranks sum it; read this rank's part of the sum in Parameters.gradients()";
+            assertThrown(IllegalStateException.class, refused, layer.weight()::gradient);
+            training.follow(pass);
+            pass.begin();
+            training.lastMicroBatch();
+            microBatch(pass);
+            training.sumGradients();
+            if (stage == ZeroStage.ONE) {
+                assertEquals(DType.FLOAT32, layer.weight().gradient().dtype());
+            } else {
+                assertThrown(IllegalStateException.class, refused, layer.weight()::gradient);
+            }
+            training.parameters().nextStep();
+            layer.weight().nextGradient(); // as a backward call that then fails
+            assertEquals(HIDDEN, layer.weight().gradient().size(0));
+            training.parameters().forgetGradients();
+            if (stage == ZeroStage.ONE) {
+                assertEquals(HIDDEN, layer.weight().gradient().size(0));
+            } else {
+                assertThrown(IllegalStateException.class, refused, layer.weight()::gradient);
+            }
+            microBatch(pass.begin());
+            training.sumGradients();
+        }
+    }
+
     @ParameterizedTest
     @EnumSource(ZeroStage.class)
     void aStepIsNotCaptured(ZeroStage stage) {
