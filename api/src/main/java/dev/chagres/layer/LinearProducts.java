@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -226,31 +227,41 @@ final class LinearProducts {
             sumBiasGradient(pass);
             return;
         }
-        if (bias != null
-                && sites.learnsBias()
-                && !weight.isFrozen()
-                && !split.gathersGradient()
-                && x.rows() > 0
-                && x.rows() * bias.shape().count() < SUMMED_APART
-                && !weight.hasGradient()
-                && !bias.hasGradient()) {
-            pass.nextGradient(weight);
-            pass.nextGradient(bias);
-            MatrixProduct.productBiasGradient(
-                    gradient.whole(),
-                    split.gatheredInput(x.whole(), pass),
-                    Transpose.NO,
-                    bias.gradient(),
-                    weight.gradient(),
-                    pass.productPlan(),
-                    pass.stream());
+        if (weight.isFrozen()) {
+            sumBiasGradient(pass);
             return;
         }
-        // The product's epilogue can write a bias gradient, but not add to one.
-        if (!weight.isFrozen()) {
-            weightGradient(split.gatheredInput(x.whole(), pass), pass);
+        Parameter summed = biasOfProduct(x);
+        Output output = pass.nextGradient(weight);
+        Tensor read = split.gatheredInput(x.whole(), pass);
+        // The epilogue writes a bias gradient in the product's type; that of a bias is FP32.
+        if (summed == null || weight.gradient().dtype() != DType.FLOAT32) {
+            weightGradient(read, output, pass);
+            sumBiasGradient(pass);
+            return;
         }
-        sumBiasGradient(pass);
+        pass.nextGradient(summed);
+        MatrixProduct.productBiasGradient(
+                gradient.whole(),
+                read,
+                Transpose.NO,
+                summed.gradient(),
+                weight.gradient(),
+                pass.productPlan(),
+                pass.stream());
+    }
+
+    /** Returns the bias where the epilogue of the weight gradient's product can sum its gradient: it can write one, but not add to one. */
+    private @Nullable Parameter biasOfProduct(Operand x) {
+        return bias != null
+                        && sites.learnsBias()
+                        && !split.gathersGradient()
+                        && x.rows() > 0
+                        && x.rows() * bias.shape().count() < SUMMED_APART
+                        && !weight.hasGradient()
+                        && !bias.hasGradient()
+                ? bias
+                : null;
     }
 
     private void quantizedWeightGradient(Operand x, Pass pass) {
@@ -274,18 +285,19 @@ final class LinearProducts {
         }
         Recipe recipe = Checks.given("quantizers", x.quantizers()).recipe();
         if (recipe.backwardOverride() == BackwardOverride.HIGH_PRECISION) {
-            weightGradient(split.gatheredInput(x.whole(), pass), pass);
+            Tensor read = split.gatheredInput(x.whole(), pass);
+            weightGradient(read, pass.nextGradient(weight), pass);
             return;
         }
         QuantizedTensor read = input.rowwise(x, pass);
         Tensor again = pass.temporary().tensor(gradient.whole().dtype(), read.rows(), read.columns());
         EightBitCopies.dequantize(read, again, pass);
-        weightGradient(
-                EightBitCopies.first(pass.temporary(), again, gradient.whole().size(0)), pass);
+        Tensor first =
+                EightBitCopies.first(pass.temporary(), again, gradient.whole().size(0));
+        weightGradient(first, pass.nextGradient(weight), pass);
     }
 
-    private void weightGradient(Tensor x, Pass pass) {
-        Output output = pass.nextGradient(weight);
+    private void weightGradient(Tensor x, Output output, Pass pass) {
         MatrixProduct.product(
                 gradient.whole(),
                 Transpose.YES,

@@ -103,8 +103,9 @@ final class LinearSplit {
     /** Declares what this rank has of the weight [out, in]. */
     Parameter declareWeight(Initializer initializer, ModelPlan plan) {
         return ranks.isSplit()
-                ? plan.declare("weight", initializer, part(mode == ParallelMode.ROW ? 1 : 0, outputs, inputs))
-                : plan.declare("weight", initializer, outputs, inputs);
+                ? plan.declareProductWeight(
+                        "weight", initializer, part(mode == ParallelMode.ROW ? 1 : 0, outputs, inputs))
+                : plan.declareProductWeight("weight", initializer, outputs, inputs);
     }
 
     /**

@@ -21,7 +21,8 @@ final class ProductExplanation {
         return "ops_matrix_product, " + plan(pass) + ", "
                 + (hasBias
                         ? "the bias in its epilogue, and so the bias gradient in the first backward of a step;"
-                                + " later ones, and large ones, sum it by ops_row_sum"
+                                + " later ones, large ones, and those whose weight gradient has 16 bits sum it by"
+                                + " ops_row_sum"
                         : "without bias");
     }
 

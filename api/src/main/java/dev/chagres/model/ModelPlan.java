@@ -195,6 +195,32 @@ public final class ModelPlan {
         return declare(name, initializer, floats(dtype), split.shape(), split);
     }
 
+    /**
+     * For authors of layers: declares a weight of the model's type whose gradient matrix products alone write, as {@link
+     * Parameter#isWrittenByProducts} says.
+     *
+     * @param name behind this part's prefix
+     * @throws IllegalArgumentException as {@link #declare(String, Initializer, long...)}
+     */
+    public Parameter declareProductWeight(String name, Initializer initializer, long... sizes) {
+        return ofProducts(declare(name, initializer, sizes));
+    }
+
+    /**
+     * For authors of layers: declares such a weight of which this rank keeps a part.
+     *
+     * @param name behind this part's prefix
+     * @throws IllegalArgumentException as {@link #declare(String, Initializer, ParameterSplit)}
+     */
+    public Parameter declareProductWeight(String name, Initializer initializer, ParameterSplit split) {
+        return ofProducts(declare(name, initializer, split));
+    }
+
+    private static Parameter ofProducts(Parameter weight) {
+        weight.writeByProducts();
+        return weight;
+    }
+
     private void ensureOwn(ParameterSplit split) {
         TensorParallel own = tensorParallel();
         if (Checks.given("split", split).rank() != own.rank() || split.ranks() != own.size()) {

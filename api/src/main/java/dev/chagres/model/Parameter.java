@@ -33,6 +33,7 @@ public final class Parameter {
     /** Whether several stages of a pipeline have it. */
     private boolean tied;
 
+    private boolean writtenByProducts;
     private WeightStorage storage = WeightStorage.MODEL_TYPE;
     private int group;
     private @Nullable DType placedType;
@@ -90,6 +91,16 @@ public final class Parameter {
     /** Says that several stages of a pipeline have it, over which the gradient is summed. */
     void tie() {
         tied = true;
+    }
+
+    /** Says that matrix products alone write the gradient. */
+    void writeByProducts() {
+        writtenByProducts = true;
+    }
+
+    /** Returns whether matrix products alone write the gradient, which they can do in the weight's type, too. */
+    public boolean isWrittenByProducts() {
+        return writtenByProducts;
     }
 
     /** Returns how the parameter begins. */
@@ -212,7 +223,8 @@ public final class Parameter {
 
     /**
      * Returns the gradient, FLOAT32. Of parameters that a strategy shares out it is whole from a step's first backward call that writes it
-     * until ranks sum it; {@link Parameters#gradients} has the rank's part of the sum.
+     * until ranks sum it; one that {@link #isWrittenByProducts} has the weight's type there, where ranks sum in that type. {@link
+     * Parameters#gradients} has the rank's part of the sum, always FLOAT32.
      *
      * @throws IllegalStateException before {@link Parameters#allocate}, when the memory is gone, when the parameter is frozen or kept
      *     {@link WeightStorage#QUANTIZED_ONLY}, or when it is shared out and this rank has not the whole gradient

@@ -178,11 +178,14 @@ public final class ParameterSharing {
     /**
      * Gives {@code parameter} a gradient, which the next backward pass overwrites.
      *
-     * @throws IllegalArgumentException when it has another shape than the parameter, or is not FLOAT32
+     * @param gradient FLOAT32 or, where the parameter {@link Parameter#isWrittenByProducts}, the type of its weight
+     * @throws IllegalArgumentException when it has another shape than the parameter, or another type
      */
     public void lendGradient(Parameter parameter, Tensor gradient) {
         ensureFits(parameter, gradient);
-        Checks.typed(stream(), "gradient", gradient, DType.FLOAT32);
+        if (!parameter.isWrittenByProducts() || gradient.dtype() != parameter.placedType()) {
+            Checks.typed(stream(), "gradient", gradient, DType.FLOAT32);
+        }
         parameter.lendGradient(gradient);
     }
 

@@ -49,7 +49,7 @@ final class CopySums implements AutoCloseable {
                 .mapToLong(Tensor::count)
                 .max()
                 .orElse(0);
-        casts = new GradientCasts(reduceType, longest, scope);
+        casts = GradientCasts.ofFloats(reduceType, longest, scope);
     }
 
     /** Says that parts of {@code group} were reduced within the copy. */

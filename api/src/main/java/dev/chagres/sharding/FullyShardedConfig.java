@@ -10,8 +10,10 @@ import dev.chagres.internal.Checks;
  *
  * @param stage what ranks along {@link MeshDimension#SHARD} share out
  * @param optimizer among which ranks what the optimizer keeps is shared out
- * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. Each rank's own, and sums of
- *     micro-batches, stay FP32. With 16 bits half as many bytes travel, and each rank's gradient and each sum is rounded to them
+ * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. With 16 bits half as many bytes
+ *     travel, and each rank's gradient and each sum is rounded to them. Sums of micro-batches stay FP32; so do each rank's own gradients,
+ *     but with {@link GradientSync#EACH_MICRO_BATCH} those that {@link dev.chagres.model.Parameter#isWrittenByProducts matrix products alone
+ *     write}, of weights of this type: products write them in 16 bits
  * @param weightGather in which memory weights are gathered
  * @param reshard when gathered weights are given back: {@code AFTER_FORWARD} but for {@link ZeroStage#THREE}
  * @param gradientSync in which micro-batches gradients are summed: {@code LAST_MICRO_BATCH} but for {@link ZeroStage#THREE}

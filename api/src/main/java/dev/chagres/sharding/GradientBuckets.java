@@ -60,7 +60,7 @@ final class GradientBuckets implements AutoCloseable {
                 .mapToLong(bucket -> bucket.gradients.count())
                 .max()
                 .orElse(0);
-        casts = new GradientCasts(config.reduceType(), longest, scope);
+        casts = GradientCasts.ofFloats(config.reduceType(), longest, scope);
     }
 
     private static List<Bucket> buckets(Parameters parameters, long bucketBytes) {

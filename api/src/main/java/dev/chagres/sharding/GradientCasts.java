@@ -10,19 +10,24 @@ import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Casts gradients, which are FP32, to the type in which ranks sum them, and back.
+ * Casts gradients that have another type to the one in which ranks sum them, and sums back to FP32.
  *
  * <p>Threading: the device's thread.
  */
 final class GradientCasts {
     private final DType dtype;
-    /** What is summed in another type than FP32, one vector at a time; null where nothing is. */
+    /** What is cast, one vector at a time; null where nothing is. */
     private final @Nullable Tensor room;
 
-    /** {@code longest}: elements of the longest vector. */
+    /** {@code longest}: elements of the longest vector that has another type. */
     GradientCasts(DType dtype, long longest, Scope scope) {
         this.dtype = dtype;
-        room = dtype == DType.FLOAT32 || longest == 0 ? null : scope.tensor(dtype, longest);
+        room = longest == 0 ? null : scope.tensor(dtype, longest);
+    }
+
+    /** {@code longest}: elements of the longest vector, all of which are FP32. */
+    static GradientCasts ofFloats(DType dtype, long longest, Scope scope) {
+        return new GradientCasts(dtype, dtype == DType.FLOAT32 ? 0 : longest, scope);
     }
 
     /**
@@ -41,17 +46,17 @@ final class GradientCasts {
         return dtype;
     }
 
-    /** Returns whether gradients are summed in another type than their own. */
+    /** Returns whether sums have another type than FP32. */
     boolean changes() {
         return dtype != DType.FLOAT32;
     }
 
-    /** Returns what is summed: {@code gradients} or, behind an enqueued cast, their copy, which the next call overwrites. */
+    /** Returns what is summed: {@code gradients} that have the type, else, behind an enqueued cast, their copy, which the next call overwrites. */
     Tensor cast(Tensor gradients, Scope views, Stream stream) {
-        if (room == null) {
+        if (gradients.dtype() == dtype) {
             return gradients;
         }
-        Tensor copy = views.view(room, 0, gradients.count());
+        Tensor copy = views.view(Checks.given("room", room), 0, gradients.count());
         Elementwise.cast(gradients, copy, stream);
         return copy;
     }

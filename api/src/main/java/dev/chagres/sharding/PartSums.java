@@ -32,10 +32,11 @@ final class PartSums implements AutoCloseable {
     /** A sum that is not written where it stays: cast back, or added by a later micro-batch; made when there is one. */
     private @Nullable Tensor addend;
 
-    /** {@code parts}: this rank's, by group. */
+    /** {@code parts}: this rank's, by group, FP32, of {@code content}. */
     PartSums(
             ShardedRanks ranks,
             DType reduceType,
+            WholeGradients content,
             List<List<Tensor>> parts,
             Stream compute,
             Stream stream,
@@ -52,15 +53,14 @@ final class PartSums implements AutoCloseable {
         Communicator others = ranks.splitsOptimizer() ? ranks.copies() : null;
         copies = others == null ? null : split(others, "copies");
         copySum = others == null || longest == 0 ? null : scope.tensor(reduceType, longest * others.ranks());
-        long whole = longest * ranks.updating().ranks();
-        casts = new GradientCasts(reduceType, whole, scope);
+        casts = new GradientCasts(reduceType, content.longestUnlike(reduceType), scope);
     }
 
     private static Communicator split(Communicator of, String name) {
         return of.split(0, of.rank(), of.config().withName(name));
     }
 
-    /** Enqueues {@code part = part r of the sum of whole}, or adds that to it. */
+    /** Enqueues {@code part = part r of the sum of whole}, or adds that to it; {@code whole} is FP32 or has the type of sums. */
     void sum(Tensor whole, Tensor part, Output output) {
         boolean apart = output == Output.ADD || casts.changes();
         Tensor room = apart ? addend() : part;

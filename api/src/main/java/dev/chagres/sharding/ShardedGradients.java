@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.DType;
 import dev.chagres.Event;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -40,6 +41,7 @@ final class ShardedGradients implements AutoCloseable {
     private final Stream reductions;
     private final Event written;
     private final Event summed;
+    private final WholeGradients content;
     private final GroupBuffers buffers;
     /** By group, this rank's part of each trained piece. */
     private final List<List<Tensor>> parts = new ArrayList<>();
@@ -60,7 +62,9 @@ final class ShardedGradients implements AutoCloseable {
         reductions = compute.device().openStream();
         written = compute.device().openEvent();
         summed = compute.device().openEvent();
-        WholeGradients content = new WholeGradients(parameters.sharing());
+        // What micro-batches add up stays FP32.
+        DType productType = sync == GradientSync.EACH_MICRO_BATCH ? config.reduceType() : DType.FLOAT32;
+        content = new WholeGradients(parameters.sharing(), productType);
         buffers = new GroupBuffers(parameters, content, stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS);
         Part part = ranks.shard(stage).updated();
         for (int group = 0; group < parameters.sharing().groups().size(); group++) {
@@ -72,7 +76,7 @@ final class ShardedGradients implements AutoCloseable {
             parts.add(own);
         }
         next = parts.size() - 1;
-        sums = new PartSums(ranks, config.reduceType(), parts, compute, reductions, bytes);
+        sums = new PartSums(ranks, config.reduceType(), content, parts, compute, reductions, bytes);
         Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
         copies = others == null ? null : new CopySums(compute, parts, config.reduceType(), others, bytes);
     }
@@ -140,6 +144,7 @@ final class ShardedGradients implements AutoCloseable {
         parameters.sharing().completeGradients(group);
         written.record(compute);
         reductions.await(written);
+        content.castBeside(group, buffers.views(group, buffer), reductions);
         List<Tensor> own = parts.get(group);
         for (int i = 0; i < own.size(); i++) {
             sums.sum(buffer.vector(i), own.get(i), reduced.get(group) ? Output.ADD : Output.OVERWRITE);

@@ -75,7 +75,9 @@ class MeshPipelineTest {
         THREE,
         /** Gathered and summed once a step. */
         THREE_ONCE,
-        THREE_ONCE_OF_ALL;
+        THREE_ONCE_OF_ALL,
+        /** Summed in each micro-batch in BF16, in which products write. */
+        THREE_IN_BF16;
 
         private FullyShardedConfig config() {
             FullyShardedConfig all = FullyShardedConfig.of(ZeroStage.TWO).withOptimizer(OptimizerSharding.ALL_RANKS);
@@ -89,6 +91,7 @@ class MeshPipelineTest {
                 case THREE -> FullyShardedConfig.of(ZeroStage.THREE);
                 case THREE_ONCE -> once;
                 case THREE_ONCE_OF_ALL -> once.withOptimizer(OptimizerSharding.ALL_RANKS);
+                case THREE_IN_BF16 -> FullyShardedConfig.of(ZeroStage.THREE).withReduceType(DType.BFLOAT16);
             };
         }
     }
@@ -292,7 +295,8 @@ class MeshPipelineTest {
         "CONTEXT, ONE, FROZEN_TABLE",
         "CONTEXT, WHOLE, PLAIN",
         "SHARD, THREE, PLAIN",
-        "SHARD, THREE_ONCE, FROZEN_BOTTOM"
+        "SHARD, THREE_ONCE, FROZEN_BOTTOM",
+        "SHARD, THREE_IN_BF16, PLAIN"
     })
     void stateIsTheFileOfOneRank(MeshDimension dimension, Kept kept, Variant variant, @TempDir Path folder)
             throws IOException {

@@ -81,8 +81,9 @@ final class RankOptions {
             converter = OptionWords.OfReduceType.class,
             paramLabel = "fp32|bf16|fp16",
             description =
-                    "with several ranks, the type in which gradients travel between them and are summed; each rank's own are FP32"
-                            + " (default: fp32)")
+                    "with several ranks, the type in which gradients travel between them and are summed; in 16 bits products of"
+                            + " zero3 and hsdp write a rank's own so, too, unless --gradient-sync is last-micro-batch;"
+                            + " others are FP32 (default: fp32)")
     private @Nullable ReduceType reduceType;
 
     @Option(
