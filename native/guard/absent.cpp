@@ -44,9 +44,8 @@ constexpr const char *kGeneration[] = {
 };
 
 constexpr const char *kBlackwell[] = {
-    "group_nvfp4_quantize_with_amax", "hadamard_transform", "hadamard_transform_amax",
-    "hadamard_transform_cast_fusion_columnwise", "quantize_with_hadamard_transform",
-    "group_hadamard_transform_amax", "group_hadamard_transform_amax_graph_safe",
+    "group_nvfp4_quantize_with_amax", "hadamard_transform_amax", "hadamard_transform_cast_fusion_columnwise",
+    "quantize_with_hadamard_transform", "group_hadamard_transform_amax", "group_hadamard_transform_amax_graph_safe",
     "group_hadamard_transform_cast_fusion_columnwise", "group_hadamard_transform_cast_fusion",
     "group_hadamard_transform_cast_fusion_graph_safe", "multi_tensor_compute_scale_inv_e8m0_cuda",
     "mxfp8_scaling_compute_partial_amax", "mxfp8_scaling_partial_cast", "nvfp4_compute_per_tensor_scale",

@@ -123,6 +123,7 @@ constexpr Choice kChoices[] = {
     {"te_fp8_block_scaling_compute_partial_amax", 6, "all blocks of a row share one magnitude"},
     {"te_fused_attn_bwd", 31, "a window without tokens on the left"},
     {"te_fused_attn_fwd", 29, "a window without tokens on the left"},
+    {"te_hadamard_transform", 4, "no row changes its sign"},
     {"te_multi_tensor_adam_capturable_cuda", 11, "L2 instead of decoupled decay"},
     {"te_multi_tensor_adam_capturable_cuda", 12, "no bias correction"},
     {"te_multi_tensor_adam_capturable_master_cuda", 11, "L2 instead of decoupled decay"},

@@ -97,6 +97,7 @@ std::vector<Case> conversion_cases() {
       CASE(te_transpose, f.bf16({8, 16}), f.bf16({16, 8}), f.stream()),
       CASE(te_transpose_with_noop, f.bf16({8, 16}), f.floats({0}), f.bf16({16, 8}), f.stream()),
       CASE(te_swap_first_dims, f.bf16({8, 16, 4}), f.bf16({16, 8, 4}), f.stream()),
+      CASE(te_hadamard_transform, f.bf16({16, 32}), f.bf16({32, 16}), 5, 9, f.stream()),
       CASE(te_dropout_fwd, f.bf16({8, 16}), f.bf16({8, 16}), f.tensor(kNVTEByte, {16}), f.int64s({1, 2}), 0.5f, f.stream()),
       CASE(te_dropout_bwd, f.bf16({8, 16}), f.tensor(kNVTEByte, {16}), f.bf16({8, 16}), 0.5f, f.stream()),
       CASE(te_topk, f.stream(), f.f32({4, 100}), f.int32s({100, 50, 2, 0}), f.f32({4, 7}), f.tensor(kNVTEInt32, {4, 7}),

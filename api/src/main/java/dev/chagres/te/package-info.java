@@ -14,6 +14,7 @@
  *   <li>{@code softmax.h}: {@link dev.chagres.te.Softmax}
  *   <li>{@code fused_rope.h}: {@link dev.chagres.te.FusedRope}, {@link dev.chagres.te.FusedQkvRope}
  *   <li>{@code dropout.h}: {@link dev.chagres.te.Dropout}
+ *   <li>{@code hadamard_transform.h}: {@link dev.chagres.te.HadamardTransform}
  *   <li>{@code topk.h}: {@link dev.chagres.te.Topk}
  *   <li>{@code padding.h}: {@link dev.chagres.te.Padding}
  *   <li>{@code multi_tensor.h}: {@link dev.chagres.te.MultiTensor}, {@link dev.chagres.te.MultiTensorScale}, {@link
