@@ -102,9 +102,8 @@ public final class ModelPlan {
 
     /**
      * Returns a plan of the same parameters in smaller groups: those of a group whose kinds are not equal form groups of their own. Ranks that
-     * share groups out then gather and sum less at a time, so that less time passes before the first layer can begin and after the last
-     * gradient was computed, and less memory is needed. A group has what one layer reads, such as a branch of a {@code
-     * TransformerLayer}. Nothing more is declared in either plan after this.
+     * share groups out then gather and sum less at a time, in more collectives. A group has what one layer reads, such as a branch of a
+     * {@code TransformerLayer}. Nothing more is declared in either plan after this.
      *
      * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="regrouped"}
      *
