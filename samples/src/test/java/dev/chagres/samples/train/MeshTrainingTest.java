@@ -68,6 +68,7 @@ class MeshTrainingTest {
         "1, 1, 1, 2, 2, ALL, true, 1, 2, FP32, A2A",
         "1, 1, 2, 2, 2, ZERO2, true, 1, 3, FP8_DELAYED, A2A",
         "1, 1, 1, 2, 2, ALL, true, 1, 2, FP8_CURRENT, P2P",
+        "1, 1, 1, 2, 2, ALL, true, 1, 2, FP8_BLOCK, ALL_GATHER",
         "1, 2, 1, 2, 2, ALL, true, 1, 4, FP32, ALL_GATHER",
         "2, 1, 1, 2, 2, ZERO1, true, 1, 3, BF16, ALL_GATHER",
         "1, 1, 2, 1, 1, ZERO3_ONCE, false, 1, 5, FP32, A2A",
