@@ -29,9 +29,11 @@ struct Dropout {
   /* Of the sequence's keys from `key` on, a multiple of 4, for one of its queries. */
   __device__ inline uint32_t keep_four(uint32_t query, uint32_t key) const {
     const uint32_t number = first_key + key, past = number % 4;
-    uint32_t bits = keep(first_query + query, number / 4);
-    if (past != 0) bits = (bits >> past | keep(first_query + query, number / 4 + 1) << (4 - past)) & 15u;
-    return bits;
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (uint32_t next = 0; next <= (past + 3) / 4; ++next) /* two draws at one place need fewer registers than at two */
+      bits |= keep(first_query + query, number / 4 + next) << 4 * next;
+    return bits >> past & 15u;
   }
 };
 

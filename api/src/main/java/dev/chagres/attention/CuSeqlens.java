@@ -38,6 +38,7 @@ public final class CuSeqlens {
     private int sequences;
     private int tokens;
     private int longest;
+    private int shortest;
     /** The issue number of the tensor that holds the offsets. */
     private int issue;
     /** How often {@link #set} was called. */
@@ -120,8 +121,10 @@ public final class CuSeqlens {
         if (host.length <= sequences) {
             host = new int[Math.max(sequences + 1, 2 * host.length)];
         }
+        shortest = sequences == 0 ? 0 : Integer.MAX_VALUE;
         for (int i = 0; i <= sequences; i++) {
             host[i] = source.getAtIndex(OFFSET, i);
+            shortest = i == 0 ? shortest : Math.min(shortest, host[i] - host[i - 1]);
         }
     }
 
@@ -294,6 +297,11 @@ public final class CuSeqlens {
     /** Returns the length of the longest sequence. */
     public int longest() {
         return longest;
+    }
+
+    /** Returns the length of the shortest sequence, as the host has set it last; 0 without sequences. */
+    public int shortest() {
+        return shortest;
     }
 
     /** Returns the first token of a sequence, as the host has set it; of the sequence behind the last one where all end. */

@@ -106,6 +106,9 @@ final class AttentionInEightBits {
         if (changed != null) {
             return changed;
         }
+        if (KernelChoice.lacksKeys(sequences)) {
+            return "a padded sequence has no keys";
+        }
         if (KernelChoice.isSingle(sequences)) {
             return "a sequence has one token";
         }

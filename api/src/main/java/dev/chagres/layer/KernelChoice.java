@@ -89,6 +89,9 @@ final class KernelChoice {
         if (sequences.part() >= 0 && !config.mask().equals(AttentionMask.none())) {
             return "cuDNN counts windows from the first or the last query of a sequence, of which some are here";
         }
+        if (lacksKeys(sequences)) {
+            return "cuDNN does not write 0 for queries of a padded sequence without keys";
+        }
         if (isSingle(sequences)) {
             return "cuDNN has no attention backward for padded batches of one token a sequence";
         }
@@ -103,6 +106,13 @@ final class KernelChoice {
 
     private static boolean hasGaps(Sequences sequences) {
         return sequences.cuSeqlensPadded() != null || sequences.keys().cuSeqlensPadded() != null;
+    }
+
+    /** Returns whether a padded sequence of keys has none, where they are not the queries' own. */
+    static boolean lacksKeys(Sequences sequences) {
+        return sequences.format() != QkvFormat.THD
+                && sequences.keys() != sequences
+                && sequences.keys().cuSeqlens().shortest() == 0;
     }
 
     static boolean isSingle(Sequences sequences) {

@@ -102,6 +102,22 @@ class KeyLengthsTest {
         }
     }
 
+    /** cuDNN does not write the zeros of queries whose padded sequence has no key; our own kernels do. */
+    @ParameterizedTest
+    @EnumSource(
+            value = DType.class,
+            names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
+    void paddedSequencesWithoutKeys(DType dtype) {
+        for (QkvFormat format : List.of(QkvFormat.BSHD, QkvFormat.SBHD)) {
+            String text = compare(
+                    dtype,
+                    AttentionConfig.of(HEADS, DIM, AttentionMask.none()),
+                    TokenRows.padded(format, 15, 14, 2, 15, 13),
+                    TokenRows.padded(format, 18, 0, 15, 3, 0));
+            assertTiled(text, dtype == DType.FLOAT32 ? "FLOAT32" : "queries of a padded sequence without keys");
+        }
+    }
+
     @Test
     void paddingIsThatOfEitherSide() {
         Sequences full = TokenRows.padded(QkvFormat.BSHD, 4, 4, 4).sequences(open.scope());
