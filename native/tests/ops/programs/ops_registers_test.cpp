@@ -74,8 +74,8 @@ std::string compile(const Nvrtc &nvrtc, const fs::path &source, const std::vecto
   return log;
 }
 
-/* Prints the kernels of a log; their number. */
-int check_log(const fs::path &source, const std::string &log) {
+/* Prints the kernels of a log and adds to `spills` what ptxas says of those that spill; their number. */
+int check_log(const fs::path &source, const std::string &log, std::string &spills) {
   static const std::regex pattern(
       "Compiling entry function '(\\w+)'[^]*?(\\d+) bytes stack frame, (\\d+) bytes spill stores, (\\d+) bytes spill "
       "loads[^]*?Used (\\d+) registers[^\\n]*");
@@ -83,8 +83,7 @@ int check_log(const fs::path &source, const std::string &log) {
   for (std::sregex_iterator match(log.begin(), log.end(), pattern), end; match != end; ++match, ++kernels) {
     const std::smatch &found = *match;
     printf("%-18s %-44s %s registers\n", source.filename().c_str(), found[1].str().c_str(), found[5].str().c_str());
-    for (int i : {3, 4})
-      if (found[i] != "0") stop(__FILE__, __LINE__, found[1].str() + " spills:\n" + found.str());
+    if (found[3] != "0" || found[4] != "0") spills += source.filename().string() + ": " + found.str() + "\n";
   }
   return kernels;
 }
@@ -99,8 +98,10 @@ int main(int count, char **arguments) {
     if (entry.path().extension() == ".cu") sources.push_back(entry.path());
     if (entry.path().extension() == ".cuh") headers.push_back(entry.path());
   }
+  std::string spills;
   for (const fs::path &source : sources)
-    if (check_log(source, compile(nvrtc, source, headers)) == 0)
+    if (check_log(source, compile(nvrtc, source, headers), spills) == 0)
       stop(__FILE__, __LINE__, source.string() + ": ptxas reported no kernel");
+  if (!spills.empty()) stop(__FILE__, __LINE__, "kernels that spill registers:\n" + spills);
   return 0;
 }
