@@ -15,11 +15,14 @@ constexpr int kTile = 64;
 constexpr int kPad = 4;
 constexpr int kMmaRows = 64; /* as in attention_mma.cuh */
 
-/* Bytes of a block's shared memory: `own` matrices of its own rows, a slice of the other side's, the tile. */
+constexpr int kDropoutFloats = 7; /* attention_dropout.cuh's Dropout */
+
+/* Bytes of a block's shared memory: `own` matrices of its own rows, a slice of the other side's, the tile, and what
+ * dropout draws by. */
 constexpr int shared_bytes(int width, int rows, int own) {
   const int slice = std::min(width, 64);
   return static_cast<int>(sizeof(float)) *
-         (own * rows * (width + kPad) + kTile * (slice + kPad) + rows * (kTile + kPad));
+         (own * rows * (width + kPad) + kTile * (slice + kPad) + rows * (kTile + kPad) + kDropoutFloats);
 }
 
 /* One kernel for each dtype, and the rows that its blocks own. */

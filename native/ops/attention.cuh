@@ -38,6 +38,7 @@ struct Sizes {
   static constexpr int kParts = kLanes / kColumnLanes;
   static constexpr int kRowFloats = kRows * kRowStride;
   static constexpr int kSliceFloats = kTile * kSliceStride;
+  static constexpr int kTileFloats = kRows * kTileStride;
 };
 
 using Four = Pack<float, 4>;

@@ -153,16 +153,18 @@ __device__ inline void weigh_keys(float (&score)[S::kOwn][4], float (&derivative
       score[r][u] = bit(seen, r, u) ? exp2f(score[r][u] * exponent_scale<kind>(a) - sums.value[u]) : 0.0f;
 }
 
-/* Sums over the queries of one head; q and d_o are that head's. */
+/* Sums over the queries of one head; q, d_o and dropout are that head's. */
 template <class T, class S, ScoreKind kind>
 __device__ inline void add_queries(float (&key_sum)[S::kSlices][S::kOwn][4],
                                    float (&value_sum)[S::kSlices][S::kOwn][4], const float *k, const float *v,
-                                   float *slice, float *tile, const Place &place, const AttentionArguments &a) {
+                                   float *slice, float *tile, const Dropout &dropout, const Place &place,
+                                   const AttentionArguments &a) {
   const T *const q = query_rows(static_cast<const T *>(a.q), a, place, a.query);
   const T *const d_o = query_rows(static_cast<const T *>(a.d_o), a, place, a.output);
   const Range queries = range_of(place.first, place.first + S::kRows - 1, band_of_keys(a, place));
 #pragma unroll 1
   for (int query = queries.first; query < queries.last; query += kTile) {
+    const uint32_t keep = kept_of_keys<S>(place.first, query, dropout, a); /* early: registers are scarce */
     float score[S::kOwn][4] = {};
 #pragma unroll 1
     for (int s = 0; s * S::kSlice < a.head_dim; ++s) {
@@ -171,7 +173,6 @@ __device__ inline void add_queries(float (&key_sum)[S::kSlices][S::kOwn][4],
     }
     float derivative[S::kOwn][4];
     weigh_keys<T, S, kind>(score, derivative, query, place, a);
-    const uint32_t keep = kept_of_keys<S>(place.first, query, place, a);
     float gradient[S::kOwn][4];
 #pragma unroll
     for (int r = 0; r < S::kOwn; ++r)
@@ -214,6 +215,7 @@ __device__ void attention_dkv(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   float *const k = shared, *const v = k + S::kRowFloats, *const slice = v + S::kRowFloats;
   float *const tile = slice + S::kSliceFloats;
+  Dropout *const dropout = reinterpret_cast<Dropout *>(tile + S::kTileFloats);
   Place place = place_of<Own::kKeys>(a, S::kRows);
   if (place.first >= place.keys.rows) return;
   if (place.first >= place.keys.length) {
@@ -228,8 +230,14 @@ __device__ void attention_dkv(const AttentionArguments &a) {
                place.keys.length, a.value_dim, a.vector);
   float key_sum[S::kSlices][S::kOwn][4] = {}, value_sum[S::kSlices][S::kOwn][4] = {}, factor[S::kOwn];
 #pragma unroll 1
-  for (int next = place.head + a.group; place.head < next; ++place.head)
-    add_queries<T, S, kind>(key_sum, value_sum, k, v, slice, tile, place, a);
+  for (int next = place.head + a.group; place.head < next; ++place.head) {
+    if (a.threshold != 0) {
+      __syncthreads();
+      if (threadIdx.x == 0) *dropout = dropout_of(a, place);
+      __syncthreads();
+    }
+    add_queries<T, S, kind>(key_sum, value_sum, k, v, slice, tile, *dropout, place, a);
+  }
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r) factor[r] = a.scale;
   store_rows<S>(key_sum, factor, key_rows(static_cast<T *>(a.dk), a, place, a.d_key), a.d_key.token, place.first,

@@ -37,6 +37,8 @@ struct Dropout {
   }
 };
 
+static_assert(sizeof(Dropout) == 7 * sizeof(float), "attention.cpp's kDropoutFloats");
+
 __device__ inline Dropout dropout_of(const AttentionArguments &a, const Place &place) {
   const uint64_t seed = static_cast<uint64_t>(a.rng_state[0]), offset = static_cast<uint64_t>(a.rng_state[1]);
   const int sequence = a.place.sequences == nullptr ? place.sequence : a.place.sequences[place.sequence];
@@ -61,22 +63,16 @@ __device__ inline uint32_t kept_of_queries(int query, int key, const Place &plac
   return bits;
 }
 
-/* The same where own rows are keys and tile rows queries: a draw is for four own rows, and so is spread. */
+/* The same where own rows are keys and tile rows queries: a draw is for four own rows, and so is spread. `dropout` lies
+ * in shared memory, for registers are scarce; it is not read where nothing is dropped. */
 template <class S>
-__device__ inline uint32_t kept_of_keys(int key, int query, const Place &place, const AttentionArguments &a) {
+__device__ inline uint32_t kept_of_keys(int key, int query, const Dropout &dropout, const AttentionArguments &a) {
   if (a.threshold == 0) return 0xffffffffu;
   uint32_t bits = 0;
-  /* A draw is for keys 4 n .. 4 n + 3 of the whole, so that four own rows may need two. All is computed anew for each: what were
-   * held over all would not fit into the registers beside the tile. */
 #pragma unroll 1
-  for (int i = 0; i < 2 * S::kOwn; ++i) {
-    asm volatile("" ::: "memory");
-    const int r = i / 8 * 4, u = i / 2 % 4;
-    const Dropout dropout = dropout_of(a, place);
-    const uint32_t number = dropout.first_key + key + row_of(r), past = number % 4, next = i % 2;
-    if (next > past) continue;
-    const uint32_t drawn = dropout.keep(dropout.first_query + query + 4 * lane() + u, number / 4 + next);
-    const uint32_t four = next == 0 ? drawn >> past : drawn << (4 - past);
+  for (int i = 0; i < S::kOwn; ++i) { /* as many draws as own rows: a fourth of them, for four queries each */
+    const int r = i / 4 * 4, u = i % 4;
+    const uint32_t four = dropout.keep_four(query + 4 * lane() + u, key + row_of(r));
     bits |= ((four & 1) | (four & 2) << 3 | (four & 4) << 6 | (four & 8) << 9) << (4 * r + u);
   }
   return bits;
