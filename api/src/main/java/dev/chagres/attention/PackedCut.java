@@ -1,16 +1,13 @@
 package dev.chagres.attention;
 
+import static dev.chagres.attention.HostRegions.INT;
+
 import dev.chagres.Device;
-import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.te.QkvFormat;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
-import java.util.ArrayList;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -19,20 +16,14 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class PackedCut implements AutoCloseable {
-    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     /** Offsets and starts of the stretch, offsets of queries and keys, starts and numbers of its prefix. */
     private static final int REGIONS = 6;
 
-    private final Device device;
+    private final HostRegions regions;
     private final Side own = new Side();
     private final Side prefix = new Side();
     private final CuSeqlens prefixKeys = new CuSeqlens();
     private @Nullable StartPositions numbers;
-    private @Nullable HostBuffer host;
-    /** Parts of {@link #host}, each with room for the numbers of one tensor. */
-    private final List<MemorySegment> regions = new ArrayList<>();
-
-    private long regionInts;
     private @Nullable Sequences whole;
     private int version;
     private boolean isSet;
@@ -56,7 +47,7 @@ public final class PackedCut implements AutoCloseable {
 
     /** Makes one for sequences of {@code device}. */
     public PackedCut(Device device) {
-        this.device = Checks.given("device", device);
+        regions = new HostRegions(Checks.given("device", device));
     }
 
     /** Returns whether this was set for these sequences as they are. */
@@ -91,7 +82,7 @@ public final class PackedCut implements AutoCloseable {
      * @throws IllegalArgumentException when sequences are not packed, or there are gaps between them
      */
     public void set(Sequences sequences, long begin, long end, Scope scope) {
-        check(sequences);
+        PackedPart.checkPacked(sequences, "ranks gather keys for their own queries");
         if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
             throw new CaptureException(
                     "gathered keys: expected a stream that does not capture, for each rank copies offsets"
@@ -100,7 +91,7 @@ public final class PackedCut implements AutoCloseable {
         }
         CuSeqlens offsets = sequences.cuSeqlens();
         int count = offsets.sequences();
-        reserve(count + 1L);
+        regions.reserve(count + 1L, REGIONS);
         MemorySegment ends = regions.get(0);
         MemorySegment firsts = regions.get(1);
         ends.setAtIndex(INT, 0, 0);
@@ -156,39 +147,9 @@ public final class PackedCut implements AutoCloseable {
         isSet = true;
     }
 
-    private static void check(Sequences sequences) {
-        Checks.given("sequences", sequences).check();
-        if (sequences.format() != QkvFormat.THD || sequences.cuSeqlensPadded() != null) {
-            throw new IllegalArgumentException(
-                    "sequences: expected packed ones without gaps where ranks gather keys for their own queries, got "
-                            + sequences + (sequences.cuSeqlensPadded() == null ? "" : " with gaps")
-                            + "; ContextParallel.of exchanges heads, for which every layout works");
-        }
-    }
-
-    private void reserve(long ints) {
-        if (regionInts >= ints) {
-            return;
-        }
-        close();
-        regionInts = 2 * ints;
-        long bytes = Integer.BYTES * regionInts;
-        HostBuffer made = HostBuffer.pageable(device, bytes * REGIONS);
-        host = made;
-        for (int i = 0; i < REGIONS; i++) {
-            regions.add(made.segment().asSlice(i * bytes, bytes));
-        }
-    }
-
     /** Frees the host's memory. */
     @Override
     public void close() {
-        HostBuffer present = host;
-        if (present != null) {
-            present.close();
-            host = null;
-        }
-        regions.clear();
-        regionInts = 0;
+        regions.close();
     }
 }

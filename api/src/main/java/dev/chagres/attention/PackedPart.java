@@ -2,6 +2,7 @@ package dev.chagres.attention;
 
 import dev.chagres.Scope;
 import dev.chagres.internal.Checks;
+import dev.chagres.te.QkvFormat;
 
 /**
  * Some of the tokens of packed sequences as queries over the keys of all: what one of several ranks has that share tokens out and gather
@@ -35,6 +36,16 @@ public final class PackedPart {
             cut.set(whole, begin, end, scope);
             scope.stream().synchronize();
             return cut.part();
+        }
+    }
+
+    /** Sees that these are sequences whose tokens ranks can share out; {@code where} says what the ranks do. */
+    static void checkPacked(Sequences sequences, String where) {
+        Checks.given("sequences", sequences).check();
+        if (sequences.format() != QkvFormat.THD || sequences.cuSeqlensPadded() != null) {
+            throw new IllegalArgumentException("sequences: expected packed ones without gaps where " + where + ", got "
+                    + sequences + (sequences.cuSeqlensPadded() == null ? "" : " with gaps")
+                    + "; ContextParallel.of exchanges heads, for which every layout works");
         }
     }
 }

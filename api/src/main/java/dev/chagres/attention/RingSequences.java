@@ -1,16 +1,15 @@
 package dev.chagres.attention;
 
+import static dev.chagres.attention.HostRegions.INT;
+
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.te.QkvFormat;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -29,7 +28,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: TE's {@code AttnFuncWithCPAndKVP2P}.
  */
 public final class RingSequences implements AutoCloseable {
-    private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     /** Of each sequence of a block. */
     private static final int NUMBERS = 3;
 
@@ -113,16 +111,11 @@ public final class RingSequences implements AutoCloseable {
         }
     }
 
-    private final Device device;
+    private final HostRegions regions;
     private final List<Block> blocks = new ArrayList<>();
     private final CuSeqlens localOffsets = new CuSeqlens();
     private @Nullable StartPositions starts;
     private @Nullable Sequences local;
-    private @Nullable HostBuffer host;
-    /** Parts of {@link #host}, each with room for the numbers of one tensor. */
-    private final List<MemorySegment> regions = new ArrayList<>();
-
-    private long regionInts;
     /** Regions that hold numbers, and the numbers in the last of them. */
     private int taken;
 
@@ -134,7 +127,7 @@ public final class RingSequences implements AutoCloseable {
 
     /** Makes one for sequences of {@code device}. */
     public RingSequences(Device device) {
-        this.device = Checks.given("device", device);
+        regions = new HostRegions(Checks.given("device", device));
     }
 
     /** Returns whether this was set for these sequences as they are. */
@@ -172,7 +165,8 @@ public final class RingSequences implements AutoCloseable {
         }
         CuSeqlens offsets = sequences.cuSeqlens();
         // Offsets of own tokens and starts; a block has offsets of queries and of keys, and numbers.
-        reserve(NUMBERS * (offsets.sequences() + own.length + 2L), 2 + 3 * own.length * bounds.length);
+        regions.reserve(NUMBERS * (offsets.sequences() + own.length + 2L), 2 + 3 * own.length * bounds.length);
+        taken = 0;
         used = 0;
         setLocal(offsets, bounds, own, scope);
         long first = 0;
@@ -190,36 +184,12 @@ public final class RingSequences implements AutoCloseable {
     }
 
     private static void check(Sequences sequences) {
-        Checks.given("sequences", sequences).check();
-        if (sequences.format() != QkvFormat.THD || sequences.cuSeqlensPadded() != null) {
-            throw new IllegalArgumentException(
-                    "sequences: expected packed ones without gaps where ranks pass keys on, got "
-                            + sequences + (sequences.cuSeqlensPadded() == null ? "" : " with gaps")
-                            + "; ContextParallel.of exchanges heads, for which every layout works");
-        }
+        PackedPart.checkPacked(sequences, "ranks pass keys on");
         if (sequences.scoreMask() != null) {
             throw new IllegalArgumentException("scoreMask: expected none where ranks pass keys on, got "
                     + Checks.describe(sequences.scoreMask())
                     + "; ContextParallel.of exchanges heads, for which it works");
         }
-    }
-
-    private void reserve(long ints, int count) {
-        if (regionInts < ints || regions.size() < count) {
-            HostBuffer present = host;
-            if (present != null) {
-                present.close();
-            }
-            regions.clear();
-            regionInts = 2 * ints;
-            long bytes = Integer.BYTES * regionInts;
-            HostBuffer made = HostBuffer.pageable(device, bytes * count);
-            host = made;
-            for (int i = 0; i < count; i++) {
-                regions.add(made.segment().asSlice(i * bytes, bytes));
-            }
-        }
-        taken = 0;
     }
 
     /** Begins the numbers of another tensor. */
@@ -411,12 +381,7 @@ public final class RingSequences implements AutoCloseable {
     /** Frees the host's memory. */
     @Override
     public void close() {
-        if (host != null) {
-            host.close();
-            host = null;
-        }
-        regions.clear();
-        regionInts = 0;
+        regions.close();
         whole = null;
     }
 }
