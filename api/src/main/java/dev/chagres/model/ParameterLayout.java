@@ -84,7 +84,7 @@ final class ParameterLayout {
         for (Parameter parameter : members) {
             if (parameter.isFrozen()) {
                 places.put(parameter, new Place(dtype, weight, NO_GRADIENT));
-                weight += aligned(parameter.shape().count(), ALIGNMENT);
+                weight += room(parameter);
             }
         }
         weight = aligned(weight, alignment);
@@ -100,7 +100,7 @@ final class ParameterLayout {
         long count = 0;
         for (Parameter parameter : members) {
             places.put(parameter, new Place(dtype, first + count, gradientCount + count));
-            count += aligned(parameter.shape().count(), ALIGNMENT);
+            count += room(parameter);
         }
         count = aligned(first + count, alignment) - first;
         if (count > 0) {
@@ -118,6 +118,11 @@ final class ParameterLayout {
         } else {
             stretches.add(next);
         }
+    }
+
+    /** Returns the elements laid out for a parameter: some for one without elements, too, so that a piece holds it. */
+    private static long room(Parameter parameter) {
+        return aligned(Math.max(1, parameter.shape().count()), ALIGNMENT);
     }
 
     private static long aligned(long count, long alignment) {

@@ -14,13 +14,17 @@ import dev.chagres.model.TensorParallel;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.ShardedState;
+import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
+import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -39,10 +43,9 @@ class EmptyPartsTest {
     private static final int TOKENS = 12;
 
     /** Losses of the steps, and of one more behind a state that was saved and loaded. */
-    private static float[] train(Rank rank, int copies, int tensor, Path file) throws Exception {
+    private static float[] train(Rank rank, MeshDimension data, int parts, int tensor, Path file) throws Exception {
         Stream stream = rank.device().stream();
-        MeshShape shape =
-                MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.TENSOR, tensor);
+        MeshShape shape = MeshShape.ofOne().with(data, parts).with(MeshDimension.TENSOR, tensor);
         try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
             ModelPlan plan = new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR)));
             Embedding embedding =
@@ -50,8 +53,9 @@ class EmptyPartsTest {
             LayerNorm norm = new LayerNorm(NormConfig.layerNorm(HIDDEN), plan.group("norm"));
             Linear decoder = Linear.tied(embedding.weight(), plan.group("decoder"));
             CrossEntropy crossEntropy = CrossEntropy.vocabularyParallel(VOCABULARY, VOCABULARY, plan);
-            try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 5);
-                    DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE));
+            Strategy strategy = strategy(rank, plan, data, mesh);
+            try (Parameters parameters = strategy.parameters();
+                    strategy;
                     AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
                     Pass pass = Pass.training(rank.device())) {
                 GradientNorm gradientNorm = new GradientNorm(parameters, 1);
@@ -75,7 +79,7 @@ class EmptyPartsTest {
                         labels.set(stream, numbers(7 * step + i + 1));
                         losses[step] = crossEntropy.forward(decoder.forward(x, pass), labels, pass)
                                 .toFloats(stream)[0];
-                        Tensor dlogits = crossEntropy.backward(0.5f / copies, pass);
+                        Tensor dlogits = crossEntropy.backward(0.5f / parts, pass);
                         embedding.backward(norm.backward(decoder.backward(dlogits, pass), pass), pass);
                     }
                     strategy.sumGradients();
@@ -87,6 +91,12 @@ class EmptyPartsTest {
         }
     }
 
+    private static Strategy strategy(Rank rank, ModelPlan plan, MeshDimension data, Mesh mesh) {
+        return data == MeshDimension.SHARD
+                ? FullySharded.allocate(plan, DType.FLOAT32, 5, FullyShardedConfig.of(ZeroStage.THREE), mesh)
+                : DataParallel.of(Parameters.allocate(rank.device(), plan, DType.FLOAT32, 5), mesh.along(data));
+    }
+
     private static int[] numbers(int seed) {
         int[] numbers = new int[TOKENS];
         for (int i = 0; i < TOKENS; i++) {
@@ -96,13 +106,16 @@ class EmptyPartsTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"1, 4", "2, 4", "1, 8"})
-    void ranksWithoutARowTrainAndSave(int copies, int tensor, @TempDir Path folder) throws Exception {
-        DevicesNeeded.assume(copies * tensor);
+    @CsvSource({"REPLICATE, 1, 4", "REPLICATE, 2, 4", "REPLICATE, 1, 8", "SHARD, 1, 4", "SHARD, 2, 4"})
+    void ranksWithoutARowTrainAndSave(MeshDimension data, int parts, int tensor, @TempDir Path folder)
+            throws Exception {
+        DevicesNeeded.assume(parts * tensor);
         Path one = folder.resolve("one.safetensors");
         Path many = folder.resolve("many.safetensors");
-        float[] expected = Ranks.local(1).run(rank -> train(rank, 1, 1, one)).getFirst();
-        List<float[]> ranks = Ranks.local(copies * tensor).run(rank -> train(rank, copies, tensor, many));
+        float[] expected = Ranks.local(1)
+                .run(rank -> train(rank, MeshDimension.REPLICATE, 1, 1, one))
+                .getFirst();
+        List<float[]> ranks = Ranks.local(parts * tensor).run(rank -> train(rank, data, parts, tensor, many));
         for (float[] losses : ranks) {
             assertArrayEquals(expected, losses, 1e-4f);
         }
