@@ -104,9 +104,11 @@ final class StoreClient implements AutoCloseable {
                     rank(environment) + "rank 0 did not answer within " + timeout.toMillis() + " ms", late);
         } catch (EOFException failed) {
             throw new IllegalStateException(
-                    proven
-                            ? rank(environment) + "rank 0 has ended before all ranks had come"
-                            : otherSecret(environment),
+                    rank(environment)
+                            + (proven
+                                    ? "rank 0 has ended before all ranks had come"
+                                    : "the connection to rank 0 ended before it had told who it is: rank 0 has ended or"
+                                            + " was too slow, or another program listens at " + environment.store()),
                     failed);
         } catch (IOException e) {
             throw new IllegalStateException(

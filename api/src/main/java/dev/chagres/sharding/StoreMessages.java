@@ -86,6 +86,7 @@ final class StoreMessages implements AutoCloseable {
      * Proves to the other end that this one knows the secret, and asks the same of it.
      *
      * @return whether the other end knows it
+     * @throws java.io.EOFException when the other end closes the connection before it has said so
      */
     boolean prove(RankEnvironment.Secret secret, String self, String other) throws IOException {
         byte[] own = new byte[NONCE];
@@ -98,12 +99,14 @@ final class StoreMessages implements AutoCloseable {
         if (in.readLong() != MAGIC) {
             return false;
         }
-        byte[] theirs = in.readNBytes(NONCE);
+        byte[] theirs = new byte[NONCE];
+        in.readFully(theirs);
         synchronized (out) {
             out.write(code(secret, self, theirs, own));
             out.flush();
         }
-        byte[] proof = in.readNBytes(NONCE);
+        byte[] proof = new byte[NONCE];
+        in.readFully(proof);
         return MessageDigest.isEqual(proof, code(secret, other, own, theirs));
     }
 
@@ -174,7 +177,8 @@ final class StoreMessages implements AutoCloseable {
         if (kind >= Kind.values().length || length < 0 || length > LONGEST) {
             throw new IOException("no message of a rank's store came");
         }
-        byte[] bytes = in.readNBytes(length);
+        byte[] bytes = new byte[length];
+        in.readFully(bytes);
         return new Message(Kind.values()[kind], number, bytes);
     }
 

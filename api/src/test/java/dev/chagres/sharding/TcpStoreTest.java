@@ -209,6 +209,19 @@ class TcpStoreTest {
     }
 
     @Test
+    void aConnectionThatEndsEarlyIsNoWrongSecret() throws IOException {
+        try (ServerSocket other = new ServerSocket(port, 1, InetAddress.getLoopbackAddress())) {
+            CompletableFuture<TcpStore> one = join(1, 2, "train", SECRET);
+            other.accept().close();
+            String text = failure(one);
+            assertTrue(
+                    text.contains("the connection to rank 0 ended before it had told who it is")
+                            || text.contains("the connection to rank 0 failed"),
+                    text);
+        }
+    }
+
+    @Test
     void aBuildIsThatOfItsClassesAndOfNccl() {
         String text = LibraryBuild.text();
         assertTrue(text.matches("classes [0-9a-f]+, \\w+ with NCCL \\d+"), text);
