@@ -34,7 +34,7 @@ public final class PackedCut implements AutoCloseable {
         private final CuSeqlens offsets = new CuSeqlens();
         private @Nullable StartPositions starts;
 
-        /** Takes what the host has written; returns the sequences where they were not made yet. */
+        /** Enqueues copies of what the host has written. */
         private void set(Scope scope, MemorySegment ends, MemorySegment firsts, int count, int longest) {
             offsets.set(scope, ends, count);
             starts = StartPositions.taken(starts, scope, firsts, count, longest);

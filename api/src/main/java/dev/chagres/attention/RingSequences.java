@@ -219,14 +219,11 @@ public final class RingSequences implements AutoCloseable {
                 }
             }
         }
-        StartPositions present = starts;
-        if (present == null) {
-            present = StartPositions.of(scope, first, count, offsets.longest());
-            starts = present;
+        StartPositions present = StartPositions.taken(starts, scope, first, count, offsets.longest());
+        if (local == null) {
             local = Sequences.packed(localOffsets).startingAt(present);
-        } else {
-            present.set(scope, first, count, offsets.longest());
         }
+        starts = present;
     }
 
     /** Writes where each sequence ends of which the chunk has tokens; returns where the last one does. */

@@ -184,7 +184,9 @@ final class AttentionBranch extends Layer {
     private Sequences sequences(Tensor x, long rows, Pass pass) {
         Sequences sequences =
                 gather.isNeeded() ? gather.sequences(pass) : pass.sequences().queries();
-        qkv.sites().split().checkDivides(gather.isNeeded() ? sequences.tokens() : ownTokens(sequences), sequences);
+        qkv.sites()
+                .split()
+                .checkDivides(gather.isNeeded() ? sequences.tokens() : ranks.count(sequences.tokens()), sequences);
         if (gather.isNeeded()) {
             gather.checkTokens("x", rows, sequences, pass);
         } else {
@@ -193,14 +195,9 @@ final class AttentionBranch extends Layer {
         return sequences;
     }
 
-    /** Returns how many of all tokens are those of this context-parallel rank. */
-    private long ownTokens(Sequences all) {
-        return ranks.isSplit() ? ranks.count(all.tokens()) : all.tokens();
-    }
-
     private RingSequences cut(RingAttention passing, long rows, Pass pass) {
         Sequences all = pass.sequences().queries();
-        qkv.sites().split().checkDivides(ownTokens(all), all);
+        qkv.sites().split().checkDivides(ranks.count(all.tokens()), all);
         return passing.cut("x", rows, pass);
     }
 

@@ -140,8 +140,8 @@ final class CrossAttentionBranch extends Layer {
         Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
         key.checkInput(m);
         LinearSplit split = query.sites().split();
-        split.checkDivides(ownTokens(sequences), sequences.queries());
-        split.checkDivides(ownTokens(sequences.keys()), sequences.keys());
+        split.checkDivides(ranks.count(sequences.tokens()), sequences.queries());
+        split.checkDivides(ranks.count(sequences.keys().tokens()), sequences.keys());
         queryExchange.checkTokens("x", x, productRows(x), sequences);
         keyExchange.checkTokens("memory", m, productRows(m), sequences.keys());
         RotaryEmbedding present = rotary;
@@ -154,11 +154,6 @@ final class CrossAttentionBranch extends Layer {
     /** Returns the rows of products of which {@code part} is read or written, where ranks share tokens out. */
     private long productRows(Tensor part) {
         return query.sites().split().productRows(part.size(0));
-    }
-
-    /** Returns how many of all tokens are those of this context-parallel rank. */
-    private long ownTokens(Sequences all) {
-        return ranks.isSplit() ? ranks.count(all.tokens()) : all.tokens();
     }
 
     private static void product(Linear linear, Tensor x, Operand operand, Tensor y, Pass pass) {

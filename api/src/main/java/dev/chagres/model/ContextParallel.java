@@ -235,12 +235,12 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns how many of {@code tokens} are this rank's.
+     * Returns how many of {@code tokens} are this rank's; one rank has all, be they none.
      *
      * @throws IllegalArgumentException when there are fewer tokens than ranks
      */
     public long count(long tokens) {
-        return count(tokens, rank());
+        return isSplit() ? count(tokens, rank()) : tokens;
     }
 
     /**

@@ -60,8 +60,7 @@ final class WholeGradients implements GroupContent {
             GroupPiece piece = pieces.get(i);
             List<Parameter> held = members(group).stream()
                     .filter(piece::holds)
-                    .sorted(Comparator.comparingLong(piece::offset)
-                            .thenComparingLong(member -> member.shape().count()))
+                    .sorted(Comparator.comparingLong(piece::offset))
                     .toList();
             if (piece.dtype() == productType && held.stream().anyMatch(Parameter::isWrittenByProducts)) {
                 return new Narrow(i, besides(piece, held));
