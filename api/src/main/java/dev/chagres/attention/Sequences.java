@@ -8,6 +8,8 @@ import dev.chagres.ops.TokenPositions;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
+// Over 400 lines: 170 are Javadoc and imports. CuSeqlens, StartPositions and PackedPrefix keep the numbers.
+
 /**
  * How the tokens of a batch are arranged: packed one sequence after another (THD), or padded to one length (BSHD, SBHD).
  *

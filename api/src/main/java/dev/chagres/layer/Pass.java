@@ -16,6 +16,8 @@ import dev.chagres.recipe.Recording;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
+// Over 400 lines: nearly half are Javadoc, and most methods are one line. The classes of the fields do the work.
+
 /**
  * One micro-batch's way through a model: forward down, backward up. A pass owns what is the same for every layer on the way:
  * memory, sequences, random numbers, and the order of what was saved.

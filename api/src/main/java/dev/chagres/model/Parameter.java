@@ -9,6 +9,8 @@ import dev.chagres.internal.Inside;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
+// Over 400 lines: 140 are Javadoc and imports, and most methods are one line. Parameters owns the memory.
+
 /**
  * One named parameter of a layer: its shape and beginning, and, once {@link Parameters} gave it memory, its weight and
  * gradient.
