@@ -39,6 +39,9 @@ public final class CuSeqlens {
     private int tokens;
     private int longest;
     private int shortest;
+    /** Whether a graph was captured that is wrong where a sequence has no tokens. */
+    private boolean needsTokens;
+
     /** The issue number of the tensor that holds the offsets. */
     private int issue;
     /** How often {@link #set} was called. */
@@ -191,8 +194,8 @@ public final class CuSeqlens {
      *
      * @param source native memory with INT32 offsets, one more than there are sequences
      * @throws IllegalArgumentException when the source is too short, the first offset is not 0, they decrease, a sequence is longer
-     *     than {@link #fixed} was told, or the tokens are fewer or more and not those of padded sequences; the offsets then stay as
-     *     they are
+     *     than {@link #fixed} was told, the tokens are fewer or more and not those of padded sequences, or a sequence has no keys
+     *     for a captured graph in which cuDNN's kernels attend over them; the offsets then stay as they are
      * @throws IllegalStateException when this was not made by {@link #fixed}, or its scope was closed or restarted
      */
     public void set(MemorySegment source) {
@@ -215,9 +218,22 @@ public final class CuSeqlens {
                     + "; let sequences of padding make up for what"
                     + " is missing");
         }
+        if (needsTokens) {
+            ensureTokens(source);
+        }
         place.copyFrom(owner.stream(), source);
         remember(source);
         version++;
+    }
+
+    private void ensureTokens(MemorySegment source) {
+        for (int i = 0; i < sequences; i++) {
+            if (source.getAtIndex(OFFSET, i) == source.getAtIndex(OFFSET, i + 1L)) {
+                throw new IllegalArgumentException("source: expected tokens in each sequence, for a graph was captured"
+                        + " whose attention by cuDNN over these keys needs them, got none in sequence " + i
+                        + "; capture it while a sequence has none");
+            }
+        }
     }
 
     private static int check(MemorySegment source, int sequences) {
@@ -297,6 +313,11 @@ public final class CuSeqlens {
     /** Returns the length of the longest sequence. */
     public int longest() {
         return longest;
+    }
+
+    /** For layers: a graph is captured that is wrong where a sequence has no tokens, so {@link #set(MemorySegment)} refuses those. */
+    public void needTokens() {
+        needsTokens = true;
     }
 
     /** Returns the length of the shortest sequence, as the host has set it last; 0 without sequences. */

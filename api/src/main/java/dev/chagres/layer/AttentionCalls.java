@@ -92,6 +92,7 @@ final class AttentionCalls {
         rules.apply(record.applied, sequences, q.dtype(), pass);
         switch (kernels) {
             case FUSED -> {
+                KernelChoice.keepKeys(sequences, pass.stream());
                 scores.apply(record.applied, tensors, pass);
                 FusedAttention.forward(problem, tensors, pass.stream());
             }

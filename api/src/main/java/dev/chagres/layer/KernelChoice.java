@@ -1,9 +1,11 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.Stream;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
+import dev.chagres.internal.Inside;
 import dev.chagres.te.Activation;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
@@ -110,9 +112,18 @@ final class KernelChoice {
 
     /** Returns whether a padded sequence of keys has none, where they are not the queries' own. */
     static boolean lacksKeys(Sequences sequences) {
-        return sequences.format() != QkvFormat.THD
-                && sequences.keys() != sequences
-                && sequences.keys().cuSeqlens().shortest() == 0;
+        return hasOwnKeyLengths(sequences) && sequences.keys().cuSeqlens().shortest() == 0;
+    }
+
+    /** Sees that a graph which is captured now is never launched over keys of which a padded sequence has none. */
+    static void keepKeys(Sequences sequences, Stream stream) {
+        if (hasOwnKeyLengths(sequences) && Inside.capture(stream) != null) {
+            sequences.keys().cuSeqlens().needTokens();
+        }
+    }
+
+    private static boolean hasOwnKeyLengths(Sequences sequences) {
+        return sequences.format() != QkvFormat.THD && sequences.keys() != sequences;
     }
 
     static boolean isSingle(Sequences sequences) {

@@ -1,11 +1,14 @@
 package dev.chagres.layer;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.attention.Sequences.Padding;
 import dev.chagres.bindings.Provider;
@@ -16,7 +19,11 @@ import dev.chagres.conformance.Tolerances;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.AttentionDropoutWitness;
 import dev.chagres.witness.AttentionWitness;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.util.List;
+import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -116,6 +123,41 @@ class KeyLengthsTest {
                     TokenRows.padded(format, 18, 0, 15, 3, 0));
             assertTiled(text, dtype == DType.FLOAT32 ? "FLOAT32" : "queries of a padded sequence without keys");
         }
+    }
+
+    /** What a graph has captured of cuDNN's kernels stays theirs when lengths change; our own kernels take all lengths. */
+    @Test
+    void graphsOfPaddedKeysTellWhichLengthsTheyTake() {
+        Scope scope = open.scope();
+        CuSeqlens lengths = CuSeqlens.fixed(scope, 2, 8);
+        lengths.set(offsets(0, 0, 3));
+        Sequences keys = Sequences.padded(QkvFormat.BSHD, lengths, 8);
+        Sequences sequences = Sequences.dense(scope, QkvFormat.BSHD, 2, 4).withKeys(keys);
+        DotProductAttention attention = new DotProductAttention(AttentionConfig.of(HEADS, DIM, AttentionMask.none()));
+        RealMatrix zeros = MatrixUtils.createRealMatrix(16, WIDTH);
+        Tensor query =
+                heads(DType.BFLOAT16, TokenRows.padded(QkvFormat.BSHD, 4, 4, 4), zeros.getSubMatrix(0, 7, 0, 127));
+        Tensor key = heads(DType.BFLOAT16, TokenRows.padded(QkvFormat.BSHD, 8, 8, 8), zeros);
+        Runnable forward = () -> attention.forward(query, key, key, open.pass().begin(sequences));
+
+        forward.run();
+        open.stream().capture(forward).close();
+        lengths.set(offsets(0, 5, 8));
+        keys.follow();
+        forward.run();
+        open.stream().capture(forward).close();
+        IllegalArgumentException thrown =
+                assertThrows(IllegalArgumentException.class, () -> lengths.set(offsets(0, 5, 5)));
+        assertEquals(
+                "source: expected tokens in each sequence, for a graph was captured whose attention by cuDNN over these keys"
+                        + " needs them, got none in sequence 1; capture it while a sequence has none",
+                thrown.getMessage());
+        lengths.set(offsets(0, 1, 2));
+        assertEquals(1, lengths.shortest());
+    }
+
+    private static MemorySegment offsets(int... values) {
+        return Arena.ofAuto().allocateFrom(ValueLayout.JAVA_INT, values);
     }
 
     @Test
