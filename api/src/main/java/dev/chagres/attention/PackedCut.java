@@ -79,10 +79,16 @@ public final class PackedCut implements AutoCloseable {
      * @param begin first token of the stretch
      * @param end token behind it
      * @param scope holds the numbers on the device
-     * @throws IllegalArgumentException when sequences are not packed, or there are gaps between them
+     * @throws IllegalArgumentException when sequences are not packed, there are gaps between them, or the stretch has no token, or tokens
+     *     that they have not; this is then set for none
      */
     public void set(Sequences sequences, long begin, long end, Scope scope) {
+        isSet = false;
         PackedPart.checkPacked(sequences, "ranks gather keys for their own queries");
+        if (begin < 0 || begin >= end || end > sequences.tokens()) {
+            throw new IllegalArgumentException("begin, end: expected a stretch of the " + sequences.tokens()
+                    + " tokens that the sequences have, got " + begin + " and " + end);
+        }
         if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
             throw new CaptureException(
                     "gathered keys: expected a stream that does not capture, for each rank copies offsets"

@@ -28,10 +28,6 @@ public final class PackedPart {
      */
     public static Sequences of(Scope scope, long begin, long end, int... lengths) {
         Sequences whole = Sequences.packed(Checks.given("scope", scope), Checks.given("lengths", lengths));
-        if (begin < 0 || begin >= end || end > whole.tokens()) {
-            throw new IllegalArgumentException("begin, end: expected a stretch of the " + whole.tokens()
-                    + " tokens that the sequences have, got " + begin + " and " + end);
-        }
         try (PackedCut cut = new PackedCut(scope.device())) {
             cut.set(whole, begin, end, scope);
             scope.stream().synchronize();

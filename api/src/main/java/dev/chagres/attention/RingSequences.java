@@ -157,6 +157,7 @@ public final class RingSequences implements AutoCloseable {
      * @throws IllegalArgumentException when sequences are not packed, or there are gaps between them
      */
     public void set(Sequences sequences, long[] bounds, int[] own, Order order, Scope scope) {
+        whole = null;
         check(sequences);
         if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
             throw new CaptureException("ring attention: expected a stream that does not capture, for each rank copies"

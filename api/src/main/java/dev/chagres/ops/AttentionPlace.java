@@ -109,7 +109,7 @@ public final class AttentionPlace {
         long heads = query.size(query.rank() - 2);
         if (allHeads == 0
                 ? firstHead != 0
-                : firstHead < 0 || allHeads > Integer.MAX_VALUE || firstHead > allHeads - heads) {
+                : allHeads < heads || allHeads > Integer.MAX_VALUE || firstHead < 0 || firstHead > allHeads - heads) {
             throw new IllegalArgumentException("heads: expected the query's " + heads
                     + " to be some of those of the whole, got " + allHeads + " from " + firstHead + " on");
         }

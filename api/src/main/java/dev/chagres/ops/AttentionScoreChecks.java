@@ -71,6 +71,7 @@ final class AttentionScoreChecks {
         long heads = heads(tensors);
         int rank = slopes.rank();
         boolean fits = slopes.dtype() == DType.FLOAT32
+                && rank > 0
                 && slopes.size(rank - 1) == heads
                 && (rank == 1 || (rank == 2 && slopes.size(0) == tensors.sequences()));
         if (!fits) {

@@ -134,7 +134,7 @@ public final class DropPath {
             Checks.like(stream, "residual", residual, x);
         }
         Checks.like(stream, "y", y, x);
-        if (first < 0 || first > whole - x.size(0)) {
+        if (whole < x.size(0) || first < 0 || first > whole - x.size(0)) {
             throw new IllegalArgumentException("first, whole: expected a stretch of " + x.size(0)
                     + " tokens, as x has, among all, got one from token " + first + " of " + whole + " on");
         }

@@ -144,15 +144,15 @@ public final class VocabularyCrossEntropy {
         Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, tokens);
         Checks.vector(stream, "loss", loss, DType.FLOAT32, 1);
         Checks.vector(stream, "counted", counted, DType.INT32, 1);
+        if (divisor != null) {
+            Checks.vector(stream, "divisor", divisor, DType.INT32, 1);
+        }
         checkWritten("logSumExp", logSumExp, maximum, sums, labels, divisor);
         checkWritten("loss", loss, maximum, sums, labels, divisor);
         checkWritten("counted", counted, maximum, sums, labels, divisor);
         Checks.apart("loss", loss, "logSumExp", logSumExp);
         Checks.apart("counted", counted, "logSumExp", logSumExp);
         Checks.apart("counted", counted, "loss", loss);
-        if (divisor != null) {
-            Checks.vector(stream, "divisor", divisor, DType.INT32, 1);
-        }
         if (tokenLosses != null) {
             Checks.vector(stream, "tokenLosses", tokenLosses, DType.FLOAT32, tokens);
             checkWritten("tokenLosses", tokenLosses, maximum, sums, labels, divisor);

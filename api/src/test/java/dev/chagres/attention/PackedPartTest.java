@@ -3,6 +3,8 @@ package dev.chagres.attention;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
@@ -50,6 +52,20 @@ class PackedPartTest {
                     IllegalArgumentException.class,
                     text + stretch[0] + " and " + stretch[1],
                     () -> PackedPart.of(open.scope(), stretch[0], stretch[1], 3, 4));
+        }
+    }
+
+    @Test
+    void aCutThatWasRefusedIsOfNoSequences() {
+        Sequences sequences = Sequences.packed(open.scope(), 3, 4);
+        try (PackedCut cut = new PackedCut(open.device())) {
+            cut.set(sequences, 0, 2, open.scope());
+            assertTrue(cut.isOf(sequences));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "begin, end: expected a stretch of the 7 tokens that the sequences have, got 7 and 7",
+                    () -> cut.set(sequences, 7, 7, open.scope()));
+            assertFalse(cut.isOf(sequences));
         }
     }
 }

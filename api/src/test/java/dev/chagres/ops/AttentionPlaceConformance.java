@@ -158,6 +158,7 @@ class AttentionPlaceConformance {
         refused(heads + "4 from 0 on", new AttentionPlace().heads(4, 0));
         refused(heads + "9 from 5 on", new AttentionPlace().heads(9, 5));
         refused(heads + "9 from -1 on", new AttentionPlace().heads(9, -1));
+        refused(heads + Long.MIN_VALUE + " from 0 on", new AttentionPlace().heads(Long.MIN_VALUE, 0));
         refused("sequences: expected INT32[3], got INT32[2]", new AttentionPlace().sequences(open.ints(0, 1)));
         refused(
                 "firstQueries: expected INT32[3], got FLOAT32[3]",

@@ -226,6 +226,12 @@ class DropPathConformance {
                 3,
                 8);
         refusedStretch(
+                "first, whole: expected a stretch of 6 tokens, as x has, among all, got one from token 0 of "
+                        + Long.MIN_VALUE + " on",
+                x,
+                0,
+                Long.MIN_VALUE);
+        refusedStretch(
                 "first, whole: expected a stretch of 6 tokens, as x has, among all, got one from token -1 of 8 on",
                 x,
                 -1,
