@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.layer.PassObserver.Direction;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.IntStream;
 
 /**
  * In which order each rank of a pipeline computes.
@@ -23,21 +24,37 @@ final class PipelineOrders {
         this.microBatches = microBatches;
     }
 
-    /** Returns the order of each rank. */
+    /** Returns the order of each rank in training. */
     static List<List<Work>> of(int ranks, int stagesPerRank, int microBatches) {
         PipelineOrders orders = new PipelineOrders(ranks, stagesPerRank, microBatches);
-        List<List<Work>> all = new ArrayList<>();
-        for (int rank = 0; rank < ranks; rank++) {
-            all.add(orders.of(rank));
+        return IntStream.range(0, ranks).mapToObj(orders::of).toList();
+    }
+
+    /** Returns the order of each rank in evaluation: that of its forward calls in training. */
+    static List<List<Work>> forward(int ranks, int stagesPerRank, int microBatches) {
+        PipelineOrders orders = new PipelineOrders(ranks, stagesPerRank, microBatches);
+        return IntStream.range(0, ranks).mapToObj(orders::forward).toList();
+    }
+
+    /**
+     * Returns how many forward calls a rank makes, with those that are left out: the interleaved order is that of whole groups of as many
+     * micro-batches as there are ranks, without those that are not there.
+     */
+    private int count() {
+        int groups = (microBatches + ranks - 1) / ranks;
+        return stagesPerRank == 1 ? microBatches : stagesPerRank * groups * ranks;
+    }
+
+    private List<Work> forward(int rank) {
+        List<Work> order = new ArrayList<>();
+        for (int i = 0; i < count(); i++) {
+            add(forward(rank, i), order);
         }
-        return all;
+        return order;
     }
 
     private List<Work> of(int rank) {
-        // The interleaved order is that of whole groups of as many micro-batches as there are ranks, without those that
-        // are not there.
-        int groups = (microBatches + ranks - 1) / ranks;
-        int count = stagesPerRank == 1 ? microBatches : stagesPerRank * groups * ranks;
+        int count = count();
         int first = Math.min(forwardsBeforeBackward(ranks, stagesPerRank, rank), count);
         List<Work> order = new ArrayList<>();
         for (int i = 0; i < count + first; i++) {

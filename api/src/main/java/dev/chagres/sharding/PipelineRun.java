@@ -77,7 +77,7 @@ final class PipelineRun implements AutoCloseable {
         for (int i = 0; i < schedule.microBatches(); i++) {
             most = Math.max(most, tokens(stage, i));
         }
-        takeGradients(schedule.gradients(ranks.rank()), most);
+        takeGradients(schedule.places(ranks.rank()), most);
     }
 
     void run(PipelineSchedule schedule, PipelineStage stage) {
@@ -132,9 +132,9 @@ final class PipelineRun implements AutoCloseable {
         boolean last = number == plan.stages() - 1;
         Tensor dx = null;
         if (number > 0) {
-            Tensor whole = Checks.given("gradients", gradients[call.gradient()]);
+            Tensor whole = Checks.given("gradients", gradients[call.place()]);
             dx = room.view(whole, 0, tokens(stage, call.microBatch()), width);
-            given[call.gradient()] = dx;
+            given[call.place()] = dx;
         }
         stage.backward(number, call.microBatch(), last ? null : received, dx, passes.get(call.pass()));
         if (dx != null && !inputLearns[number]) {
@@ -177,7 +177,7 @@ final class PipelineRun implements AutoCloseable {
             Call call = transfer.call();
             boolean forward = call.direction() == Direction.FORWARD;
             if (transfer.end() == End.SENDER) {
-                Tensor result = forward ? outputs[call.pass()] : given[call.gradient()];
+                Tensor result = forward ? outputs[call.pass()] : given[call.place()];
                 ranks.send(Checks.given("result", result), transfer.peer(), stream);
                 if (forward) {
                     draws.send(call, transfer.peer());

@@ -2,11 +2,13 @@ package dev.chagres.sharding;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.sharding.PipelineOrders.Work;
 import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What each rank of a pipeline does in a step, in which order: forward and backward of which micro-batch, and the transfers between.
+ * What each rank of a pipeline does in a step or in an evaluation, in which order: forward and backward of which micro-batch, and the
+ * transfers between.
  *
  * <p>The layers of a model are divided into stages, S of them, one after another: of P ranks, rank r has the stages r, r + P, … A
  * micro-batch goes forward through stages 0 to S - 1 and backward through the same in reverse.
@@ -15,6 +17,9 @@ import java.util.List;
  * backward of the oldest that is under way, then the backward calls that are left. So it has at most P - r micro-batches under way,
  * however many there are. With several stages a rank the order is the interleaved one, in which a rank waits less, for more transfers
  * and more micro-batches under way: groups of P micro-batches go through a rank's first stage, then through its second, and so on.
+ *
+ * <p>An evaluation has the same forward calls in the same order, and none backward. No rank keeps a micro-batch until its backward call, so
+ * that one pass is enough.
  *
  * <p>A transfer stands directly before the call that needs what it brings, on the rank that receives and on the one that sends. What a
  * rank sends and receives there forms one {@link Exchange}, so that no order of sends and receives can stop two ranks for good.
@@ -38,9 +43,10 @@ public final class PipelineSchedule {
      * @param stage from 0 on, of the whole model
      * @param microBatch from 0 on
      * @param pass which of the rank's passes has it, from 0 on
-     * @param gradient of backward, which of the rank's places the gradient of the input goes to, from 0 on
+     * @param place which of the rank's places the result goes to, from 0 on: of backward the gradient of the input, of forward in an
+     *     evaluation the output; in training outputs are in the pass
      */
-    public record Call(Direction direction, int stage, int microBatch, int pass, int gradient) implements Step {
+    public record Call(Direction direction, int stage, int microBatch, int pass, int place) implements Step {
         /** Checks that the direction is there. */
         public Call {
             Checks.given("direction", direction);
@@ -87,19 +93,22 @@ public final class PipelineSchedule {
     private final int microBatches;
     private final List<List<Step>> steps;
     private final List<Integer> passes;
-    private final List<Integer> gradients;
+    private final List<Integer> places;
+    private final String order;
 
-    private PipelineSchedule(int ranks, int stages, int microBatches, PipelineTimes times) {
-        this.ranks = ranks;
+    private PipelineSchedule(List<List<Work>> orders, int stages, int microBatches, String order) {
+        ranks = orders.size();
+        this.order = order;
         this.stages = stages;
         this.microBatches = microBatches;
+        PipelineTimes times = new PipelineTimes(orders, stages, microBatches);
         List<PipelineSteps> made = new ArrayList<>();
         for (int rank = 0; rank < ranks; rank++) {
             made.add(new PipelineSteps(times, rank));
         }
         steps = made.stream().map(PipelineSteps::steps).toList();
         passes = made.stream().map(PipelineSteps::passes).toList();
-        gradients = made.stream().map(PipelineSteps::gradients).toList();
+        places = made.stream().map(PipelineSteps::places).toList();
     }
 
     /**
@@ -113,10 +122,26 @@ public final class PipelineSchedule {
      */
     public static PipelineSchedule of(int ranks, int stagesPerRank, int microBatches) {
         requireRanks(ranks, stagesPerRank);
-        requireMicroBatches(ranks * stagesPerRank, microBatches);
-        PipelineTimes times =
-                new PipelineTimes(PipelineOrders.of(ranks, stagesPerRank, microBatches), ranks, microBatches);
-        return new PipelineSchedule(ranks, ranks * stagesPerRank, microBatches, times);
+        int stages = ranks * stagesPerRank;
+        requireMicroBatches(stages, microBatches, MOST_CALLS / (2 * stages), "a step", "forward and backward calls");
+        List<List<Work>> orders = PipelineOrders.of(ranks, stagesPerRank, microBatches);
+        return new PipelineSchedule(orders, stages, microBatches, stagesPerRank == 1 ? "1F1B" : "interleaved");
+    }
+
+    /**
+     * Makes the schedule of an evaluation, which goes forward alone.
+     *
+     * @param ranks P
+     * @param stagesPerRank as in training
+     * @param microBatches of the evaluation; with several stages a rank best a multiple of P
+     * @throws IllegalArgumentException as {@link #of} does; twice as many micro-batches are allowed
+     */
+    public static PipelineSchedule evaluation(int ranks, int stagesPerRank, int microBatches) {
+        requireRanks(ranks, stagesPerRank);
+        int stages = ranks * stagesPerRank;
+        requireMicroBatches(stages, microBatches, MOST_CALLS / stages, "an evaluation", "forward calls");
+        List<List<Work>> orders = PipelineOrders.forward(ranks, stagesPerRank, microBatches);
+        return new PipelineSchedule(orders, stages, microBatches, "forward alone");
     }
 
     static void requireRanks(int ranks, int stagesPerRank) {
@@ -132,13 +157,13 @@ public final class PipelineSchedule {
         }
     }
 
-    private static void requireMicroBatches(int stages, int microBatches) {
+    private static void requireMicroBatches(int stages, int microBatches, int most, String what, String calls) {
         requirePositive("microBatches", microBatches);
-        int most = MOST_CALLS / (2 * stages);
         if (microBatches > most) {
             throw new IllegalArgumentException("microBatches: expected at most " + most + " through " + stages
-                    + (stages == 1 ? " stage" : " stages") + ", for a step has at most " + MOST_CALLS
-                    + " forward and backward calls, got " + microBatches);
+                    + (stages == 1 ? " stage" : " stages") + ", for " + what + " has at most " + MOST_CALLS + " "
+                    + calls
+                    + ", got " + microBatches);
         }
     }
 
@@ -173,7 +198,7 @@ public final class PipelineSchedule {
     }
 
     /**
-     * Returns the most micro-batches, of all of its stages, of which a rank has computed forward and not yet backward.
+     * Returns the most micro-batches, of all of its stages, of which a rank has computed forward and not yet backward; of an evaluation 1.
      *
      * @throws IndexOutOfBoundsException when there is no such rank
      */
@@ -182,12 +207,13 @@ public final class PipelineSchedule {
     }
 
     /**
-     * Returns the most gradients of inputs that a rank has computed and not yet sent.
+     * Returns the most results that a rank has computed and not yet sent, beside outputs in training: gradients of inputs, or outputs of an
+     * evaluation.
      *
      * @throws IndexOutOfBoundsException when there is no such rank
      */
-    public int gradients(int rank) {
-        return gradients.get(existing(rank));
+    public int places(int rank) {
+        return places.get(existing(rank));
     }
 
     private int existing(int rank) {
@@ -198,10 +224,9 @@ public final class PipelineSchedule {
         return rank;
     }
 
-    /** Returns the numbers of ranks, stages and micro-batches. */
+    /** Returns the numbers of ranks, stages and micro-batches, and the order. */
     @Override
     public String toString() {
-        return microBatches + " micro-batches through " + stages + " stages on " + ranks + " ranks, "
-                + (stages == ranks ? "1F1B" : "interleaved");
+        return microBatches + " micro-batches through " + stages + " stages on " + ranks + " ranks, " + order;
     }
 }

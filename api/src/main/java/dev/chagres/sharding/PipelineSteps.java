@@ -23,19 +23,22 @@ import org.jspecify.annotations.Nullable;
  */
 final class PipelineSteps {
     private final PipelineTimes times;
+    /** Whether there are backward calls, for which passes keep what forward calls were given and have given. */
+    private final boolean trains;
     /** By forward call of which backward is to come: its pass. */
     private final Map<Work, Integer> underWay = new HashMap<>();
 
     private final List<Step> steps = new ArrayList<>();
     private final BitSet busyPasses = new BitSet();
-    private final BitSet busyGradients = new BitSet();
+    private final BitSet busyPlaces = new BitSet();
     private int passes;
-    private int gradients;
+    private int places;
     /** What is to be sent, by time and number of what is sent. */
     private final TreeMap<Integer, TreeMap<Integer, Transfer>> waiting = new TreeMap<>();
 
     PipelineSteps(PipelineTimes times, int rank) {
         this.times = times;
+        trains = times.order(rank).stream().anyMatch(work -> work.direction() == Direction.BACKWARD);
         for (Work work : times.order(rank)) {
             sendBefore(times.of(work));
             release(waiting.get(times.of(work)));
@@ -52,13 +55,31 @@ final class PipelineSteps {
             int pass = take(busyPasses);
             passes = Math.max(passes, pass + 1);
             underWay.put(work, pass);
-            return new Call(Direction.FORWARD, work.stage(), work.microBatch(), pass, 0);
+            return new Call(
+                    Direction.FORWARD,
+                    work.stage(),
+                    work.microBatch(),
+                    pass,
+                    leavesPass(Direction.FORWARD) ? place(work) : 0);
         }
         Work forward = new Work(Direction.FORWARD, work.stage(), work.microBatch());
         int pass = Checks.given("pass", underWay.remove(forward));
-        int gradient = times.target(work) == null ? 0 : take(busyGradients);
-        gradients = Math.max(gradients, gradient + 1);
-        return new Call(Direction.BACKWARD, work.stage(), work.microBatch(), pass, gradient);
+        return new Call(Direction.BACKWARD, work.stage(), work.microBatch(), pass, place(work));
+    }
+
+    /** Returns whether the pass of a call may begin anew after it; the result then lies in a place. */
+    private boolean leavesPass(Direction direction) {
+        return direction == Direction.BACKWARD || !trains;
+    }
+
+    /** Returns the place of the result; 0 where no rank needs it. */
+    private int place(Work work) {
+        if (times.target(work) == null) {
+            return 0;
+        }
+        int place = take(busyPlaces);
+        places = Math.max(places, place + 1);
+        return place;
     }
 
     private static int take(BitSet busy) {
@@ -69,7 +90,7 @@ final class PipelineSteps {
 
     /** Notes what is to be sent of the result, and when. */
     private void finished(Work work, Call call) {
-        if (work.direction() == Direction.BACKWARD) {
+        if (leavesPass(work.direction())) {
             busyPasses.clear(call.pass());
         }
         Work target = times.target(work);
@@ -111,8 +132,8 @@ final class PipelineSteps {
             return;
         }
         for (Transfer transfer : sent.values()) {
-            if (transfer.end() == End.SENDER && transfer.call().direction() == Direction.BACKWARD) {
-                busyGradients.clear(transfer.call().gradient());
+            if (transfer.end() == End.SENDER && leavesPass(transfer.call().direction())) {
+                busyPlaces.clear(transfer.call().place());
             }
         }
     }
@@ -125,7 +146,7 @@ final class PipelineSteps {
         return passes;
     }
 
-    int gradients() {
-        return gradients;
+    int places() {
+        return places;
     }
 }

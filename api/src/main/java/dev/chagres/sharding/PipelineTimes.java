@@ -25,11 +25,11 @@ final class PipelineTimes {
     /** By direction, stage and micro-batch. */
     private final int[] times;
 
-    PipelineTimes(List<List<Work>> orders, int ranks, int microBatches) {
+    PipelineTimes(List<List<Work>> orders, int stages, int microBatches) {
         this.orders = orders;
-        this.ranks = ranks;
+        ranks = orders.size();
+        this.stages = stages;
         this.microBatches = microBatches;
-        stages = orders.getFirst().size() / (2 * microBatches) * ranks;
         times = new int[2 * stages * microBatches];
         Arrays.fill(times, NEVER);
         run();
@@ -37,7 +37,7 @@ final class PipelineTimes {
 
     private void run() {
         int[] next = new int[ranks];
-        int left = times.length;
+        int left = orders.stream().mapToInt(List::size).sum();
         for (int time = 0; left > 0; time++) {
             int before = left;
             for (int rank = 0; rank < ranks; rank++) {

@@ -104,6 +104,58 @@ class PipelineScheduleTest {
         }
     }
 
+    /** The forward calls of training, in their order. */
+    @ParameterizedTest
+    @CsvSource({"4, 1, 2", "4, 1, 6", "2, 2, 4", "3, 2, 4", "2, 3, 1", "1, 1, 5"})
+    void anEvaluationHasTheForwardCallsOfTraining(int ranks, int stagesPerRank, int microBatches) {
+        PipelineSchedule training = PipelineSchedule.of(ranks, stagesPerRank, microBatches);
+        PipelineSchedule evaluation = PipelineSchedule.evaluation(ranks, stagesPerRank, microBatches);
+        for (int rank = 0; rank < ranks; rank++) {
+            String forward = letters(training, rank).replaceAll("B\\d+(/\\d+)? ?", "");
+            assertEquals(forward.strip(), letters(evaluation, rank));
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "0, F0/0 F1/0 F0/2 F1/2 F2/0 F3/0 F2/2 F3/2 F4/0 F4/2",
+        "1, F0/1 F1/1 F0/3 F1/3 F2/1 F3/1 F2/3 F3/3 F4/1 F4/3"
+    })
+    void anEvaluationThroughTwoStagesARankIsInterleaved(int rank, String expected) {
+        assertEquals(expected, letters(PipelineSchedule.evaluation(2, 2, 5), rank));
+    }
+
+    @Test
+    void ranksThatWaitForEachOtherInEveryTransferOfAnEvaluationAllArrive() {
+        for (int ranks = 1; ranks < MOST_RANKS; ranks++) {
+            for (int stages = 1; stages < (ranks == 1 ? 2 : 5); stages++) {
+                for (int microBatches = 1; microBatches < 20; microBatches++) {
+                    PipelineSchedule schedule = PipelineSchedule.evaluation(ranks, stages, microBatches);
+                    for (int rank = 0; rank < ranks; rank++) {
+                        checkEvaluation(schedule, rank);
+                    }
+                    meet(schedule);
+                }
+            }
+        }
+    }
+
+    /** One pass is enough, and a place for each rank that sends: an output is sent before the next one is computed. */
+    private static void checkEvaluation(PipelineSchedule schedule, int rank) {
+        Set<String> made = new HashSet<>();
+        for (Step step : schedule.of(rank)) {
+            if (step instanceof Call call) {
+                assertEquals(Direction.FORWARD, call.direction());
+                assertEquals(rank, call.stage() % schedule.ranks());
+                assertEquals(0, call.pass());
+                assertTrue(made.add(call.stage() + " " + call.microBatch()), "once");
+            }
+        }
+        assertEquals(schedule.stages() / schedule.ranks() * schedule.microBatches(), made.size());
+        assertEquals(1, schedule.passes(rank));
+        assertEquals(rank == schedule.stages() - 1 ? 0 : 1, schedule.places(rank), schedule + ", rank " + rank);
+    }
+
     private static void check(PipelineSchedule schedule, int rank) {
         Set<String> made = new HashSet<>();
         Map<Integer, Call> underWay = new HashMap<>();
@@ -140,7 +192,7 @@ class PipelineScheduleTest {
 
     /**
      * Lets ranks go on only while all peers of their exchange stand at theirs, as threads do that wait on the host; and checks that each
-     * call has its input and that no gradient is overwritten before it was sent.
+     * call has its input and that nothing in a place is overwritten before it was sent.
      */
     private static void meet(PipelineSchedule schedule) {
         int ranks = schedule.ranks();
@@ -179,9 +231,15 @@ class PipelineScheduleTest {
         boolean hasSource = forward ? call.stage() > 0 : call.stage() < schedule.stages() - 1;
         String input = call.direction() + " " + call.stage() + " " + call.microBatch();
         assertTrue(!hasSource || has.remove(input), schedule + ": no input for " + input);
-        if (!forward && call.stage() > 0) {
-            assertTrue(unsent.put(call.gradient(), input) == null, schedule + ": " + input + " overwrites a gradient");
+        boolean hasTarget = forward ? call.stage() < schedule.stages() - 1 : call.stage() > 0;
+        if (hasTarget && isPlaced(schedule, call)) {
+            assertTrue(unsent.put(call.place(), input) == null, schedule + ": " + input + " overwrites a result");
         }
+    }
+
+    /** Returns whether the result lies in a place: all but outputs in training, which are in their pass. */
+    private static boolean isPlaced(PipelineSchedule schedule, Call call) {
+        return call.direction() == Direction.BACKWARD || schedule.toString().endsWith("forward alone");
     }
 
     /** Returns ranks whose exchanges have all peers among them. */
@@ -236,8 +294,8 @@ class PipelineScheduleTest {
                 if (transfer.end() == End.SENDER) {
                     Link link = new Link(rank, transfer.peer());
                     sent.computeIfAbsent(link, key -> new ArrayDeque<>()).add(transfer.call());
-                    if (transfer.call().direction() == Direction.BACKWARD) {
-                        unsent.get(rank).remove(transfer.call().gradient());
+                    if (isPlaced(schedule, transfer.call())) {
+                        unsent.get(rank).remove(transfer.call().place());
                     }
                 }
             }
@@ -262,7 +320,7 @@ class PipelineScheduleTest {
         PipelineSchedule schedule = PipelineSchedule.of(2, 1, 3);
         for (int rank : new int[] {-1, 2}) {
             for (Executable call : List.<Executable>of(
-                    () -> schedule.of(rank), () -> schedule.passes(rank), () -> schedule.gradients(rank))) {
+                    () -> schedule.of(rank), () -> schedule.passes(rank), () -> schedule.places(rank))) {
                 assertEquals(
                         "rank: expected that of one of 2 ranks, counted from 0, got " + rank,
                         assertThrows(IndexOutOfBoundsException.class, call).getMessage());
@@ -284,5 +342,31 @@ class PipelineScheduleTest {
                 "stagesPerRank: expected 1 on a single rank, got 2",
                 assertThrows(IllegalArgumentException.class, () -> PipelineSchedule.of(1, 2, 2))
                         .getMessage());
+        assertEquals(
+                "stagesPerRank: expected 1 on a single rank, got 2",
+                assertThrows(IllegalArgumentException.class, () -> PipelineSchedule.evaluation(1, 2, 2))
+                        .getMessage());
+        assertEquals(
+                "microBatches: expected at least 1, got 0",
+                assertThrows(IllegalArgumentException.class, () -> PipelineSchedule.evaluation(2, 1, 0))
+                        .getMessage());
+        assertEquals(
+                "microBatches: expected at most 262144 through 4 stages, for an evaluation has at most 1048576 forward"
+                        + " calls, got 262145",
+                assertThrows(IllegalArgumentException.class, () -> PipelineSchedule.evaluation(2, 2, 262_145))
+                        .getMessage());
+    }
+
+    @Test
+    void aScheduleSaysWhatItIsOf() {
+        assertEquals(
+                "5 micro-batches through 3 stages on 3 ranks, 1F1B",
+                PipelineSchedule.of(3, 1, 5).toString());
+        assertEquals(
+                "5 micro-batches through 6 stages on 3 ranks, interleaved",
+                PipelineSchedule.of(3, 2, 5).toString());
+        assertEquals(
+                "5 micro-batches through 6 stages on 3 ranks, forward alone",
+                PipelineSchedule.evaluation(3, 2, 5).toString());
     }
 }
