@@ -9,11 +9,10 @@ import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
-import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Pipeline-parallel training: ranks have consecutive layers of a model each, its stages, and a step's micro-batches go through them one
+ * Pipeline-parallel training and evaluation: ranks have consecutive layers of a model each, its stages, and a step's micro-batches go through them one
  * after another, so that all ranks compute at the same time.
  *
  * <p>A step computes what one rank computes that accumulates the same micro-batches:
@@ -28,42 +27,30 @@ import java.util.List;
  * are tied: before the norm and the step their gradients are summed over those stages, so that their weights stay the same. The norm
  * of the gradients is that of all stages.
  *
+ * <p>An evaluation goes forward alone:
+ *
+ * {@snippet file="dev/chagres/layer/PipelineEvaluationTest.java" region="evaluate"}
+ *
  * <p>Threading: the device's thread.
  *
  * <p>Source: Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM (2021).
  */
 public final class PipelineParallel implements AutoCloseable {
-    private final PipelinePlan plan;
     private final Parameters parameters;
     private final Mesh mesh;
-    private final Communicator communicator;
-    private final Stream stream;
     private final List<Communicator> tiedRanks;
-    private final List<Pass> passes = new ArrayList<>();
-    private final PipelineRun run;
-    private final SameMicroBatches counts;
-    /** By number of micro-batches. */
-    private final List<PipelineSchedule> schedules = new ArrayList<>();
-
-    private boolean running;
-    /** A run has failed after it began to send and receive. */
-    private boolean outOfStep;
-
+    private final PipelineRank rank;
+    private final PipelineRuns runs;
     private boolean closed;
 
     private PipelineParallel(PipelinePlan plan, Parameters parameters, Mesh mesh, long width, PipelineTies ties) {
-        this.plan = plan;
         this.parameters = parameters;
         this.mesh = mesh;
-        communicator = mesh.along(MeshDimension.PIPELINE);
-        stream = parameters.scope().stream();
         tiedRanks = ties.communicators();
-        int before = PipelineOrders.forwardsBeforeBackward(plan.ranks(), plan.stagesPerRank(), communicator.rank());
-        for (int i = 0; i <= before; i++) {
-            passes.add(Pass.training(stream));
-        }
-        run = new PipelineRun(plan, parameters.dtype(), width, communicator, stream, passes);
-        counts = new SameMicroBatches(parameters.scope(), communicator, stream);
+        Stream stream = parameters.scope().stream();
+        PipelinePlaces places = new PipelinePlaces(parameters.dtype(), width, stream);
+        rank = new PipelineRank(plan, mesh.along(MeshDimension.PIPELINE), stream, places);
+        runs = new PipelineRuns(rank, parameters);
     }
 
     /**
@@ -119,7 +106,7 @@ public final class PipelineParallel implements AutoCloseable {
      * {@snippet file="dev/chagres/layer/MeshPipelineTest.java" region="passes"}
      */
     public List<Pass> passes() {
-        return List.copyOf(passes);
+        return runs.training().passes();
     }
 
     /**
@@ -134,74 +121,53 @@ public final class PipelineParallel implements AutoCloseable {
      * @param microBatches of the step; with several stages a rank best a multiple of the ranks
      * @throws IllegalArgumentException when the number is not positive or more than a {@link PipelineSchedule} can have, ranks that
      *     compare theirs have other ones, or a micro-batch has no tokens
-     * @throws IllegalStateException when this is closed, a stage calls it, a run has failed before on several ranks, or a stage draws
-     *     another number of random numbers than in the first micro-batch
+     * @throws IllegalStateException when this is closed, a stage calls it, a run or an evaluation has failed before on several ranks, or a
+     *     stage draws another number of random numbers than in the first micro-batch
      * @throws dev.chagres.bindings.CaptureException while the stream captures
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come, also where it goes on with the number of the
      *     last run and this one does not
      */
     public void run(PipelineStage stage, int microBatches) {
         ensureOpen();
-        ensureInStep();
-        Checks.given("stage", stage);
-        PipelineSchedule schedule = schedule(microBatches);
-        boolean done = false;
-        running = true;
-        try {
-            run.prepare(schedule, stage);
-            outOfStep = plan.ranks() > 1;
-            if (!counts.areSame(microBatches)) {
-                outOfStep = false; // All ranks know of it.
-                throw new IllegalArgumentException(
-                        "microBatches: expected the same on all ranks of the pipeline, got " + counts.difference());
-            }
-            run.run(schedule, stage);
-            outOfStep = false;
-            done = true;
-        } finally {
-            running = false;
-            if (!done) {
-                forget();
-            }
-        }
+        runs.train(stage, microBatches);
     }
 
-    private void ensureNoneRuns(String call) {
-        if (running) {
-            throw new IllegalStateException(
-                    call + ": expected a call outside of a PipelineStage, got one by a stage of the " + this
-                            + ", whose run is under way");
-        }
+    /**
+     * Enqueues forward of all micro-batches through this rank's stages, and the transfers between, as in passes of evaluation on one rank:
+     * without dropout, and without a call of {@link PipelineStage#backward}. Each rank calls it, with the same number. It may stand before,
+     * between and after runs, also between a run and the norm: nothing that is trained changes, nor gradients, random numbers, or what
+     * recipes record.
+     *
+     * <p>All micro-batches have one pass, {@link #evaluationPass}. What a call of a stage takes of its memory is gone at the next call.
+     *
+     * <p>The first evaluation, and each one whose number of micro-batches is another than the last one's, waits for the device, to
+     * compare the ranks' numbers. A failure is as one of {@link #run}, but that gradients stay.
+     *
+     * @param stage computes
+     * @param microBatches any number, such as those of all sequences that are set aside
+     * @throws IllegalArgumentException as {@link #run} does; as many micro-batches are allowed as a {@link PipelineSchedule#evaluation} can
+     *     have
+     * @throws IllegalStateException when this is closed, a stage calls it, a run or an evaluation has failed before on several ranks, or a
+     *     stage before the last one draws random numbers
+     * @throws dev.chagres.bindings.CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException as {@link #run} does
+     */
+    public void evaluate(PipelineStage stage, int microBatches) {
+        ensureOpen();
+        runs.evaluate(stage, microBatches);
     }
 
-    private void ensureInStep() {
-        ensureNoneRuns("run");
-        if (outOfStep) {
-            throw new IllegalStateException("run: expected ranks in step with each other, got the " + this
-                    + " after a run that failed, whose transfers other ranks may still wait for; make ranks, Parameters and"
-                    + " pipeline anew");
-        }
-    }
-
-    private void forget() {
-        for (Pass pass : passes) {
-            if (pass.isBegun()) {
-                pass.end();
-            }
-        }
-        parameters.forgetGradients();
-    }
-
-    /** Returns the schedule of a step of so many micro-batches. */
-    private PipelineSchedule schedule(int microBatches) {
-        for (int i = 0; i < schedules.size(); i++) {
-            if (schedules.get(i).microBatches() == microBatches) {
-                return schedules.get(i);
-            }
-        }
-        PipelineSchedule made = PipelineSchedule.of(plan.ranks(), plan.stagesPerRank(), microBatches);
-        schedules.add(made);
-        return made;
+    /**
+     * Returns the pass of {@link #evaluate}, for what is the same in each evaluation, such as {@link Pass#autocast}. Where weights are
+     * shared out ({@link ZeroStage#THREE}) the strategy follows it:
+     *
+     * {@snippet file="dev/chagres/layer/MeshPipelineTest.java" region="evaluation-pass"}
+     *
+     * @throws IllegalStateException when this is closed
+     */
+    public Pass evaluationPass() {
+        ensureOpen();
+        return runs.evaluation().pass();
     }
 
     /**
@@ -223,7 +189,8 @@ public final class PipelineParallel implements AutoCloseable {
                     "strategy, optimizer: expected those of the pipeline's parameters, got those of others");
         }
         strategy.ensureOpen();
-        List<StateTensor> tensors = MeshState.ofStages(plan, strategy, mesh).of(optimizer.vectors());
+        List<StateTensor> tensors =
+                MeshState.ofStages(rank.plan(), strategy, mesh).of(optimizer.vectors());
         State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));
         return new ShardedState(strategy, mesh.world(), tensors, own);
     }
@@ -247,8 +214,9 @@ public final class PipelineParallel implements AutoCloseable {
                     "strategy: expected that of the pipeline's parameters, got that of others: " + strategy);
         }
         strategy.ensureOpen();
-        List<StateTensor> tensors = MeshState.ofStages(plan, strategy, mesh).of(List.of());
-        State own = State.of(parameters.sharing().weightStepState(plan.whole()), State.of(others));
+        List<StateTensor> tensors =
+                MeshState.ofStages(rank.plan(), strategy, mesh).of(List.of());
+        State own = State.of(parameters.sharing().weightStepState(rank.plan().whole()), State.of(others));
         return new ShardedState(strategy, mesh.world(), tensors, own);
     }
 
@@ -268,17 +236,17 @@ public final class PipelineParallel implements AutoCloseable {
         if (closed) {
             return;
         }
-        ensureNoneRuns("close");
-        Inside.state(stream).ensureCloses();
+        runs.ensureNoneRuns("close");
+        Inside.state(rank.stream()).ensureCloses();
         closed = true;
-        run.close();
-        passes.reversed().forEach(Pass::close);
+        runs.close();
+        rank.places().close();
         tiedRanks.reversed().forEach(Communicator::close);
     }
 
     /** Returns rank and stages. */
     @Override
     public String toString() {
-        return "pipeline of " + plan.stages() + " stages, rank " + communicator.rank() + " of " + communicator.ranks();
+        return rank.toString();
     }
 }

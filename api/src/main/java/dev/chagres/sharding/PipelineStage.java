@@ -5,7 +5,8 @@ import dev.chagres.layer.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What the stages of one rank of a pipeline compute: {@link PipelineParallel#run} calls it in the order of the schedule.
+ * What the stages of one rank of a pipeline compute: {@link PipelineParallel#run} calls it in the order of the schedule, and {@link
+ * PipelineParallel#evaluate} its forward alone, with a pass of evaluation.
  *
  * {@snippet file="dev/chagres/layer/PipelineModel.java" region="stage"}
  *
@@ -36,7 +37,7 @@ public interface PipelineStage {
     void forward(int stage, int microBatch, @Nullable Tensor x, @Nullable Tensor y, Pass pass);
 
     /**
-     * Enqueues backward of a micro-batch through a stage.
+     * Enqueues backward of a micro-batch through a stage; in training alone.
      *
      * @param stage one of this rank's
      * @param microBatch from 0 on

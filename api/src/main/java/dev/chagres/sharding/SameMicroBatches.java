@@ -5,15 +5,16 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
+import java.util.function.LongFunction;
 
 /**
- * Compares the numbers of micro-batches of ranks, in the first run and in each run in which a rank's own number is another
- * one than before: while none changes, all stay the same.
+ * Compares the numbers of micro-batches of ranks, or others that say the same, in the first run and in each run in which a rank's own
+ * number is another one than before: while none changes, all stay the same.
  *
  * <p>Threading: the device's thread.
  */
 final class SameMicroBatches {
-    private static final int UNKNOWN = -1;
+    private static final int UNKNOWN = Integer.MIN_VALUE;
 
     private final Communicator ranks;
     private final Stream stream;
@@ -53,10 +54,15 @@ final class SameMicroBatches {
 
     /** Returns which numbers differ, after {@link #areSame} has said so. */
     String difference() {
+        return difference(Long::toString);
+    }
+
+    /** Returns which numbers differ, each in the words of {@code text}. */
+    String difference(LongFunction<String> text) {
         int other = 1;
         while (gathered[other] == gathered[0]) {
             other++;
         }
-        return gathered[other] + " on rank " + other + " and " + gathered[0] + " on rank 0";
+        return text.apply(gathered[other]) + " on rank " + other + " and " + text.apply(gathered[0]) + " on rank 0";
     }
 }

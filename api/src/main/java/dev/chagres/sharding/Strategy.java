@@ -81,7 +81,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /**
      * Communicates for the calls of {@code pass} from now on. Where weights are shared out, a pass of evaluation is to be followed, too, and
-     * each of {@link PipelineParallel#passes}. Only one pass that is not a pipeline's may be between forward calls and their backward calls
+     * each of {@link PipelineParallel#passes} and {@link PipelineParallel#evaluationPass}. Only one pass that is not a pipeline's may be between forward calls and their backward calls
      * at a time.
      *
      * @throws IllegalArgumentException when it runs on another stream than the parameters'

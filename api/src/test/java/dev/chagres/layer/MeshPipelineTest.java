@@ -51,11 +51,15 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** A pipeline whose stages are copied, shared out, split, or given parts of the tokens computes what one rank computes. */
+/** A pipeline whose stages are copied, shared out, split, or given parts of the tokens computes, and evaluates, what one rank does. */
 @Tag("L0")
 @Tag("L2")
 class MeshPipelineTest {
     private static final int STEPS = 20;
+    /** Micro-batches of an evaluation, in batches of their own. */
+    private static final int EVALUATED = 2;
+
+    private static final int APART = 1_000;
     private static final float RATE = 1e-3f;
     private static final long SEED = 7;
     private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
@@ -133,10 +137,10 @@ class MeshPipelineTest {
         }
     }
 
-    /** What the steps gave: weights and moments after the last one. */
-    private record Run(float[] losses, float[] norms, Map<String, float[]> state) {
+    /** What the steps and the evaluations before each of them gave: weights and moments after the last step. */
+    private record Run(float[] losses, float[] evaluated, float[] norms, Map<String, float[]> state) {
         Run() {
-            this(new float[STEPS], new float[STEPS], new LinkedHashMap<>());
+            this(new float[STEPS], new float[STEPS], new float[STEPS], new LinkedHashMap<>());
         }
 
         BiConsumer<String, Tensor> sink(Stream stream) {
@@ -150,7 +154,8 @@ class MeshPipelineTest {
             Place all = new Place(1, 1, 0, 1, 0, division.multiple(), new ModelPlan(), memory);
             try (PipelineModel model = new PipelineModel(device, division.layers, LAYER, all, division.variant);
                     AdamW optimizer = new AdamW(model.parameters, ADAM);
-                    Pass pass = Pass.training(device)) {
+                    Pass pass = Pass.training(device);
+                    Pass evaluation = Pass.evaluation(device)) {
                 GradientNorm norm = new GradientNorm(model.parameters, 1);
                 State state = State.of(model.parameters.state(), optimizer.state());
                 if (span.loaded != null) {
@@ -158,6 +163,12 @@ class MeshPipelineTest {
                 }
                 Run run = new Run();
                 for (int step = span.first; step < span.end; step++) {
+                    int evaluated = division.copies() * EVALUATED;
+                    model.begin(5, APART + step, evaluated);
+                    for (int i = 0; i < evaluated; i++) {
+                        model.evaluate(i, evaluation);
+                    }
+                    run.evaluated[step] = model.loss();
                     int microBatches = division.copies() * division.microBatches(step);
                     model.begin(5, step, microBatches);
                     for (int i = 0; i < microBatches; i++) {
@@ -226,11 +237,17 @@ class MeshPipelineTest {
             // @start region="passes"
             pipeline.passes().forEach(strategy::follow);
             // @end
+            // @start region="evaluation-pass"
+            strategy.follow(pipeline.evaluationPass());
+            // @end
             if (span.loaded != null) {
                 pipeline.state(strategy, optimizer).load(span.loaded);
             }
             Run run = new Run();
             for (int step = span.first; step < span.end; step++) {
+                model.begin(5, APART + step, EVALUATED);
+                pipeline.evaluate(model, EVALUATED);
+                run.evaluated[step] = model.loss();
                 model.begin(5, step, division.microBatches(step));
                 pipeline.run(model, division.microBatches(step));
                 strategy.sumGradients();
@@ -313,10 +330,13 @@ class MeshPipelineTest {
         Run expected = ofOne(division, new Span(3, 6, one, null));
         for (int step = 3; step < 6; step++) {
             float loss = 0;
+            float evaluated = 0;
             for (Run run : on) {
                 loss += run.losses[step];
+                evaluated += run.evaluated[step];
             }
             assertEquals(expected.losses[step], loss, 1e-2 * loss, "loss " + step);
+            assertEquals(expected.evaluated[step], evaluated, 1e-2 * evaluated, "evaluation " + step);
         }
         ofOne(division, new Span(6, 7, later, null));
     }
@@ -325,13 +345,17 @@ class MeshPipelineTest {
         assertTrue(expected.losses[STEPS - 1] < expected.losses[0]);
         for (int step = 0; step < STEPS; step++) {
             float loss = 0;
+            float evaluated = 0;
             for (int rank = 0; rank < runs.size(); rank++) {
                 loss += rank % tensor == 0 ? runs.get(rank).losses[step] : 0; // Ranks that split layers have the same.
+                evaluated += rank % tensor == 0 ? runs.get(rank).evaluated[step] : 0;
                 float norm = expected.norms[step];
                 assertEquals(norm, runs.get(rank).norms[step], (REFERENCE ? 1e-4 : 1e-2) * norm, "norm " + step);
             }
             float whole = expected.losses[step];
             assertEquals(whole, loss, (REFERENCE ? 1e-5 : 1e-3) * whole, "loss " + step);
+            whole = expected.evaluated[step];
+            assertEquals(whole, evaluated, (REFERENCE ? 1e-5 : 1e-3) * whole, "evaluation " + step);
         }
         Map<String, float[]> all = new LinkedHashMap<>();
         for (Run run : runs) {

@@ -39,10 +39,10 @@ import org.junit.jupiter.api.Test;
 @Tag("L0")
 @Tag("L2")
 class PipelineMisuseTest {
-    private static final int RANKS = 2;
+    static final int RANKS = 2;
 
     /** What a rank has. */
-    private static final class Setting implements AutoCloseable {
+    static final class Setting implements AutoCloseable {
         final Mesh mesh;
         final PipelineModel model;
         final PipelineParallel pipeline;
@@ -63,7 +63,7 @@ class PipelineMisuseTest {
     }
 
     /** Does something at the beginning of forward and backward of micro-batch 1, and computes what {@code model} does. */
-    private record At(PipelineModel model, Runnable action) implements PipelineStage {
+    record At(PipelineModel model, Runnable action) implements PipelineStage {
         @Override
         public long tokens(int microBatch) {
             return model.tokens(microBatch);
@@ -89,12 +89,12 @@ class PipelineMisuseTest {
     }
 
     /** Runs until ranks wait in vain. */
-    private static Ranks hasty() {
+    static Ranks hasty() {
         DevicesNeeded.assume(RANKS);
         return Ranks.local(RANKS).withConfig(CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(2)));
     }
 
-    private static void each(Ranks ranks, Body body) {
+    static void each(Ranks ranks, Body body) {
         DevicesNeeded.assume(RANKS);
         ranks.each(rank -> {
             try (Setting setting = new Setting(rank, RANKS)) {
@@ -103,7 +103,7 @@ class PipelineMisuseTest {
         });
     }
 
-    private interface Body {
+    interface Body {
         void run(Rank rank, Setting setting);
     }
 
@@ -148,7 +148,7 @@ class PipelineMisuseTest {
         DevicesNeeded.assume(2);
         each(Ranks.local(RANKS), (rank, setting) -> {
             String by =
-                    " by a stage of the pipeline of 2 stages, rank " + rank.index() + " of 2, whose run is under way";
+                    " by a stage of the pipeline of 2 stages, rank " + rank.index() + " of 2, in the middle of a run";
             List<Parameter> all = setting.model.parameters.all();
             setting.pipeline.run(
                     new At(setting.model, () -> {
@@ -313,8 +313,8 @@ class PipelineMisuseTest {
                 int other = run == 0 ? 5 : 2;
                 assertThrown(
                         IllegalArgumentException.class,
-                        "microBatches: expected the same on all ranks of the pipeline, got " + other
-                                + " on rank 1 and 4 on rank 0",
+                        "microBatches: expected the same call with the same number on all ranks of the pipeline, got"
+                                + " run(stage, " + other + ") on rank 1 and run(stage, 4) on rank 0",
                         () -> setting.pipeline.run(setting.model, own));
                 setting.pipeline.run(setting.model, 3);
             }

@@ -155,7 +155,7 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
                             .toArray(Layer[]::new)));
         }
         scope = device.openScope();
-        RotaryEmbedding rotary = RotaryEmbedding.of(scope, 64, base.attention().headDim());
+        RotaryEmbedding rotary = RotaryEmbedding.of(scope, 256, base.attention().headDim());
         stack.forEach(layer -> layer.rotate(rotary));
         losses = new float[64];
     }
@@ -223,6 +223,11 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
         return sum;
     }
 
+    /** Returns the part of the loss of each micro-batch since {@link #begin}. */
+    float[] losses() {
+        return losses.clone();
+    }
+
     /** Returns this rank's part of what belongs to all tokens. */
     private Tensor own(Pass pass, int... values) {
         Tensor tensor = pass.scope().tensor(DType.INT32, values.length);
@@ -250,6 +255,13 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
         enter(microBatch, pass);
         Tensor y = layers.getFirst().forward(embed(microBatch, pass), pass);
         embeddingGradient(layers.getFirst().backward(headOf(y, microBatch, pass), pass), pass);
+    }
+
+    /** Forward of the whole model, on one rank. */
+    void evaluate(int microBatch, Pass pass) {
+        pass.begin();
+        enter(microBatch, pass);
+        score(layers.getFirst().forward(embed(microBatch, pass), pass), microBatch, pass);
     }
 
     /** Forward and backward of head and loss. */

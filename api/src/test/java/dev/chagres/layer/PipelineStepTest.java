@@ -152,6 +152,102 @@ class PipelineStepTest {
         assertEquals(List.of(0L, 0L), garbage);
     }
 
+    /** Between steps, which take their memory for what travels from the same scope. */
+    @ParameterizedTest
+    @ValueSource(ints = {1, 2})
+    void anEvaluationMakesNoGarbageAndTakesNoMemoryFromTheSecondOn(int stagesPerRank) {
+        DevicesNeeded.assume(2);
+        List<Long> garbage = Ranks.local(2).run(rank -> {
+            ThreadMXBean threads = (ThreadMXBean) ManagementFactory.getThreadMXBean();
+            try (Squares model = new Squares(rank, 2, stagesPerRank);
+                    AdamW optimizer = new AdamW(model.parameters, ADAM)) {
+                GradientNorm norm = new GradientNorm(model.parameters, 1);
+                for (int i = 0; i < 2; i++) {
+                    model.step(4, norm, optimizer);
+                    model.pipeline.evaluate(model, 6);
+                }
+                long held = rank.device().peakHeldBytes();
+                long least = Long.MAX_VALUE;
+                for (int i = 0; i < 2_000; i++) {
+                    long before = threads.getCurrentThreadAllocatedBytes();
+                    model.pipeline.evaluate(model, 6);
+                    least = Math.min(least, threads.getCurrentThreadAllocatedBytes() - before);
+                    model.step(4, norm, optimizer);
+                }
+                assertEquals(held, rank.device().peakHeldBytes());
+                return least;
+            }
+        });
+        assertEquals(List.of(0L, 0L), garbage);
+    }
+
+    /** What a micro-batch has given lies in the pass until the next one begins, so many take as much as one. */
+    @Test
+    void anEvaluationOfManyMicroBatchesTakesTheMemoryOfOne() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            try (Squares model = new Squares(rank, 2, 2)) {
+                model.pipeline.evaluate(model, 1);
+                long one = model.pipeline.evaluationPass().peakBytes();
+                long held = rank.device().peakHeldBytes();
+                model.pipeline.evaluate(model, 9);
+                assertEquals(one, model.pipeline.evaluationPass().peakBytes());
+                assertEquals(held, rank.device().peakHeldBytes());
+                assertTrue(one <= 2L * TOKENS * WIDTH * Float.BYTES, "input of the model and output: " + one);
+            }
+        });
+    }
+
+    @Test
+    void refusesEvaluationsThatDoNotFit() {
+        Ranks.local(1).each(rank -> {
+            try (Squares model = onOneRank(rank)) {
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "microBatches: expected at least 1, got 0",
+                        () -> model.pipeline.evaluate(model, 0));
+                model.tokens = 0;
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "tokens: expected at least 1 in micro-batch 0, got 0",
+                        () -> model.pipeline.evaluate(model, 1));
+                model.tokens = TOKENS;
+                assertThrown(
+                        CaptureException.class,
+                        "evaluate: expected a stream that does not capture, got " + rank.device().stream()
+                                + "; steps of a pipeline are enqueued one by one",
+                        () -> {
+                            try (var graph = rank.device().stream().capture(() -> model.pipeline.evaluate(model, 1))) {
+                                graph.launch();
+                            }
+                        });
+                model.drawing = 1;
+                model.pipeline.evaluate(model, 2); // the last stage may draw
+                model.pipeline.close();
+                String closed = "the pipeline of 1 stages, rank 0 of 1 is closed";
+                assertThrown(IllegalStateException.class, closed, () -> model.pipeline.evaluate(model, 1));
+                assertThrown(IllegalStateException.class, closed, () -> model.pipeline.evaluationPass());
+            }
+        });
+    }
+
+    @Test
+    void aStageBeforeTheLastThatDrawsInAnEvaluationIsRefused() {
+        DevicesNeeded.assume(2);
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    try (Squares model = new Squares(rank, 2, 1)) {
+                        model.drawing = 1;
+                        model.pipeline.evaluate(model, 3);
+                    }
+                }));
+        assertEquals(
+                "stage 0: expected no draws of random numbers in an evaluation before the last stage, got 1; stages behind"
+                        + " it would draw others than one rank does",
+                failure.getCause().getMessage());
+    }
+
     @Test
     void refusesMicroBatchesThatDoNotFit() {
         Ranks.local(1).each(rank -> {
@@ -276,8 +372,15 @@ class PipelineStepTest {
                         "weight of a.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
                                 + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
                         () -> pipeline.run(stage, 2));
+                assertThrown(
+                        IllegalStateException.class,
+                        "weight of a.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
+                                + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
+                        () -> pipeline.evaluate(stage, 2));
                 pipeline.passes().forEach(shared::follow);
+                shared.follow(pipeline.evaluationPass());
                 pipeline.run(stage, 2);
+                pipeline.evaluate(stage, 2);
                 shared.sumGradients();
             }
         });

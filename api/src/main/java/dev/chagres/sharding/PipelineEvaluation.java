@@ -1,0 +1,95 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Tensor;
+import dev.chagres.layer.Pass;
+import dev.chagres.sharding.PipelineSchedule.Call;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Forward alone of micro-batches, all in one pass: what travels lies in places, so nothing that is still needed lies in the pass when the
+ * next micro-batch begins it.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class PipelineEvaluation extends PipelineRun {
+    private @Nullable Pass pass;
+
+    PipelineEvaluation(PipelineRank rank) {
+        super(rank);
+    }
+
+    /** Returns the pass, which is made at the first call. */
+    Pass pass() {
+        Pass present = pass;
+        if (present == null) {
+            present = Pass.evaluation(rank.stream());
+            pass = present;
+        }
+        return present;
+    }
+
+    @Override
+    String method() {
+        return "evaluate";
+    }
+
+    @Override
+    String name() {
+        return "an evaluation";
+    }
+
+    @Override
+    PipelineSchedule make(int microBatches) {
+        return PipelineSchedule.evaluation(rank.plan().ranks(), rank.plan().stagesPerRank(), microBatches);
+    }
+
+    @Override
+    void take(PipelineSchedule schedule, long tokens) {
+        pass();
+        rank.places().take(schedule.places(rank.ranks().rank()), tokens);
+    }
+
+    @Override
+    void expect(Call call, long tokens) {
+        rank.places().receive(tokens);
+    }
+
+    @Override
+    Tensor argument(Call call) {
+        return rank.places().received();
+    }
+
+    @Override
+    void compute(Call call, PipelineStage stage) {
+        int number = call.stage();
+        Pass own = pass().begin();
+        Tensor x = number == 0 ? null : argument(call);
+        Tensor y = rank.isLast(number) ? null : rank.places().begin(call.place(), tokens(stage, call.microBatch()));
+        stage.forward(number, call.microBatch(), x, y, own);
+        long draws = own.calls().draws();
+        if (draws > 0 && y != null) {
+            throw new IllegalStateException("stage " + number + ": expected no draws of random numbers in an evaluation"
+                    + " before the last stage, got " + draws
+                    + "; stages behind it would draw others than one rank does");
+        }
+    }
+
+    @Override
+    Tensor result(Call call) {
+        return rank.places().result(call.place());
+    }
+
+    @Override
+    void forget() {
+        if (pass != null && pass.isBegun()) {
+            pass.end();
+        }
+    }
+
+    @Override
+    public void close() {
+        if (pass != null) {
+            pass.close();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+package dev.chagres.sharding;
+
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.model.Parameters;
+import dev.chagres.sharding.PipelineSchedule.Call;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Forward and backward of the micro-batches of a step.
+ *
+ * <p>Inputs and outputs lie in the memory of their pass, which lasts until its backward call has been made. Gradients lie in places.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class PipelineTraining extends PipelineRun {
+    private final Parameters parameters;
+    private final List<Pass> passes = new ArrayList<>();
+    private final PipelineDraws draws;
+    private final boolean[] inputLearns;
+    /** By pass. */
+    private final @Nullable Tensor[] inputs;
+
+    private final @Nullable Tensor[] outputs;
+
+    PipelineTraining(PipelineRank rank, Parameters parameters) {
+        super(rank);
+        this.parameters = parameters;
+        PipelinePlan plan = rank.plan();
+        int before = PipelineOrders.forwardsBeforeBackward(
+                plan.ranks(), plan.stagesPerRank(), rank.ranks().rank());
+        for (int i = 0; i <= before; i++) {
+            passes.add(Pass.training(rank.stream()));
+        }
+        inputs = new Tensor[passes.size()];
+        outputs = new Tensor[passes.size()];
+        inputLearns = new boolean[plan.stages()];
+        for (int stage = 0; stage < inputLearns.length; stage++) {
+            inputLearns[stage] = plan.learnsBefore(stage);
+        }
+        draws = new PipelineDraws(plan, rank.ranks(), rank.stream());
+    }
+
+    List<Pass> passes() {
+        return List.copyOf(passes);
+    }
+
+    @Override
+    String method() {
+        return "run";
+    }
+
+    @Override
+    String name() {
+        return "a run";
+    }
+
+    @Override
+    PipelineSchedule make(int microBatches) {
+        return PipelineSchedule.of(rank.plan().ranks(), rank.plan().stagesPerRank(), microBatches);
+    }
+
+    @Override
+    void take(PipelineSchedule schedule, long tokens) {
+        rank.places().take(schedule.places(rank.ranks().rank()), tokens);
+    }
+
+    @Override
+    void expect(Call call, long tokens) {
+        if (call.direction() == Direction.BACKWARD) {
+            rank.places().receive(tokens);
+            return;
+        }
+        Pass pass = passes.get(call.pass());
+        pass.begin();
+        Tensor x = rank.places().tensor(pass.scope(), tokens);
+        if (!inputLearns[call.stage()]) {
+            x.stopGradient();
+        }
+        inputs[call.pass()] = x;
+    }
+
+    @Override
+    Tensor argument(Call call) {
+        return call.direction() == Direction.FORWARD
+                ? Checks.given("input", inputs[call.pass()])
+                : rank.places().received();
+    }
+
+    @Override
+    void compute(Call call, PipelineStage stage) {
+        if (call.direction() == Direction.FORWARD) {
+            forward(call, stage);
+        } else {
+            backward(call, stage);
+        }
+    }
+
+    private void forward(Call call, PipelineStage stage) {
+        int number = call.stage();
+        Pass pass = passes.get(call.pass());
+        if (number == 0) {
+            pass.begin();
+        }
+        Tensor y = rank.isLast(number) ? null : rank.places().tensor(pass.scope(), tokens(stage, call.microBatch()));
+        outputs[call.pass()] = y;
+        draws.begin(number, pass);
+        stage.forward(number, call.microBatch(), number == 0 ? null : argument(call), y, pass);
+        draws.end(number, pass);
+    }
+
+    private void backward(Call call, PipelineStage stage) {
+        int number = call.stage();
+        Tensor dx = number == 0 ? null : rank.places().begin(call.place(), tokens(stage, call.microBatch()));
+        Tensor dy = rank.isLast(number) ? null : argument(call);
+        stage.backward(number, call.microBatch(), dy, dx, passes.get(call.pass()));
+        if (dx != null && !inputLearns[number]) {
+            dx.zero(rank.stream());
+        }
+    }
+
+    @Override
+    Tensor result(Call call) {
+        return call.direction() == Direction.FORWARD
+                ? Checks.given("output", outputs[call.pass()])
+                : rank.places().result(call.place());
+    }
+
+    @Override
+    void sent(Call call, int peer) {
+        if (call.direction() == Direction.FORWARD) {
+            draws.send(call, peer);
+        }
+    }
+
+    @Override
+    void received(Call call, int peer) {
+        if (call.direction() == Direction.FORWARD) {
+            draws.receive(call, peer);
+        }
+    }
+
+    @Override
+    void done() {
+        draws.learned();
+    }
+
+    @Override
+    void forget() {
+        for (Pass pass : passes) {
+            if (pass.isBegun()) {
+                pass.end();
+            }
+        }
+        parameters.forgetGradients();
+    }
+
+    @Override
+    public void close() {
+        draws.close();
+        passes.reversed().forEach(Pass::close);
+    }
+}
