@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.sharding.PipelineOrders.Work;
 import dev.chagres.sharding.PipelineSchedule.Call;
 import dev.chagres.sharding.PipelineSchedule.End;
 import dev.chagres.sharding.PipelineSchedule.Exchange;
@@ -138,6 +139,17 @@ class PipelineScheduleTest {
                 }
             }
         }
+    }
+
+    /** Where all calls take the same time no rank waits but until its first one: M V calls, and P - 1 before those of the last rank. */
+    @ParameterizedTest
+    @CsvSource({"1, 1, 5", "4, 1, 2", "4, 1, 7", "2, 2, 4", "3, 2, 9", "4, 3, 8"})
+    void ranksOfAnEvaluationWaitForTheirFirstInputAlone(int ranks, int stagesPerRank, int microBatches) {
+        int stages = ranks * stagesPerRank;
+        PipelineTimes times =
+                new PipelineTimes(PipelineOrders.forward(ranks, stagesPerRank, microBatches), stages, microBatches);
+        Work last = new Work(Direction.FORWARD, stages - 1, microBatches - 1);
+        assertEquals(microBatches * stagesPerRank + ranks - 1, times.of(last) + 1);
     }
 
     /** One pass is enough, and a place for each rank that sends: an output is sent before the next one is computed. */
