@@ -13,8 +13,8 @@ import java.util.concurrent.locks.LockSupport;
  * <p>Threading: thread-safe; a rank's own number is written by one thread.
  */
 final class Arrivals {
-    /** Every rank, in {@link #await}. */
-    static final int ALL = -1;
+    /** Every rank, of those that a rank waits for. */
+    private static final int ALL = -1;
 
     private static final int NONE = -1;
 
@@ -27,7 +27,9 @@ final class Arrivals {
     private final int ranks;
     private final int looks;
     private final AtomicLongArray collectives;
+    /** By rank: its sends to each, then its receives from each. */
     private final AtomicLongArray transfers;
+
     private final AtomicReferenceArray<Thread> sleeping;
     private final AtomicIntegerArray left;
 
@@ -36,7 +38,7 @@ final class Arrivals {
         this.ranks = ranks;
         looks = ranks <= Runtime.getRuntime().availableProcessors() ? LOOKS : 0;
         collectives = new AtomicLongArray(ranks * STRIDE);
-        transfers = new AtomicLongArray(ranks * ranks);
+        transfers = new AtomicLongArray(ranks * 2 * ranks);
         sleeping = new AtomicReferenceArray<>(ranks);
         left = new AtomicIntegerArray(ranks);
     }
@@ -45,8 +47,17 @@ final class Arrivals {
         collectives.set(rank * STRIDE, number);
     }
 
-    void transferred(int rank, int peer, long number) {
-        transfers.set(rank * ranks + peer, number);
+    /** Says how many sends {@code rank} has come to in {@code slot}, the number of the one that receives, or, ranks further, receives. */
+    void transferred(int rank, int slot, long number) {
+        transfers.set(rank * 2 * ranks + slot, number);
+    }
+
+    private long sends(int rank, int to) {
+        return transfers.get(rank * 2 * ranks + to);
+    }
+
+    private long receives(int rank, int from) {
+        return transfers.get(rank * 2 * ranks + ranks + from);
     }
 
     /** Lets the peers of {@code rank} look again. */
@@ -73,10 +84,10 @@ final class Arrivals {
     }
 
     /** Returns a rank that this call waits for and that will not come any more, or NONE. */
-    private int gone(int rank, int peer, long number) {
+    private int gone(int rank, int peer, long first, long second) {
         for (int other = 0; other < ranks; other++) {
-            boolean awaited = peer == ALL ? collectives.get(other * STRIDE) < number : other == peer;
-            if (other != rank && awaited && left.get(other) != 0 && !haveCome(rank, peer, number)) {
+            boolean awaited = peer == ALL ? collectives.get(other * STRIDE) < first : other == peer;
+            if (other != rank && awaited && left.get(other) != 0 && !hasCome(rank, peer, first, second)) {
                 return other;
             }
         }
@@ -88,13 +99,18 @@ final class Arrivals {
         return left.get(rank) != 0;
     }
 
+    /** Waits until all ranks have come to the collective of that number, or the ranks have failed. */
+    void await(int rank, long number) {
+        await(rank, ALL, number, 0);
+    }
+
     /**
-     * Waits until {@code peer} has come to the transfer of that number with {@code rank}, or all ranks to the collective of that number;
-     * or until the ranks have failed.
+     * Waits until {@code peer} receives the send of that number from {@code rank}, or sends what the receive of that number takes, 0 where
+     * there is none; or until the ranks have failed. One of both is enough, for a peer may call its own one by one.
      */
-    void await(int rank, int peer, long number) {
+    void await(int rank, int peer, long send, long receive) {
         for (int look = 0; look < looks; look++) {
-            if (haveCome(rank, peer, number)) {
+            if (hasCome(rank, peer, send, receive)) {
                 return;
             }
             Thread.onSpinWait();
@@ -102,8 +118,8 @@ final class Arrivals {
         boolean interrupted = false;
         sleeping.set(rank, Thread.currentThread());
         try {
-            while (meeting.failure() == null && !haveCome(rank, peer, number)) {
-                int gone = gone(rank, peer, number);
+            while (meeting.failure() == null && !hasCome(rank, peer, send, receive)) {
+                int gone = gone(rank, peer, send, receive);
                 if (gone != NONE) {
                     meeting.failAfterWord(gone);
                     break;
@@ -120,11 +136,19 @@ final class Arrivals {
         }
     }
 
-    /** Returns whether that peer, or all ranks, have come. Any thread. */
-    boolean haveCome(int rank, int peer, long number) {
-        if (peer != ALL) {
-            return peer == rank || transfers.get(peer * ranks + rank) >= number;
-        }
+    private boolean hasCome(int rank, int peer, long first, long second) {
+        return peer == ALL ? haveCome(first) : haveCome(rank, peer, first, second);
+    }
+
+    /** Returns whether that peer has come to the send or the receive of {@link #await(int, int, long, long)}. Any thread. */
+    boolean haveCome(int rank, int peer, long send, long receive) {
+        return peer == rank
+                || (send == 0 && receive == 0)
+                || (send > 0 && receives(peer, rank) >= send)
+                || (receive > 0 && sends(peer, rank) >= receive);
+    }
+
+    private boolean haveCome(long number) {
         for (int other = 0; other < ranks; other++) {
             if (collectives.get(other * STRIDE) < number) {
                 return false;

@@ -32,8 +32,7 @@ final class Blame {
         while (!left.isEmpty()) {
             Endpoint next = left.remove();
             Meeting where = Objects.requireNonNull(next.meeting());
-            List<Integer> late =
-                    next == waiting ? missing : next.calls().peerWait().missing();
+            List<Integer> late = next == waiting ? missing : next.calls().behind();
             // Where all have come, one of them may wait for others before it goes on.
             for (int rank :
                     where.numbers(late.isEmpty() ? next.calls().peerWait().awaited() : late)) {

@@ -23,8 +23,8 @@ final class CallCounts implements Awaited {
         private final long[] transfers;
         private final long[] bytes = MovedBytes.emptySums();
 
-        private Together(int ranks) {
-            transfers = new long[ranks];
+        private Together(int slots) {
+            transfers = new long[slots];
         }
 
         /** Returns how many calls there are. */
@@ -37,10 +37,16 @@ final class CallCounts implements Awaited {
         }
     }
 
+    /** Of questions about the first call, and about all calls, of what a rank waits for. */
+    private static final String FIRST = "first";
+
+    private static final String ALL = "all";
+
     /** Null where ranks are no threads of one program. */
     private final @Nullable Arrivals arrivals;
 
     private final MovedBytes moved;
+    private final int ranks;
     private final int rank;
     /** Collectives called, those of an open group included. */
     private long called;
@@ -48,7 +54,7 @@ final class CallCounts implements Awaited {
     private long given;
     /** What the peers' numbers must reach before this rank goes on, 0 when none is awaited. */
     private long awaited;
-    /** The same of the sends to, and receives from, each peer. */
+    /** The same of the sends to each peer, and behind them of the receives from each. */
     private final long[] calledTransfers;
 
     private final long[] givenTransfers;
@@ -61,10 +67,11 @@ final class CallCounts implements Awaited {
     CallCounts(@Nullable Arrivals arrivals, MovedBytes moved, int ranks, int rank) {
         this.arrivals = arrivals;
         this.moved = moved;
+        this.ranks = ranks;
         this.rank = rank;
-        calledTransfers = new long[ranks];
-        givenTransfers = new long[ranks];
-        awaitedTransfers = new long[ranks];
+        calledTransfers = new long[2 * ranks];
+        givenTransfers = new long[2 * ranks];
+        awaitedTransfers = new long[2 * ranks];
     }
 
     /** Counts a call that is about to be given to NCCL; returns its number among the collectives, or the transfers with that peer. */
@@ -72,7 +79,19 @@ final class CallCounts implements Awaited {
         if (!operation.isTransfer()) {
             return ++called;
         }
-        return peer == rank ? 0 : ++calledTransfers[peer];
+        if (peer == rank) {
+            return 0;
+        }
+        calledTransfers[operation == Operation.SEND ? sends(peer) : receives(peer)]++;
+        return calledTransfers[sends(peer)] + calledTransfers[receives(peer)];
+    }
+
+    private static int sends(int peer) {
+        return peer;
+    }
+
+    private int receives(int peer) {
+        return ranks + peer;
     }
 
     /** Counts what a call moves that was counted. */
@@ -91,8 +110,8 @@ final class CallCounts implements Awaited {
     Together take(@Nullable Together together) {
         Together taken = together == null ? new Together(givenTransfers.length) : together;
         taken.collectives += called - given;
-        for (int peer = 0; peer < givenTransfers.length; peer++) {
-            taken.transfers[peer] += calledTransfers[peer] - givenTransfers[peer];
+        for (int slot = 0; slot < givenTransfers.length; slot++) {
+            taken.transfers[slot] += calledTransfers[slot] - givenTransfers[slot];
         }
         MovedBytes.add(taken.bytes, bytes);
         forget();
@@ -116,12 +135,12 @@ final class CallCounts implements Awaited {
     }
 
     private void publishTransfers(@Nullable Arrivals where) {
-        for (int peer = 0; peer < givenTransfers.length; peer++) {
-            boolean isCalled = calledTransfers[peer] != givenTransfers[peer];
-            awaitedTransfers[peer] = isCalled ? givenTransfers[peer] + 1 : 0;
-            givenTransfers[peer] = calledTransfers[peer];
+        for (int slot = 0; slot < givenTransfers.length; slot++) {
+            boolean isCalled = calledTransfers[slot] != givenTransfers[slot];
+            awaitedTransfers[slot] = isCalled ? givenTransfers[slot] + 1 : 0;
+            givenTransfers[slot] = calledTransfers[slot];
             if (where != null) {
-                where.transferred(rank, peer, givenTransfers[peer]);
+                where.transferred(rank, slot, givenTransfers[slot]);
             }
         }
     }
@@ -140,8 +159,8 @@ final class CallCounts implements Awaited {
     /** Counts the calls of a graph that is about to be launched. */
     void count(Together captured) {
         called += captured.collectives;
-        for (int peer = 0; peer < givenTransfers.length; peer++) {
-            calledTransfers[peer] += captured.transfers[peer];
+        for (int slot = 0; slot < givenTransfers.length; slot++) {
+            calledTransfers[slot] += captured.transfers[slot];
         }
     }
 
@@ -150,10 +169,10 @@ final class CallCounts implements Awaited {
         if (arrivals == null) {
             return;
         }
-        arrivals.await(rank, Arrivals.ALL, awaited);
+        arrivals.await(rank, awaited);
         if (transfersAwaited) {
-            for (int peer = 0; peer < awaitedTransfers.length; peer++) {
-                arrivals.await(rank, peer, awaitedTransfers[peer]);
+            for (int peer = 0; peer < ranks; peer++) {
+                arrivals.await(rank, peer, awaitedTransfers[sends(peer)], awaitedTransfers[receives(peer)]);
             }
         }
     }
@@ -161,12 +180,16 @@ final class CallCounts implements Awaited {
     @Override
     public List<Integer> awaited() {
         List<Integer> all = new ArrayList<>();
-        for (int peer = 0; peer < awaitedTransfers.length; peer++) {
-            if (peer != rank && (awaited > 0 || (transfersAwaited && awaitedTransfers[peer] > 0))) {
+        for (int peer = 0; peer < ranks; peer++) {
+            if (peer != rank && (awaited > 0 || awaitsTransfer(peer))) {
                 all.add(peer);
             }
         }
         return all;
+    }
+
+    private boolean awaitsTransfer(int peer) {
+        return transfersAwaited && (awaitedTransfers[sends(peer)] > 0 || awaitedTransfers[receives(peer)] > 0);
     }
 
     @Override
@@ -175,20 +198,55 @@ final class CallCounts implements Awaited {
             return List.of();
         }
         Set<Integer> missing = new TreeSet<>(arrivals.behind(rank, awaited));
-        for (int peer = 0; transfersAwaited && peer < awaitedTransfers.length; peer++) {
-            if (!arrivals.haveCome(rank, peer, awaitedTransfers[peer])) {
+        for (int peer = 0; transfersAwaited && peer < ranks; peer++) {
+            if (!arrivals.haveCome(rank, peer, awaitedTransfers[sends(peer)], awaitedTransfers[receives(peer)])) {
                 missing.add(peer);
             }
         }
         return List.copyOf(missing);
     }
 
-    /** Returns what a rank in another process is asked, to find out whether it has come to what this one waits for. Any thread. */
+    /**
+     * Returns the ranks of this program that have not come to all that was given to NCCL, while {@link #missing} has those that have not
+     * come to the first of it. Any thread.
+     */
+    List<Integer> behind() {
+        if (arrivals == null) {
+            return List.of();
+        }
+        Set<Integer> behind = new TreeSet<>(arrivals.behind(rank, given));
+        for (int peer = 0; peer < ranks; peer++) {
+            if (!arrivals.haveCome(rank, peer, givenTransfers[sends(peer)], 0)
+                    || !arrivals.haveCome(rank, peer, 0, givenTransfers[receives(peer)])) {
+                behind.add(peer);
+            }
+        }
+        return List.copyOf(behind);
+    }
+
+    /** Returns what a rank in another process is asked, to find out whether it has come to the first call that this one waits for. Any thread. */
     String question() {
-        StringBuilder text = new StringBuilder().append(rank).append(',').append(awaited);
-        for (int peer = 0; transfersAwaited && peer < awaitedTransfers.length; peer++) {
-            if (awaitedTransfers[peer] > 0) {
-                text.append(',').append(peer).append(',').append(awaitedTransfers[peer]);
+        return question(FIRST, awaited, transfersAwaited ? awaitedTransfers : new long[2 * ranks]);
+    }
+
+    /** The same of all calls that were given to NCCL. Any thread. */
+    String questionOfAll() {
+        return question(ALL, given, givenTransfers);
+    }
+
+    private String question(String kind, long collectives, long[] transfers) {
+        StringBuilder text =
+                new StringBuilder(kind).append(',').append(rank).append(',').append(collectives);
+        for (int peer = 0; peer < ranks; peer++) {
+            long sent = transfers[sends(peer)];
+            long received = transfers[receives(peer)];
+            if (sent > 0 || received > 0) {
+                text.append(',')
+                        .append(peer)
+                        .append(',')
+                        .append(sent)
+                        .append(',')
+                        .append(received);
             }
         }
         return text.toString();
@@ -196,14 +254,21 @@ final class CallCounts implements Awaited {
 
     /** Returns whether this rank has come to what the other one waits for. Any thread. */
     boolean answers(String question) {
-        String[] numbers = question.split(",");
-        int asking = Integer.parseInt(numbers[0]);
-        if (given < Long.parseLong(numbers[1])) {
+        String[] parts = question.split(",");
+        boolean all = parts[0].equals(ALL);
+        int asking = Integer.parseInt(parts[1]);
+        if (given < Long.parseLong(parts[2])) {
             return false;
         }
-        for (int i = 2; i + 1 < numbers.length; i += 2) {
-            if (Integer.parseInt(numbers[i]) == rank && givenTransfers[asking] < Long.parseLong(numbers[i + 1])) {
-                return false;
+        for (int i = 3; i + 2 < parts.length; i += 3) {
+            if (Integer.parseInt(parts[i]) == rank) {
+                long sent = Long.parseLong(parts[i + 1]);
+                long received = Long.parseLong(parts[i + 2]);
+                boolean receives = givenTransfers[receives(asking)] >= sent;
+                boolean sends = givenTransfers[sends(asking)] >= received;
+                if (all ? !(receives && sends) : !((sent > 0 && receives) || (received > 0 && sends))) {
+                    return false;
+                }
             }
         }
         return true;

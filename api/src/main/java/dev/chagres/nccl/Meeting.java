@@ -105,8 +105,7 @@ final class Meeting {
         monitor.lock();
         try {
             for (Endpoint endpoint : endpoints) {
-                if (number(endpoint.rank()) == number
-                        && endpoint.calls().peerWait().isUnderWay()) {
+                if (number(endpoint.rank()) == number && endpoint.calls().isKeptWaiting()) {
                     return endpoint;
                 }
             }

@@ -62,7 +62,9 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
 
     /** Returns the ranks that {@code waiting} waits for, as far as they can be found out. */
     List<Integer> behind(Endpoint waiting) {
-        return behind(waiting.calls().counts().question());
+        CallCounts counts = waiting.calls().counts();
+        List<Integer> first = behind(counts.question());
+        return first.isEmpty() ? behind(counts.questionOfAll()) : first;
     }
 
     /** Returns the ranks that keep one waiting that asks this, as far as they can be found out. */

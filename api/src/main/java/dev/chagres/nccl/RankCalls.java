@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -200,15 +201,28 @@ final class RankCalls {
     }
 
     /**
-     * Returns the number of the wait that other ranks may keep from ending, 0 outside of one. Below 0 it is a wait for work of the device:
-     * ranks in other processes may keep that from ending, but threads of one program, which give their calls to NCCL when all have come,
-     * do not. Any thread.
+     * Returns the number of the wait that other ranks may keep from ending, 0 outside of one. Below 0 it is a wait for work of the device,
+     * in which NCCL's kernels wait for those of ranks that are {@link #behind}. Any thread.
      */
     long waitingForPeers() {
         long inside = peerWait.number();
-        return inside != 0 || endpoint.elsewhere() == null
-                ? inside
-                : -state.waits().present();
+        return inside != 0 ? inside : -state.waits().present();
+    }
+
+    /**
+     * Returns the ranks of this program that keep this one waiting: those that are missed where it is to call NCCL, or those behind it
+     * while it waits for work of the device. Any thread.
+     */
+    List<Integer> behind() {
+        if (peerWait.isUnderWay()) {
+            return peerWait.missing();
+        }
+        return state.waits().present() == 0 ? List.of() : counts.behind();
+    }
+
+    /** Returns whether the thread waits for other ranks of this program, here or by way of the device. Any thread. */
+    boolean isKeptWaiting() {
+        return peerWait.isUnderWay() || !behind().isEmpty();
     }
 
     /** Returns whether this rank has come to what another one in another process waits for. Any thread. */

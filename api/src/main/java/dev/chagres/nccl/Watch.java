@@ -81,17 +81,33 @@ final class Watch {
             List<Integer> missing = elsewhere == null ? List.of() : elsewhere.behind(late);
             late.failures().fail(RankFailure.late(waiting, missing, millis));
         } else {
-            // Whoever does not come here is missed by the communicators that this was split from, too.
-            List<Integer> blamed =
-                    Blame.of(late, meeting, late.calls().peerWait().missing());
-            meeting.root().fail(RankFailure.late(waiting, blamed, millis));
+            List<Integer> missing = late.calls().peerWait().missing();
+            fail(late, meeting, waiting, missing.isEmpty() ? late.calls().behind() : missing);
         }
     }
 
-    /** Ends the wait for work of the device where ranks in other processes are behind: else that work is long. */
+    private static void fail(Endpoint late, Meeting meeting, Called waiting, List<Integer> missing) {
+        // Whoever does not come here is missed by the communicators that this was split from, too.
+        List<Integer> blamed = Blame.of(late, meeting, missing);
+        meeting.root()
+                .fail(RankFailure.late(waiting, blamed, late.config().timeout().toMillis()));
+    }
+
+    /** Ends the wait for work of the device where other ranks are behind: else that work is long. */
     private static void timeOutIfAnyIsBehind(Endpoint late) {
+        if (late.failure() != null) {
+            return;
+        }
+        Meeting meeting = late.meeting();
+        if (meeting != null) {
+            List<Integer> behind = late.calls().behind();
+            if (!behind.isEmpty()) {
+                fail(late, meeting, late.calls().describe(), behind);
+            }
+            return;
+        }
         PeerPlace elsewhere = late.elsewhere();
-        List<Integer> behind = elsewhere == null || late.failure() != null ? List.of() : elsewhere.behind(late);
+        List<Integer> behind = elsewhere == null ? List.of() : elsewhere.behind(late);
         if (!behind.isEmpty()) {
             late.failures()
                     .fail(RankFailure.late(

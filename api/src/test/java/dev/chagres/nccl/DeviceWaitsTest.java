@@ -1,0 +1,155 @@
+package dev.chagres.nccl;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.memory.HostWaits;
+import dev.chagres.sharding.Ranks;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.CyclicBarrier;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/**
+ * Ranks that are threads and wait for their device, on which NCCL waits for a rank that does not come. The reference computes before it
+ * returns; there a test says itself that a rank has given a call and waits.
+ */
+@Tag("L0")
+@Tag("L2")
+@Timeout(60)
+class DeviceWaitsTest {
+    private static Ranks hasty(int ranks) {
+        return Ranks.local(ranks).withConfig(CommunicatorConfig.standard().withTimeout(Duration.ofMillis(400)));
+    }
+
+    /** Says that the rank has given NCCL a transfer, and waits for the device until the ranks have failed, or the latch opens. */
+    private static void waitForDevice(Communicator world, Operation operation, int peer, CountDownLatch end)
+            throws InterruptedException {
+        Endpoint endpoint = world.endpoint();
+        endpoint.calls().counts().count(operation, peer);
+        endpoint.calls().counts().publish();
+        HostWaits waits = endpoint.state().waits();
+        waits.begin();
+        try {
+            while (endpoint.failure() == null && end.getCount() > 0) {
+                Thread.sleep(1);
+            }
+        } finally {
+            waits.end();
+        }
+    }
+
+    @Test
+    void aRankThatIsBehindIsNamed() {
+        DevicesNeeded.assume(2);
+        CountDownLatch never = new CountDownLatch(1);
+        RankFailedException failed = assertThrows(
+                RankFailedException.class,
+                () -> hasty(2).each(rank -> {
+                    if (rank.index() == 0) {
+                        waitForDevice(rank.communicator(), Operation.RECEIVE, 1, never);
+                        rank.communicator().check();
+                    } else {
+                        while (rank.communicator().endpoint().failure() == null) {
+                            Thread.sleep(1);
+                        }
+                    }
+                }));
+        assertEquals(List.of(1), failed.ranks());
+        assertTrue(String.valueOf(failed.getMessage()).contains("rank 1 did not come"), failed::getMessage);
+    }
+
+    @Test
+    void ranksThatWaitForTheirDevicesThemselvesAreNotToBlame() {
+        DevicesNeeded.assume(3);
+        CountDownLatch never = new CountDownLatch(1);
+        RankFailedException failed = assertThrows(
+                RankFailedException.class,
+                () -> hasty(3).each(rank -> {
+                    if (rank.index() < 2) {
+                        waitForDevice(rank.communicator(), Operation.RECEIVE, rank.index() + 1, never);
+                        rank.communicator().check();
+                    } else {
+                        while (rank.communicator().endpoint().failure() == null) {
+                            Thread.sleep(1);
+                        }
+                    }
+                }));
+        assertEquals(List.of(2), failed.ranks());
+    }
+
+    @Test
+    void longWorkOfADeviceIsNoFailure() throws InterruptedException {
+        DevicesNeeded.assume(2);
+        CyclicBarrier met = new CyclicBarrier(2);
+        CountDownLatch done = new CountDownLatch(1);
+        Thread timer = Thread.ofVirtual().start(() -> {
+            try {
+                Thread.sleep(1200);
+            } catch (InterruptedException stopped) {
+                Thread.currentThread().interrupt();
+            }
+            done.countDown();
+        });
+        hasty(2).each(rank -> {
+            Operation own = rank.index() == 0 ? Operation.SEND : Operation.RECEIVE;
+            waitForDevice(rank.communicator(), own, 1 - rank.index(), done);
+            assertNull(rank.communicator().endpoint().failure());
+            met.await();
+        });
+        timer.join();
+    }
+
+    @Test
+    void aGroupWhoseReceiveNobodySendsEnds() {
+        DevicesNeeded.assume(2);
+        ConcurrentHashMap<Integer, RankFailedException> told = new ConcurrentHashMap<>();
+        hasty(2).each(rank -> {
+            Communicator world = rank.communicator();
+            try (Scope scope = rank.device().openScope()) {
+                Stream stream = rank.device().stream();
+                Tensor own = scope.tensor(DType.FLOAT32, 4);
+                Tensor other = scope.tensor(DType.FLOAT32, 4);
+                told.put(rank.index(), assertThrows(RankFailedException.class, () -> {
+                    if (rank.index() == 0) {
+                        Communicator.group(() -> {
+                            world.send(own, 1, stream);
+                            world.receive(other, 1, stream);
+                        });
+                    } else {
+                        world.receive(other, 0, stream);
+                        world.receive(other, 0, stream);
+                    }
+                    stream.synchronize();
+                }));
+            }
+        });
+        IntStream.range(0, 2).forEach(rank -> assertNotNull(told.get(rank), "rank " + rank));
+    }
+
+    @Test
+    void ranksThatSendToEachOtherOneByOneAreNotGivenToNccl() {
+        DevicesNeeded.assume(2);
+        hasty(2).each(rank -> {
+            Communicator world = rank.communicator();
+            try (Scope scope = rank.device().openScope()) {
+                Tensor own = scope.tensor(DType.FLOAT32, 4);
+                assertThrows(
+                        RankFailedException.class, () -> world.send(own, 1 - rank.index(), rank.device().stream()));
+            }
+        });
+    }
+}
