@@ -51,8 +51,9 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
         if (!progress.isInCall()) {
             throw new IllegalStateException("weight of " + parameter.name()
                     + ": shared out among " + strategy.communicator.ranks()
-                    + " ranks, it is whole in layers' calls of a pass that FullySharded follows alone; call follow(pass),"
-                    + " or weightState(), which saves and loads all");
+                    + " ranks, it is whole only in layers' calls, and only in a pass that the strategy follows; call"
+                    + " strategy.follow(…) for this pass, of evaluation too, or save and load all by"
+                    + " strategy.weightState()");
         }
     }
 }

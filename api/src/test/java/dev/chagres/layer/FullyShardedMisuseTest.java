@@ -144,13 +144,15 @@ class FullyShardedMisuseTest {
             Parameters parameters = training.parameters();
             assertThrown(
                     IllegalStateException.class,
-                    "weight of layer.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
-                            + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
+                    "weight of layer.weight: shared out among 1 ranks, it is whole only in layers' calls, and only in a pass"
+                            + " that the strategy follows; call strategy.follow(…) for this pass, of evaluation too, or save and"
+                            + " load all by strategy.weightState()",
                     () -> layer.weight().weight());
             assertThrown(
                     IllegalStateException.class,
-                    "weight of layer.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
-                            + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
+                    "weight of layer.weight: shared out among 1 ranks, it is whole only in layers' calls, and only in a pass"
+                            + " that the strategy follows; call strategy.follow(…) for this pass, of evaluation too, or save and"
+                            + " load all by strategy.weightState()",
                     () -> microBatch(pass.begin()));
             assertThrown(
                     IllegalStateException.class,
