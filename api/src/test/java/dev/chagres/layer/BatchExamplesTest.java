@@ -1,6 +1,8 @@
 package dev.chagres.layer;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -18,6 +20,7 @@ import dev.chagres.te.QkvFormat;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.List;
 import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
@@ -125,6 +128,41 @@ class BatchExamplesTest {
         });
     }
 
+    @Test
+    void dropout() {
+        // @start region="dropout"
+        AttentionConfig attention =
+                AttentionConfig.of(4, 16, AttentionMask.none()).withDropout(Dropout.of(0.1f)); // of attention's weights
+        TransformerLayerConfig config = TransformerLayerConfig.encoder(64, attention)
+                .withHiddenDropout(Dropout.of(0.1f)); // of what each branch adds
+        // @end
+        ModelPlan dropping = new ModelPlan();
+        TransformerLayer dropper = new TransformerLayer(config, dropping);
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, dropping, DType.FLOAT32, 42);
+                Pass training = Pass.training(device);
+                Pass evaluation = Pass.evaluation(device)) {
+            assertTrue(parameters.count() > 0);
+            float[] first = output(dropper, training, 1);
+            assertArrayEquals(first, output(dropper, training, 1), "the same seed");
+            assertFalse(Arrays.equals(first, output(dropper, training, 2)), "another seed");
+            assertArrayEquals(output(dropper, evaluation, 1), output(dropper, evaluation, 2), "an evaluation");
+        }
+    }
+
+    private static float[] output(TransformerLayer dropper, Pass pass, long seed) {
+        pass.begin();
+        pass.seed(seed, 0, 0);
+        pass.sequences(Sequences.packed(pass.scope(), 20));
+        float[] values = new float[20 * HIDDEN];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = (float) Math.sin(i);
+        }
+        Tensor x = pass.scope().tensor(DType.FLOAT32, 20, HIDDEN);
+        x.set(pass.stream(), values);
+        return dropper.forward(x, pass).toFloats(pass.stream());
+    }
+
     /** Regions of this file stand in the page, letter by letter. */
     @Test
     void thePageShowsThem() throws IOException {
@@ -136,7 +174,7 @@ class BatchExamplesTest {
                 .matcher(own)
                 .results()
                 .toList();
-        assertEquals(3, regions.size());
+        assertEquals(4, regions.size());
         for (MatchResult region : regions) {
             String shown = region.group(2).stripIndent();
             assertTrue(
