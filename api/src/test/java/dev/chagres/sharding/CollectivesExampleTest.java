@@ -25,8 +25,10 @@ class CollectivesExampleTest {
         List<Float> sums = Ranks.local(2).run(rank -> {
             Stream stream = rank.device().stream();
             try (Scope scope = rank.device().openScope()) {
+                float[] values = new float[1000];
+                Arrays.fill(values, rank.index() + 1); // 1 on rank 0, 2 on rank 1
                 Tensor x = scope.tensor(DType.FLOAT32, 1000);
-                x.set(stream, filled(1000, rank.index() + 1));
+                x.set(stream, values);
                 rank.communicator().allReduce(x, x, Reduction.SUM, stream);
                 return x.toFloats(stream)[0]; // waits for the stream
             }

@@ -5,9 +5,11 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Shape;
 import dev.chagres.io.SafetensorsFile;
+import dev.chagres.sharding.Ranks;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Tag;
@@ -78,6 +80,35 @@ class ReadmeTest {
         try (SafetensorsFile saved = SafetensorsFile.open(file)) {
             assertEquals(Shape.of(32, 64), saved.entry("top.head.weight").shape());
         }
+    }
+
+    @Test
+    void theFirstCollectiveIsTheTests() throws IOException {
+        String tested = find(
+                "// @start region=\"ranks\"\n(.*?) *// @end",
+                PROJECT.resolve("api/src/test/java/dev/chagres/sharding/CollectivesExampleTest.java"));
+        assertEquals(
+                tested.stripTrailing().stripIndent() + "\n",
+                find("```java\nimport .*?;\n\n(.*?)```", PROJECT.resolve("docs/collectives.md")),
+                "docs/collectives.md's first example and the region in CollectivesExampleTest.java");
+    }
+
+    @Test
+    void theProgramOfSeveralRanksIsTheOneOfItsPage() throws IOException {
+        String program = find(
+                "(import .*)", PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/RanksProgram.java"));
+        assertEquals(
+                program,
+                find("## A whole program\n.*?```java\n(.*?)```", PROJECT.resolve("docs/collectives.md")),
+                "docs/collectives.md and RanksProgram.java");
+    }
+
+    /** The loss of an even guess is ln 32 = 3.5. */
+    @Test
+    void theProgramOfSeveralRanksLearns() {
+        List<Float> losses = Ranks.local(2).run(rank -> new RanksProgram().train(rank));
+        assertTrue(losses.getFirst() < 0.5, () -> "loss: expected below 0.5, got " + losses);
+        assertEquals(losses.get(0), losses.get(1), "what ranks sum is the same on each");
     }
 
     private static String find(String pattern, Path file) throws IOException {
