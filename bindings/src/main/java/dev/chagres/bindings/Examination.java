@@ -66,9 +66,8 @@ final class Examination {
 
     private Row driver(Driver driver) {
         String wanted = "CUDA >= " + CUDA_DRIVER_WANTED / 1000 + "." + CUDA_DRIVER_WANTED % 1000 / 10;
-        String remedy =
-                "install NVIDIA's driver 580 or newer (nvidia-smi shows the present one), or run on the CPU with"
-                        + " -D" + Provider.PROPERTY + "=reference";
+        String remedy = "install NVIDIA's driver 580 or newer (nvidia-smi shows the present one)"
+                + (isCuda() ? ", or run on the CPU with -D" + Provider.PROPERTY + "=reference" : "");
         if (!driver.isUsable()) {
             return new Row(
                     "NVIDIA driver",

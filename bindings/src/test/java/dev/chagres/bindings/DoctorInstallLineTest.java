@@ -64,11 +64,20 @@ class DoctorInstallLineTest {
         assertTrue(
                 report.text()
                         .endsWith("\nNot needed by this provider; to have them:\n"
-                                + "  NVIDIA driver: install NVIDIA's driver 580 or newer (nvidia-smi shows the present one),"
-                                + " or run on the CPU with -Dchagres.provider=reference\n"
+                                + "  NVIDIA driver: install NVIDIA's driver 580 or newer (nvidia-smi shows the present one)\n"
                                 + "  CUDA runtime, NVRTC, cuBLAS, cuDNN, NCCL, Transformer Engine, CUDA headers:\n    "
                                 + ALL_PACKAGES + "\n\nThe provider works.\n"),
                 report.text());
+    }
+
+    @Test
+    void onlyWhoWantsAGpuIsToldOfTheCpu() {
+        Driver none = new Driver(0, 0, "no NVIDIA driver: libcuda.so.1: not there");
+        String remedy = ", or run on the CPU with -Dchagres.provider=reference\n";
+        assertTrue(
+                report("cuda", none).text().contains(remedy),
+                () -> report("cuda", none).text());
+        assertFalse(report("reference", none).text().contains("run on the CPU"));
     }
 
     @Test
