@@ -55,6 +55,7 @@ public final class Launch implements Callable<Integer> {
 
     /** Runs the command and ends the process with its exit status. */
     public static void main(String[] arguments) {
+        ProviderLine.leaveOut();
         System.exit(run(System.out, System.err, arguments));
     }
 

@@ -169,6 +169,9 @@ public final class Train implements Callable<Integer> {
     }
 
     private void train(Interruption interruption) throws InterruptedException {
+        if (options.isSilent()) {
+            ProviderLine.leaveOut();
+        }
         String provider = options.provider();
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider);

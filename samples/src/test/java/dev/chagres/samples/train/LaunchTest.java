@@ -130,6 +130,13 @@ class LaunchTest {
                 1,
                 text("out").lines().filter(line -> line.startsWith("report: ")).count(),
                 text("out"));
+        assertEquals(
+                1,
+                text("err")
+                        .lines()
+                        .filter(line -> line.contains("provider reference: "))
+                        .count(),
+                text("err"));
     }
 
     @Test
