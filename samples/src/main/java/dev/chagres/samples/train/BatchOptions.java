@@ -3,6 +3,8 @@ package dev.chagres.samples.train;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
@@ -132,14 +134,29 @@ final class BatchOptions {
                 ? "--accumulate " + accumulate
                 : accumulate == 1 ? among : "--accumulate " + accumulate + " on each of " + among;
         long fitting = Math.max(least, budget / multiple * multiple);
+        String lower = lower(budget < least, copies == 1 ? "" : counted ? ranks.countOption() : "the copies of --mesh");
         throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + multiple + " from " + least
                 + " on, for " + microBatches + " micro-batches share it (" + shared + "), each with a multiple of "
                 + BatchShape.TOKEN_MULTIPLE + " tokens and room for a sequence of --context " + context + "; got "
                 + budget
-                + (tokensPerStep == null ? ", the default" : "") + "; give "
-                + (fitting <= Integer.MAX_VALUE
-                        ? "--tokens-per-step " + fitting + ", or less of the others"
-                        : "less of the others"));
+                + (tokensPerStep == null ? ", the default" : "") + "; "
+                + (fitting <= Integer.MAX_VALUE ? "give --tokens-per-step " + fitting + ", or " : "") + lower);
+    }
+
+    /** Says what else can be lowered so that the tokens of a step suffice: sequences, and micro-batches that share them. */
+    private String lower(boolean tooFew, String ranks) {
+        List<String> options = new ArrayList<>();
+        if (tooFew) {
+            options.add("--context");
+        }
+        if (accumulate > 1) {
+            options.add("--accumulate");
+        }
+        if (!ranks.isEmpty()) {
+            options.add(ranks);
+        }
+        String last = options.removeLast();
+        return "lower " + (options.isEmpty() ? "" : String.join(", ", options) + " or ") + last;
     }
 
     /** Returns how batches are laid out. */

@@ -264,7 +264,7 @@ class LaunchTest {
         refusedForAll(
                 "--tokens-per-step: expected a multiple of 1600 from 102400 on, for 100 micro-batches share it (--nproc 100),"
                         + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the"
-                        + " default; give --tokens-per-step 102400, or less of the others",
+                        + " default; give --tokens-per-step 102400, or lower --context or --nproc",
                 "--nproc",
                 "100",
                 "train");

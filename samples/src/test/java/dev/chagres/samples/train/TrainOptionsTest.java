@@ -179,18 +179,23 @@ class TrainOptionsTest {
                         + " CPU reference has 8, got 9; the variable CHAGRES_REFERENCE_DEVICES=9 gives it more",
                 "--ranks 4 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it (--ranks 4),"
                         + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the default;"
-                        + " give --tokens-per-step 4096, or less of the others",
+                        + " give --tokens-per-step 4096, or lower --context or --ranks",
+                "--mesh replicate=2,tensor=2 --accumulate 2 --context 1024 | --tokens-per-step: expected a multiple of 64 from"
+                        + " 4096 on, for 4 micro-batches share it (--accumulate 2 on each of 2 copies of --mesh), each with a"
+                        + " multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the default; give"
+                        + " --tokens-per-step 4096, or lower --context, --accumulate or the copies of --mesh",
                 "--ranks 3 --accumulate 2 --context 100 --tokens-per-step 2048 | --tokens-per-step: expected a multiple of 96"
                         + " from 672 on, for 6 micro-batches share it (--accumulate 2 on each of --ranks 3), each with a multiple"
                         + " of 16 tokens and room for a sequence of --context 100; got 2048; give --tokens-per-step 2016, or"
-                        + " less of the others",
+                        + " lower --accumulate or --ranks",
                 "--accumulate 0 | --accumulate: expected at least 1, got 0",
                 "--accumulate 4 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it"
                         + " (--accumulate 4), each with a multiple of 16 tokens and room for a sequence of --context 1024; got"
-                        + " 2048, the default; give --tokens-per-step 4096, or less of the others",
+                        + " 2048, the default; give --tokens-per-step 4096, or lower --context or --accumulate",
                 "--accumulate 2147483647 --context 64 | --tokens-per-step: expected a multiple of 34359738352 from 137438953408"
                         + " on, for 2147483647 micro-batches share it (--accumulate 2147483647), each with a multiple of 16"
-                        + " tokens and room for a sequence of --context 64; got 2048, the default; give less of the others",
+                        + " tokens and room for a sequence of --context 64; got 2048, the default; lower --context or"
+                        + " --accumulate",
                 "--context 2 | --context: expected at least 3 (<cls>, one residue, <eos>), got 2",
                 "--context -5 | --context: expected at least 3 (<cls>, one residue, <eos>), got -5",
                 "--context 1000 --packing off | --context: expected a multiple of 16 without packing, got 1000",
@@ -229,7 +234,9 @@ class TrainOptionsTest {
         assertEquals(0, train("--accumulate", "4", "--steps", "1"), this::err);
         assertEquals(2, train("--accumulate", "3"));
         assertTrue(err().contains("expected a multiple of 48 from 3072 on"), this::err);
-        assertTrue(err().contains("got 16384, the default; give --tokens-per-step 16368, or less"), this::err);
+        assertTrue(
+                err().contains("got 16384, the default; give --tokens-per-step 16368, or lower --accumulate"),
+                this::err);
     }
 
     @Test
