@@ -3,11 +3,15 @@ package dev.chagres.samples.train;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
+import java.util.Collection;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.Callable;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
@@ -95,26 +99,31 @@ public final class Plot implements Callable<Integer> {
             throw new IllegalArgumentException("--mean-of: expected at least 1, got " + meanOf);
         }
         Path target = output;
+        Set<Path> named = new HashSet<>();
         for (Path report : reports) {
             FileChecks.requireName("REPORT", report);
+            if (!named.add(report)) {
+                throw new IllegalArgumentException("REPORT: expected each once, got " + report + " twice");
+            }
             FileChecks.requireDifferent("--output", target, "REPORT", report);
         }
         FileChecks.requirePicture("--output", target);
     }
 
     private void compare() {
-        Map<String, LossCurve> curves = new LinkedHashMap<>();
-        String model = "";
+        Map<Path, ReportReader> runs = new LinkedHashMap<>();
         for (Path file : reports) {
-            ReportReader run = ReportReader.read(file);
-            model = curves.isEmpty() || model.equals(run.model()) ? run.model() : "";
-            String name = run.model() + " " + run.recipe();
-            curves.put(curves.containsKey(name) ? name + ", " + file : name, run.losses());
+            runs.put(file, ReportReader.read(file));
         }
+        Map<String, LossCurve> curves = new LinkedHashMap<>();
+        runs.forEach((file, run) -> curves.put(name(file, run, runs.values()), run.losses()));
+        Set<String> models = runs.values().stream().map(ReportReader::model).collect(Collectors.toSet());
         Path target = output;
         if (target != null) {
             try (var plot = new LossPlot("--output", target)) {
-                String title = (model.isEmpty() ? "ESM-2" : "ESM-2 " + model) + ", mean of " + RunText.steps(meanOf);
+                String title =
+                        "ESM-2" + (models.size() == 1 ? " " + models.iterator().next() : "") + ", mean of "
+                                + RunText.steps(meanOf);
                 plot.write(title, curves, meanOf);
             }
         }
@@ -132,6 +141,16 @@ public final class Plot implements Callable<Integer> {
                             last)
                     + (losses == first ? "" : beside(first, losses, last)));
         }
+    }
+
+    /** Returns what is called a run: how it was trained, and the file where several were trained so. */
+    private static String name(Path file, ReportReader run, Collection<ReportReader> all) {
+        long alike = all.stream().filter(other -> name(other).equals(name(run))).count();
+        return name(run) + (alike > 1 ? ", " + file : "");
+    }
+
+    private static String name(ReportReader run) {
+        return run.model() + " " + run.recipe() + run.ranks();
     }
 
     /** Says where the steps of a run begin that went on from an earlier one. */

@@ -15,8 +15,13 @@ import java.util.Objects;
  * under its number.
  *
  * <p>Threading: one thread at a time.
+ *
+ * @param model the size of the model
+ * @param recipe in what precision its layers computed
+ * @param ranks what trained it beside one rank, such as {@code " on 2 ranks (zero3)"}; empty for one rank
+ * @param losses of its steps
  */
-record ReportReader(String model, String recipe, LossCurve losses) {
+record ReportReader(String model, String recipe, String ranks, LossCurve losses) {
     /**
      * Reads a report.
      *
@@ -34,7 +39,7 @@ record ReportReader(String model, String recipe, LossCurve losses) {
             if (losses.steps() == 0) {
                 throw new TrainingException(file + ": has no step");
             }
-            return new ReportReader(word(file, run, "model"), word(file, run, "recipe"), losses);
+            return new ReportReader(word(file, run, "model"), word(file, run, "recipe"), ranks(file, run), losses);
         } catch (NoSuchFileException e) {
             throw new TrainingException(file + ": there is no such file", e);
         } catch (CharacterCodingException e) {
@@ -62,6 +67,14 @@ record ReportReader(String model, String recipe, LossCurve losses) {
             return word;
         }
         throw new TrainingException(notOne(file, 1, "lacks \"" + name + "\""));
+    }
+
+    /** Returns what stands in names of runs on several ranks. */
+    private static String ranks(Path file, Map<String, Object> run) {
+        if (run.get("ranks") instanceof Integer count && count > 1) {
+            return RunText.ranks(count, word(file, run, "strategy"));
+        }
+        return "";
     }
 
     /** Returns the number of the step, which is above that of the line before. */

@@ -73,8 +73,8 @@ final class ReportWriter implements AutoCloseable {
                     .put(
                             "accumulate",
                             plan.shape().microBatches() / plan.layout().dataRanks())
-                    .put("ranks", plan.ranks())
-                    .put("strategy", plan.layout().toString());
+                    .put("ranks", plan.ranks());
+            putStrategy(json, plan);
             putWeightGather(json, plan.layout().zero());
             json.put("smMargin", plan.margin().norms())
                     .put("productSmMargin", plan.margin().products())
@@ -86,6 +86,16 @@ final class ReportWriter implements AutoCloseable {
                 putNames(json, "begunAnew", differences.missing());
             }
         });
+    }
+
+    /** What several ranks share out; null of one rank, whatever strategy it was given. */
+    private static void putStrategy(ObjectComposer<JSONComposer<OutputStream>> json, TrainingPlan plan)
+            throws IOException {
+        if (plan.ranks() == 1) {
+            json.putNull("strategy");
+        } else {
+            json.put("strategy", plan.layout().toString());
+        }
     }
 
     /** As the option spells it; null where no weights are gathered. */

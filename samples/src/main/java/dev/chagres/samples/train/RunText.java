@@ -35,7 +35,7 @@ final class RunText {
                 steps(plan.steps()),
                 plan.shape().tokensPerStep(),
                 microBatches == 1 ? "" : " in " + microBatches + " micro-batches",
-                plan.ranks() == 1 ? "" : " on " + plan.ranks() + " ranks (" + plan.layout() + ")",
+                plan.ranks() == 1 ? "" : ranks(plan.ranks(), plan.layout()),
                 plan.shape().context(),
                 plan.packing(),
                 plan.seed());
@@ -113,6 +113,11 @@ final class RunText {
     /** Returns a number of steps as one says it: {@code 1 step}, {@code 1,000 steps}. */
     static String steps(int count) {
         return String.format(Locale.ROOT, count == 1 ? "%,d step" : "%,d steps", count);
+    }
+
+    /** Returns several ranks as one says them: {@code " on 2 ranks (zero3)"}. */
+    static String ranks(int count, Object strategy) {
+        return " on " + count + " ranks (" + strategy + ")";
     }
 
     /** Says over how many steps at the end of a run a figure was taken; nothing where the run has one step. */

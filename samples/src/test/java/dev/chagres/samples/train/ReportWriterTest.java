@@ -117,6 +117,7 @@ class ReportWriterTest {
             report.finish();
         }
         Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
+        assertEquals("zero3, weights gathered by copy engines", head.get("strategy"));
         assertEquals("copy-engine", head.get("weightGather"));
         assertEquals(4, head.get("smMargin"));
         assertEquals(16, head.get("productSmMargin"));
@@ -156,7 +157,7 @@ class ReportWriterTest {
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, ddp, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
+                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
                         + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));
