@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.samples.train.SavingPlan.Recipes;
 import java.nio.file.Path;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
@@ -42,8 +43,8 @@ final class SaveOptions {
     }
 
     /** Returns the files as the plan has them. */
-    SavingPlan plan(Recipes recipes) {
-        return new SavingPlan(save, every, resume, recipes);
+    SavingPlan plan(Recipes recipes, Map<String, String> defaults) {
+        return new SavingPlan(save, every, resume, recipes, defaults);
     }
 
     /**

@@ -19,9 +19,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable.
  */
 final class SavedSchedule {
-    private static final String RATE = "learning-rate";
-    private static final String WARM_UP = "warm-up-steps";
-    private static final String DECAY = "decay";
+    static final String RATE = "learning-rate";
+    static final String WARM_UP = "warm-up-steps";
+    static final String DECAY = "decay";
     private static final String STEPS = "steps";
 
     private SavedSchedule() {}
@@ -54,7 +54,7 @@ final class SavedSchedule {
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
         }
-        String options = difference(saved, plan.schedule(), before.steps());
+        String options = difference(saved, plan.schedule(), plan.saving().defaults(), before.steps());
         return options.isEmpty()
                 ? null
                 : "--resume: " + path
@@ -63,7 +63,8 @@ final class SavedSchedule {
     }
 
     /** Returns the options that change the rate of a step after {@code done}, with both values. */
-    private static String difference(Map<String, String> saved, LearningRateSchedule schedule, int done) {
+    private static String difference(
+            Map<String, String> saved, LearningRateSchedule schedule, Map<String, String> defaults, int done) {
         Map<String, String> own = description(schedule);
         boolean falls = schedule.decay() != Decay.CONSTANT || !Objects.equals(own.get(DECAY), saved.get(DECAY));
         var options = new StringJoiner(", ");
@@ -76,7 +77,8 @@ final class SavedSchedule {
                         default -> true;
                     };
             if (counts && old != null && !old.equals(value)) {
-                options.add("--" + name + " " + value + ", was " + old);
+                String origin = defaults.containsKey(name) ? " (" + defaults.get(name) + ")" : "";
+                options.add("--" + name + " " + value + origin + ", was " + old);
             }
         });
         return options.toString();

@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import java.nio.file.Path;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -12,10 +13,12 @@ import org.jspecify.annotations.Nullable;
  * @param every it goes there after each step whose number divides by this, too; 0 for none
  * @param resumed the file that the run begins with, null for first weights
  * @param recipes which recipes its run may have had
+ * @param defaults options of the learning rate that were not given, by their names: where their values come from
  */
-record SavingPlan(@Nullable Path file, int every, @Nullable Path resumed, Recipes recipes) {
+record SavingPlan(
+        @Nullable Path file, int every, @Nullable Path resumed, Recipes recipes, Map<String, String> defaults) {
     /** Nothing is saved, and first weights begin. */
-    static final SavingPlan NONE = new SavingPlan(null, 0, null, Recipes.SAME);
+    static final SavingPlan NONE = new SavingPlan(null, 0, null, Recipes.SAME, Map.of());
 
     /** Which recipes the run of a file may have had that a run begins with. */
     enum Recipes {

@@ -7,7 +7,9 @@ import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.samples.train.SavingPlan.Recipes;
 import dev.chagres.train.BatchShape;
 import java.nio.file.Path;
+import java.util.HashMap;
 import java.util.Locale;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -117,7 +119,7 @@ final class TrainOptions {
             converter = OptionWords.OfDecay.class,
             paramLabel = "constant|linear|cosine",
             description = "how the rate falls from then on, linear and cosine to a tenth (default: linear)")
-    private LearningRateSchedule.Decay decay = LearningRateSchedule.Decay.LINEAR;
+    private LearningRateSchedule.@Nullable Decay decay;
 
     @Option(
             names = "--seed",
@@ -248,6 +250,7 @@ final class TrainOptions {
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
+        LearningRateSchedule.Decay falls = decay != null ? decay : LearningRateSchedule.Decay.LINEAR;
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
         Steps enqueuing = steps(gpu);
         return new TrainingPlan(
@@ -261,11 +264,26 @@ final class TrainOptions {
                 enqueuing,
                 fp8Statistics,
                 steps,
-                new LearningRateSchedule(peak, warmUp, steps, decay, LAST_RATE),
+                new LearningRateSchedule(peak, warmUp, steps, falls, LAST_RATE),
                 seed,
-                saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME),
+                saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, scheduleDefaults()),
                 ranks.isSilent() ? null : report,
                 ranks.isSilent() ? null : plot);
+    }
+
+    /** Returns the options of the learning rate that were not given, and where their values come from. */
+    private Map<String, String> scheduleDefaults() {
+        Map<String, String> defaults = new HashMap<>();
+        if (learningRate == null) {
+            defaults.put(SavedSchedule.RATE, "the default");
+        }
+        if (warmUpSteps == null) {
+            defaults.put(SavedSchedule.WARM_UP, "the default, a tenth of --steps");
+        }
+        if (decay == null) {
+            defaults.put(SavedSchedule.DECAY, "the default");
+        }
+        return defaults;
     }
 
     /** Returns whether this process is one of several ranks, and another one tells of the run. */

@@ -217,6 +217,33 @@ class SaveAndResumeTest {
         }
     }
 
+    /** Whoever did not give an option is told where its value comes from. */
+    @Test
+    void defaultsOfAnotherScheduleAreTold() {
+        Path file = folder.resolve("state");
+        String[] saving = {"--steps=2", "--learning-rate=0.001", "--warm-up-steps=1", "--decay=cosine", "--save=" + file
+        };
+        assertEquals(0, run(saving), this::told);
+        err.reset();
+        int status = Train.run(
+                DevicePlatform::open,
+                new StandardOutput(out, StandardCharsets.UTF_8),
+                new PrintStream(err, true, StandardCharsets.UTF_8),
+                "--model=tiny",
+                "--context=64",
+                "--tokens-per-step=512",
+                "--steps=3",
+                "--resume=" + file);
+        assertEquals(0, status, this::told);
+        assertEquals(
+                "train: --resume: " + file
+                        + " was saved with another schedule, so the learning rate is another one from here on:"
+                        + " --learning-rate 0.004 (the default), was 0.001,"
+                        + " --warm-up-steps 0 (the default, a tenth of --steps), was 1,"
+                        + " --decay linear (the default), was cosine, --steps 3, was 2",
+                told().lines().findFirst().orElseThrow());
+    }
+
     /** Both keep the same scales, so a run may go on with faster sums; recipes with other types of weights are refused. */
     @Test
     void aRunGoesOnWithOtherSums() throws IOException {
