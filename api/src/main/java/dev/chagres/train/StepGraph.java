@@ -17,6 +17,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * Training steps that are captured once and then replayed: the host enqueues one graph instead of hundreds of kernels.
  *
+ * {@snippet file="dev/chagres/train/StepGraphExampleTest.java" region="stepGraph"}
+ *
  * <p>Each batch is padded to a bucket: its micro-batches have the same number of tokens, of sequences and longest length, rounded up,
  * with sequences of padding without labels behind the others; padded layouts have rows of the context's length, and rows of padding. It is copied to fixed addresses, from which a graph of its bucket reads it. The first step of a bucket is
  * enqueued one by one, which builds kernels and takes memory; the second is captured; from then on it is replayed. A replayed

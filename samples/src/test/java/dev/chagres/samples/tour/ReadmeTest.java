@@ -94,6 +94,17 @@ class ReadmeTest {
     }
 
     @Test
+    void theStepGraphIsTheTests() throws IOException {
+        String tested = find(
+                "// @start region=\"stepGraph\"\n(.*?) *// @end",
+                PROJECT.resolve("api/src/test/java/dev/chagres/train/StepGraphExampleTest.java"));
+        assertEquals(
+                tested.stripTrailing().stripIndent() + "\n",
+                find("## Whole training steps\n.*?```java\n(.*?)```", PROJECT.resolve("docs/graphs.md")),
+                "docs/graphs.md's step graph and the region in StepGraphExampleTest.java");
+    }
+
+    @Test
     void theProgramOfSeveralRanksIsTheOneOfItsPage() throws IOException {
         String program = find(
                 "(import .*)", PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/RanksProgram.java"));
