@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
 import javax.imageio.ImageIO;
@@ -25,6 +26,13 @@ final class LossPlot implements AutoCloseable {
     static final int SMOOTHED_STEPS = 10;
 
     private static final int MAX_POINTS = 4_000;
+    /** Names that have room above the lines, which fall, and the letters of each; more would hide them. */
+    private static final int NAMES_INSIDE = 5;
+
+    private static final int LETTERS_INSIDE = 50;
+    private static final int HEIGHT = 600;
+    /** Of a name below the lines. */
+    private static final int NAME_HEIGHT = 24;
 
     private final Path target;
     private final WholeFile file;
@@ -100,31 +108,34 @@ final class LossPlot implements AutoCloseable {
                 .mapToInt(losses -> losses.number(0))
                 .min()
                 .orElse(1);
-        XYChart chart = empty(title, first);
+        XYChart chart = empty(title, first, List.copyOf(curves.keySet()));
         curves.forEach((name, losses) -> addSeries(chart, name, losses, smoothed, 1.6f));
         return chart;
     }
 
     /** Returns a picture of one run. */
     static XYChart chart(String title, LossCurve losses) {
-        XYChart chart = empty(title, losses.number(0));
+        XYChart chart = empty(title, losses.number(0), List.of());
         addSeries(chart, "each step", losses, 1, 0.8f);
         addSeries(chart, "mean of " + SMOOTHED_STEPS + " steps", losses, SMOOTHED_STEPS, 2.2f);
         return chart;
     }
 
-    /** Returns a chart whose axis begins at the step before {@code first}. */
-    private static XYChart empty(String title, int first) {
+    /** Returns a chart whose axis begins at the step before {@code first}, with room for these names. */
+    private static XYChart empty(String title, int first, List<String> names) {
+        boolean inside =
+                names.size() <= NAMES_INSIDE && names.stream().allMatch(name -> name.length() <= LETTERS_INSIDE);
         XYChart chart = new XYChartBuilder()
-                .width(1000)
-                .height(600)
+                .width(1_000)
+                .height(inside ? HEIGHT : HEIGHT + NAME_HEIGHT * names.size())
                 .title(title)
                 .xAxisTitle("step")
                 .yAxisTitle("masked-token loss (nats)")
                 .build();
         chart.getStyler()
-                .setLegendPosition(Styler.LegendPosition.InsideNE)
+                .setLegendPosition(inside ? Styler.LegendPosition.InsideNE : Styler.LegendPosition.OutsideS)
                 .setChartBackgroundColor(java.awt.Color.WHITE);
+        chart.getStyler().setLegendLayout(Styler.LegendLayout.Vertical);
         chart.getStyler().setXAxisMin(first - 1.0).setXAxisMaxLabelCount(11);
         return chart;
     }

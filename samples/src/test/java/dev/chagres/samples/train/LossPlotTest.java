@@ -12,6 +12,7 @@ import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import javax.imageio.ImageIO;
@@ -19,6 +20,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.knowm.xchart.XYChart;
+import org.knowm.xchart.style.Styler;
 
 @Tag("L0")
 class LossPlotTest {
@@ -77,6 +79,27 @@ class LossPlotTest {
                 new double[] {3, 2.5}, beside.getSeriesMap().get("resumed").getYData());
         assertArrayEquals(new double[] {1}, beside.getSeriesMap().get("whole").getXData());
         assertEquals(0.0, beside.getStyler().getXAxisMin());
+    }
+
+    @Test
+    void manyOrLongNamesStandBelowTheLines() {
+        Map<String, LossCurve> curves = new HashMap<>();
+        for (int i = 0; i < 6; i++) {
+            var losses = new LossCurve();
+            losses.add(1, i);
+            curves.put("run " + i, losses);
+        }
+        XYChart six = LossPlot.chart("six", curves, 1);
+        assertEquals(Styler.LegendPosition.OutsideS, six.getStyler().getLegendPosition());
+        assertEquals(744, six.getHeight());
+        curves.remove("run 0");
+        XYChart five = LossPlot.chart("five", curves, 1);
+        assertEquals(Styler.LegendPosition.InsideNE, five.getStyler().getLegendPosition());
+        assertEquals(600, five.getHeight());
+        var losses = new LossCurve();
+        losses.add(1, 2);
+        XYChart one = LossPlot.chart("one", Map.of("a".repeat(51), losses), 1);
+        assertEquals(Styler.LegendPosition.OutsideS, one.getStyler().getLegendPosition());
     }
 
     @Test
