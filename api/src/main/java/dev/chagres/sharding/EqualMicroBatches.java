@@ -70,8 +70,9 @@ final class EqualMicroBatches implements AutoCloseable {
         }
         RankFailedException explained = new RankFailedException(
                 failed.getMessage()
-                        + "; in ZeRO stage 3 all ranks compute equally many micro-batches in a step, of which rank "
-                        + ranks.rank() + " had completed " + count + ": count those of the others; "
+                        + "; in ZeRO stage 3 all ranks call the same layers, of passes of evaluation too, and compute"
+                        + " equally many micro-batches in a step, of which rank " + ranks.rank() + " had completed "
+                        + count + ": count those of the others; "
                         + WITHOUT_SEQUENCES,
                 failed,
                 null);

@@ -332,13 +332,37 @@ class FullyShardedMisuseTest {
     }
 
     @Test
+    void aRankThatAloneEvaluatesIsToldThatAllDo() {
+        DevicesNeeded.assume(2);
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    ModelPlan own = new ModelPlan();
+                    Linear linear = new Linear(HIDDEN, HIDDEN, Initializer.normal(0.1f), own.group("layer"));
+                    try (FullySharded training =
+                                    FullySharded.allocate(own, DType.FLOAT32, 1, ZeroStage.THREE, rank.communicator());
+                            Pass evaluation = Pass.evaluation(rank.device())) {
+                        training.follow(evaluation);
+                        if (rank.index() == 0) {
+                            evaluation.begin();
+                            Tensor x = evaluation.scope().tensor(DType.FLOAT32, 2, HIDDEN);
+                            x.zero(evaluation.stream());
+                            linear.forward(x, evaluation);
+                        }
+                    }
+                }));
+        String text = String.valueOf(failure.getMessage());
+        assertTrue(text.contains("all ranks call the same layers, of passes of evaluation too"), text);
+    }
+
+    @Test
     void otherNumbersOfMicroBatchesAreNamed() {
         DevicesNeeded.assume(2);
         String text = String.valueOf(unequal(own -> {}).getMessage());
         assertTrue(
                 text.matches(
-                        "(?s).*did not come; in ZeRO stage 3 all ranks compute equally many micro-batches in a step, of"
-                                + " which rank [01] had completed 1: count those of the others; a rank without sequences computes a"
+                        "(?s).*did not come; in ZeRO stage 3 all ranks call the same layers, of passes of evaluation too,"
+                                + " and compute equally many micro-batches in a step, of which rank [01] had completed 1: count those of the others; a rank without sequences computes a"
                                 + " token without a label \\(Strategy.needsEqualMicroBatches\\)"),
                 text);
         // Nothing is summed of frozen weights, so that both ranks come to the end of the step.
