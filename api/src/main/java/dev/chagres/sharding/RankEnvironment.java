@@ -121,8 +121,8 @@ record RankEnvironment(
         String address = address(variables, launcher, local == rank && count == 1);
         var store = new InetSocketAddress(address, port(variables, launcher));
         if (store.isUnresolved()) {
-            throw new IllegalArgumentException(
-                    ADDRESS + ": expected the name or address of rank 0's host, got " + address + ", which is unknown");
+            throw new IllegalArgumentException(addressVariable(variables, launcher)
+                    + ": expected the name or address of rank 0's host, got " + address + ", which is unknown");
         }
         return new RankEnvironment(launcher.toString(), rank, count, local, store, secret(variables), null);
     }
@@ -175,8 +175,7 @@ record RankEnvironment(
     }
 
     private static String address(Map<String, String> variables, Launcher launcher, boolean alone) {
-        String own = variables.get(ADDRESS);
-        String given = own != null || launcher.address == null ? own : variables.get(launcher.address);
+        String given = variables.get(addressVariable(variables, launcher));
         if (given != null && !given.isBlank()) {
             return given.strip();
         }
@@ -189,8 +188,14 @@ record RankEnvironment(
         if (oneHost) {
             return "127.0.0.1";
         }
-        throw new IllegalArgumentException(ADDRESS + ": expected the name or address of rank 0's host, as " + launcher
-                + " may have put ranks on several hosts, got none");
+        throw new IllegalArgumentException(
+                ADDRESS + " or " + launcher.address + ": expected the name or address of rank 0's host, as " + launcher
+                        + " may have put ranks on several hosts, got none");
+    }
+
+    /** Returns the variable that says where rank 0 is: ours, else the launcher's. */
+    private static String addressVariable(Map<String, String> variables, Launcher launcher) {
+        return variables.containsKey(ADDRESS) || launcher.address == null ? ADDRESS : launcher.address;
     }
 
     private static int port(Map<String, String> variables, Launcher launcher) {

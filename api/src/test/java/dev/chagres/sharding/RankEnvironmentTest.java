@@ -91,12 +91,16 @@ class RankEnvironmentTest {
                 "LOCAL_RANK: expected a number from 0 to 1, got \"-1\"",
                 variables("RANK=1 WORLD_SIZE=2 LOCAL_RANK=-1"));
         refused(
-                "CHAGRES_STORE_ADDRESS: expected the name or address of rank 0's host, as torchrun may have put ranks on several"
+                "CHAGRES_STORE_ADDRESS or MASTER_ADDR: expected the name or address of rank 0's host, as torchrun may have put ranks on several"
                         + " hosts, got none",
                 variables("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1"));
         refused(
-                "CHAGRES_STORE_ADDRESS: expected the name or address of rank 0's host, got no.such.host.invalid, which is unknown",
+                "MASTER_ADDR: expected the name or address of rank 0's host, got no.such.host.invalid, which is unknown",
                 variables("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=no.such.host.invalid"));
+        refused(
+                "CHAGRES_STORE_ADDRESS: expected the name or address of rank 0's host, got no.such.host.invalid, which is unknown",
+                variables("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1"
+                        + " CHAGRES_STORE_ADDRESS=no.such.host.invalid"));
         refused(
                 "CHAGRES_STORE_PORT: expected a number from 1 to 65535, got \"0\"",
                 variables("CHAGRES_RANK=0 CHAGRES_RANKS=2 CHAGRES_LOCAL_RANK=0 CHAGRES_STORE_PORT=0"));
