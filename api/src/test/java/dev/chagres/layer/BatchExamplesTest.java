@@ -14,8 +14,13 @@ import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
+import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
+import dev.chagres.te.Gemm;
+import dev.chagres.te.Gemm.Transpose;
+import dev.chagres.te.Output;
 import dev.chagres.te.QkvFormat;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -27,7 +32,7 @@ import java.util.regex.Pattern;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** The examples of batches and scores in docs/passes.md. */
+/** The examples of batches, scores and layers in docs/passes.md. */
 @Tag("L0")
 @Tag("L1")
 class BatchExamplesTest {
@@ -163,6 +168,75 @@ class BatchExamplesTest {
         return dropper.forward(x, pass).toFloats(pass.stream());
     }
 
+    // @start region="product"
+    /** {@code y = x weight^T}, [T, in] to [T, out]. */
+    static final class Product extends Layer {
+        private static final class Input extends Saved {
+            private final Kept x = new Kept("the product's input");
+        }
+
+        private final Parameter weight;
+        private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
+
+        Product(long in, long out, ModelPlan plan) {
+            super(plan.name());
+            weight = plan.declareProductWeight("weight", Initializer.normal(0.1f), out, in);
+        }
+
+        @Override
+        protected void run(Tensor x, Tensor y, Pass pass) {
+            Gemm.gemm(x, Transpose.NO, weight.weight(), Transpose.YES, y, Output.OVERWRITE, pass.stream());
+            Input input = saved.push(pass);
+            if (input != null) {
+                input.x.set(x);
+            }
+        }
+
+        @Override
+        protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+            Tensor x = saved.pop(pass).x.get();
+            Gemm.gemm(dy, Transpose.NO, weight.weight(), Transpose.NO, dx, Output.OVERWRITE, pass.stream());
+            if (!weight.isFrozen()) {
+                Output output = pass.nextGradient(weight); // before the gradient is asked for
+                Gemm.gemm(dy, Transpose.YES, x, Transpose.NO, weight.gradient(), output, pass.stream());
+            }
+        }
+
+        @Override
+        public long outputColumns(long inputColumns) {
+            return weight.shape().size(0);
+        }
+
+        @Override
+        public boolean requiresGradient() {
+            return !weight.isFrozen();
+        }
+    }
+    // @end
+
+    @Test
+    void aWeightOfOnesOwn() {
+        ModelPlan own = new ModelPlan();
+        Layer product = new Product(3, 2, own.group("product"));
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, own, DType.FLOAT32, 42);
+                Pass pass = Pass.training(device)) {
+            Parameter weight = parameters.get("product.weight");
+            weight.weight().set(device.stream(), 1f, 2f, 3f, 4f, 5f, 6f);
+            pass.begin();
+            Tensor x = pass.scope().tensor(DType.FLOAT32, 2, 3);
+            x.set(device.stream(), 1f, -1f, 2f, 0.5f, 3f, -2f);
+            Tensor y = product.forward(x, pass);
+            assertArrayEquals(new float[] {5, 11, 0.5f, 5}, y.toFloats(device.stream()), 1e-3f);
+            Tensor dx = product.backward(y, pass); // as if the loss were the sum of y^2 / 2
+            assertArrayEquals(new float[] {49, 65, 81, 20.5f, 26, 31.5f}, dx.toFloats(device.stream()), 1e-3f);
+            assertArrayEquals(
+                    new float[] {5.25f, -3.5f, 9, 13.5f, 4, 12},
+                    weight.gradient().toFloats(device.stream()),
+                    1e-3f);
+        }
+    }
+
     /** Regions of this file stand in the page, letter by letter. */
     @Test
     void thePageShowsThem() throws IOException {
@@ -174,7 +248,7 @@ class BatchExamplesTest {
                 .matcher(own)
                 .results()
                 .toList();
-        assertEquals(4, regions.size());
+        assertEquals(5, regions.size());
         for (MatchResult region : regions) {
             String shown = region.group(2).stripIndent();
             assertTrue(
