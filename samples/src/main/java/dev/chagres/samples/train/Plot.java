@@ -170,6 +170,7 @@ public final class Plot implements Callable<Integer> {
         if (!(base > 0) || !Double.isFinite(last / base)) {
             return " (not compared: the means have no ratio)";
         }
-        return String.format(Locale.ROOT, " (%+.2f %%)", 100 * (last / base - 1));
+        double percent = Math.round(1e4 * (last / base - 1)) / 1e2; // a difference of nothing is not -0.00
+        return String.format(Locale.ROOT, " (%+.2f %%)", percent);
     }
 }

@@ -72,8 +72,10 @@ class PlotTest {
         String alone = report("a.jsonl", "{\"model\":\"8M\",\"recipe\":\"bf16\",\"ranks\":1,\"strategy\":null}", step);
         String older =
                 report("b.jsonl", "{\"model\":\"8M\",\"recipe\":\"bf16\",\"ranks\":1,\"strategy\":\"ddp\"}", step);
-        String sharded =
-                report("c.jsonl", "{\"model\":\"8M\",\"recipe\":\"bf16\",\"ranks\":2,\"strategy\":\"zero3\"}", step);
+        String sharded = report(
+                "c.jsonl",
+                "{\"model\":\"8M\",\"recipe\":\"bf16\",\"ranks\":2,\"strategy\":\"zero3\"}",
+                "{\"step\":1,\"loss\":1.99999}");
         String rest = ": 1 step, mean loss of the last 1: 2.0000";
         assertEquals(0, run(alone, sharded), err);
         assertEquals("8M bf16" + rest + "\n8M bf16 on 2 ranks (zero3)" + rest + " (+0.00 %)\n", out);
