@@ -32,15 +32,19 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(60)
 class DeviceWaitsTest {
     private static Ranks hasty(int ranks) {
-        return Ranks.local(ranks).withConfig(CommunicatorConfig.standard().withTimeout(Duration.ofMillis(400)));
+        return Ranks.local(ranks).withConfig(CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(1)));
     }
 
-    /** Says that the rank has given NCCL a transfer, and waits for the device until the ranks have failed, or the latch opens. */
-    private static void waitForDevice(Communicator world, Operation operation, int peer, CountDownLatch end)
-            throws InterruptedException {
+    /** Says that the rank has given NCCL a transfer. */
+    private static void give(Communicator world, Operation operation, int peer) {
+        CallCounts counts = world.endpoint().calls().counts();
+        counts.count(operation, peer);
+        counts.publish();
+    }
+
+    /** Waits for the device, as far as others see, until the ranks have failed, or the latch opens. */
+    private static void waitForDevice(Communicator world, CountDownLatch end) throws InterruptedException {
         Endpoint endpoint = world.endpoint();
-        endpoint.calls().counts().count(operation, peer);
-        endpoint.calls().counts().publish();
         HostWaits waits = endpoint.state().waits();
         waits.begin();
         try {
@@ -52,6 +56,12 @@ class DeviceWaitsTest {
         }
     }
 
+    private static void doNothingUntilOthersFail(Communicator world) throws InterruptedException {
+        while (world.endpoint().failure() == null) {
+            Thread.sleep(1);
+        }
+    }
+
     @Test
     void aRankThatIsBehindIsNamed() {
         DevicesNeeded.assume(2);
@@ -59,14 +69,13 @@ class DeviceWaitsTest {
         RankFailedException failed = assertThrows(
                 RankFailedException.class,
                 () -> hasty(2).each(rank -> {
-                    if (rank.index() == 0) {
-                        waitForDevice(rank.communicator(), Operation.RECEIVE, 1, never);
-                        rank.communicator().check();
-                    } else {
-                        while (rank.communicator().endpoint().failure() == null) {
-                            Thread.sleep(1);
-                        }
+                    if (rank.index() == 1) {
+                        doNothingUntilOthersFail(rank.communicator());
+                        return;
                     }
+                    give(rank.communicator(), Operation.RECEIVE, 1);
+                    waitForDevice(rank.communicator(), never);
+                    rank.communicator().check();
                 }));
         assertEquals(List.of(1), failed.ranks());
         assertTrue(String.valueOf(failed.getMessage()).contains("rank 1 did not come"), failed::getMessage);
@@ -76,41 +85,39 @@ class DeviceWaitsTest {
     void ranksThatWaitForTheirDevicesThemselvesAreNotToBlame() {
         DevicesNeeded.assume(3);
         CountDownLatch never = new CountDownLatch(1);
+        CyclicBarrier given = new CyclicBarrier(2);
         RankFailedException failed = assertThrows(
                 RankFailedException.class,
                 () -> hasty(3).each(rank -> {
-                    if (rank.index() < 2) {
-                        waitForDevice(rank.communicator(), Operation.RECEIVE, rank.index() + 1, never);
-                        rank.communicator().check();
-                    } else {
-                        while (rank.communicator().endpoint().failure() == null) {
-                            Thread.sleep(1);
-                        }
+                    if (rank.index() == 2) {
+                        doNothingUntilOthersFail(rank.communicator());
+                        return;
                     }
+                    give(rank.communicator(), Operation.RECEIVE, rank.index() + 1);
+                    given.await();
+                    waitForDevice(rank.communicator(), never);
+                    rank.communicator().check();
                 }));
         assertEquals(List.of(2), failed.ranks());
     }
 
     @Test
-    void longWorkOfADeviceIsNoFailure() throws InterruptedException {
+    void longWorkOfADeviceIsNoFailure() {
         DevicesNeeded.assume(2);
-        CyclicBarrier met = new CyclicBarrier(2);
+        CyclicBarrier given = new CyclicBarrier(2);
         CountDownLatch done = new CountDownLatch(1);
-        Thread timer = Thread.ofVirtual().start(() -> {
-            try {
-                Thread.sleep(1200);
-            } catch (InterruptedException stopped) {
-                Thread.currentThread().interrupt();
-            }
-            done.countDown();
-        });
         hasty(2).each(rank -> {
-            Operation own = rank.index() == 0 ? Operation.SEND : Operation.RECEIVE;
-            waitForDevice(rank.communicator(), own, 1 - rank.index(), done);
+            give(rank.communicator(), rank.index() == 0 ? Operation.SEND : Operation.RECEIVE, 1 - rank.index());
+            given.await();
+            if (rank.index() == 0) {
+                waitForDevice(rank.communicator(), done);
+            } else {
+                Thread.sleep(2500); // longer than the timeout
+                done.countDown();
+            }
+            given.await();
             assertNull(rank.communicator().endpoint().failure());
-            met.await();
         });
-        timer.join();
     }
 
     @Test
