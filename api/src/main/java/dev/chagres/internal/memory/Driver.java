@@ -22,6 +22,10 @@ final class Driver {
 
     private Driver() {}
 
+    Thread thread() {
+        return thread;
+    }
+
     /** Returns that of the calling thread. */
     static Driver ofThread() {
         return DRIVERS.get();
