@@ -142,7 +142,8 @@ public final class ContextParallel {
         if (chunk == all) {
             return tokens;
         }
-        long first = chunk * tokens / all;
+        long first = tokens / all * chunk
+                + tokens % all * chunk / all; // chunk tokens / all, which may be more than a long holds
         return tokens < MULTIPLE * all ? first : first / MULTIPLE * MULTIPLE;
     }
 
@@ -237,9 +238,12 @@ public final class ContextParallel {
     /**
      * Returns how many of {@code tokens} are this rank's; one rank has all, be they none.
      *
-     * @throws IllegalArgumentException when there are fewer tokens than ranks
+     * @throws IllegalArgumentException when there are fewer tokens than ranks, or it is negative
      */
     public long count(long tokens) {
+        if (tokens < 0) {
+            throw new IllegalArgumentException("tokens: expected no negative number, got " + tokens);
+        }
         return isSplit() ? count(tokens, rank()) : tokens;
     }
 
@@ -266,10 +270,12 @@ public final class ContextParallel {
      * @throws IllegalArgumentException when it has other dimensions, or fewer tokens than there are ranks
      */
     public Tensor own(Tensor whole, Scope scope) {
+        Checks.given("whole", whole);
+        Checks.given("scope", scope);
         if (!isSplit()) {
             return whole;
         }
-        int dimensions = Checks.given("whole", whole).rank();
+        int dimensions = whole.rank();
         if (dimensions != 1 && dimensions != 2) {
             throw new IllegalArgumentException("whole: expected [T] or [T, columns], got " + Checks.describe(whole));
         }

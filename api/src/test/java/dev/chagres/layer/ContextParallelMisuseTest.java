@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
@@ -147,12 +148,31 @@ class ContextParallelMisuseTest {
                         () -> tokens.own(scope.tensor(DType.INT32, 7, 1, 1), scope));
                 assertSame(ids, ContextParallel.none().own(ids, scope));
             }
+            long most = Long.MAX_VALUE;
+            assertEquals(most / 3 / 16 * 16, tokens.begin(most, 1));
+            assertEquals((most / 3 * 2 + most % 3 * 2 / 3) / 16 * 16, tokens.begin(most, 2));
+            assertEquals(most, tokens.count(most, 0) + tokens.count(most, 1) + tokens.count(most, 2));
         });
+        ContextParallel none = ContextParallel.none();
+        assertEquals(0, none.count(0));
+        assertThrown(
+                IllegalArgumentException.class, "tokens: expected no negative number, got -1", () -> none.count(-1));
         assertThrown(
                 IllegalStateException.class,
                 "group: expected tokens that are shared out among ranks, got all on each; ask isSplit() first",
                 () -> ContextParallel.none().group());
         assertEquals("all tokens", ContextParallel.none().toString());
+    }
+
+    @Test
+    void whatIsNotThere() {
+        ContextParallel none = ContextParallel.none();
+        try (Device device = Device.open();
+                Scope scope = device.openScope()) {
+            Tensor ids = scope.tensor(DType.INT32, 7);
+            assertThrown(NullPointerException.class, "whole: expected a value, got null", () -> none.own(null, scope));
+            assertThrown(NullPointerException.class, "scope: expected a value, got null", () -> none.own(ids, null));
+        }
     }
 
     /** What goes by the place of a query in its sequence, of which a rank has a part. */
