@@ -93,12 +93,16 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         return new ParameterSplit(whole, dimension, sections, otherRank, ranks);
     }
 
-    /** Returns the number in the whole, row-major, of an element of the rank's part. */
+    /**
+     * Returns the number in the whole, row-major, of an element of the rank's part.
+     *
+     * @throws IndexOutOfBoundsException when the part has no such element
+     */
     public long element(long local) {
         long inner = inner();
         long parts = parts();
-        long row = local / inner;
-        if (parts == 0 || row >= parts * outer()) {
+        long row = inner == 0 ? 0 : local / inner;
+        if (local < 0 || inner == 0 || parts == 0 || row >= parts * outer()) {
             throw new IndexOutOfBoundsException("element: expected one of " + shape() + ", got " + local);
         }
         return (row / parts * whole.size(dimension) + place(row % parts)) * inner + local % inner;
@@ -108,7 +112,11 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         return whole.count() / whole.size(dimension) / inner();
     }
 
-    /** Returns the number in the rank's part of an element of the whole; -1 where another rank has it. */
+    /**
+     * Returns the number in the rank's part of an element of the whole; -1 where another rank has it.
+     *
+     * @throws IndexOutOfBoundsException when the whole has no such element
+     */
     public long local(long element) {
         if (element < 0 || element >= whole.count()) {
             throw new IndexOutOfBoundsException("element: expected one of " + whole + ", got " + element);
@@ -149,9 +157,9 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
     public long run() {
         long common = 0;
         for (long section : sections) {
-            for (int other = 0; other < ranks; other++) {
-                common = greatestDivisor(of(other).part(section), common);
-            }
+            long full = Math.ceilDiv(
+                    section, (long) ranks); // what all have but one, which has the rest, and those behind it
+            common = greatestDivisor(full, greatestDivisor(section % full, common));
         }
         return common * inner();
     }

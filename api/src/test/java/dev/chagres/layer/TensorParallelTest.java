@@ -37,6 +37,7 @@ import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
+import org.apache.commons.math3.util.ArithmeticUtils;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -369,6 +370,31 @@ class TensorParallelTest {
         org.junit.jupiter.api.Assertions.assertArrayEquals(
                 new long[] {8, 9, 10, 11, 12, 13, 14, 15, 20, 21, 22, 23}, elements);
         assertEquals(4, split.run());
+        String outside = "element: expected one of [6, 2], got ";
+        assertThrown(IndexOutOfBoundsException.class, outside + "-1", () -> split.element(-1));
+        assertThrown(IndexOutOfBoundsException.class, outside + "12", () -> split.element(12));
+        ParameterSplit empty = new ParameterSplit(dev.chagres.Shape.of(12, 0), 0, List.of(12L), 1, 2);
+        assertThrown(IndexOutOfBoundsException.class, "element: expected one of [6, 0], got 0", () -> empty.element(0));
+        ParameterSplit narrow = new ParameterSplit(dev.chagres.Shape.of(12), 0, List.of(12L), 1, Integer.MAX_VALUE);
+        assertEquals(1, narrow.run(), "of as many ranks as there can be");
+    }
+
+    /** What is moved as one divides the part that each rank has of each section. */
+    @Test
+    void runsDivideAllParts() {
+        for (long section = 1; section < 40; section++) {
+            for (int ranks = 1; ranks < 12; ranks++) {
+                long divisor = 0;
+                for (int rank = 0; rank < ranks; rank++) {
+                    ParameterSplit split =
+                            new ParameterSplit(dev.chagres.Shape.of(section, 3), 0, List.of(section), rank, ranks);
+                    divisor = ArithmeticUtils.gcd(divisor, split.shape().size(0));
+                }
+                ParameterSplit split =
+                        new ParameterSplit(dev.chagres.Shape.of(section, 3), 0, List.of(section), 0, ranks);
+                assertEquals(3 * divisor, split.run(), section + " among " + ranks);
+            }
+        }
     }
 
     @Test
