@@ -217,7 +217,12 @@ public final class RotaryEmbedding {
             Sequences sequences,
             Rotary.Direction direction,
             Stream stream) {
-        sequences.checkTokens(argument, qkv, qkv.size(0));
+        Checks.on(stream, argument, qkv);
+        Checks.given("heads", heads);
+        if (qkv.rank() != 2) {
+            throw new IllegalArgumentException(argument + ": expected [T, (h + 2 g) d], got " + Checks.describe(qkv));
+        }
+        Checks.given("sequences", sequences).checkTokens(argument, qkv, qkv.size(0));
         checkSequences(sequences, stream);
         if (qkv.count() > 0) {
             Rotary.rotaryPacked(qkv, heads, table, sequences.positions(tokens), direction, stream);

@@ -21,8 +21,16 @@ public record RotaryTable(Tensor angles, Pairing pairing) {
         Checks.given("pairing", pairing);
     }
 
-    /** Returns r, the elements of a head that are rotated. */
+    /**
+     * Returns r, the elements of a head that are rotated.
+     *
+     * @throws IllegalArgumentException when the angles are a single number
+     */
     public long rotatedDim() {
+        if (angles.rank() == 0) {
+            throw new IllegalArgumentException(
+                    "angles: expected FLOAT32[positions, r], got " + Checks.describe(angles));
+        }
         return angles.size(angles.rank() - 1);
     }
 

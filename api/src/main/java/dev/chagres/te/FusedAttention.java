@@ -82,21 +82,38 @@ public final class FusedAttention {
         }
     }
 
-    /** Returns the shape of the statistics of these queries: [T, h, 1] packed, else [B, h, S, 1]. */
+    /**
+     * Returns the shape of the statistics of these queries: [T, h, 1] packed, else [B, h, S, 1].
+     *
+     * @throws IllegalArgumentException when the query has too few dimensions to have heads
+     */
     public static Shape statisticsShape(AttentionProblem problem, AttentionTensors tensors) {
         Checks.given("problem", problem);
         Tensor query = Checks.given("tensors", tensors).query();
-        long heads = query.size(query.rank() - 2);
+        long heads = heads(query);
         return problem.layout().format() == QkvFormat.THD
                 ? Shape.of(query.size(0), heads, 1)
                 : Shape.of(tensors.sequences(), heads, tensors.queryLength(), 1);
     }
 
-    /** Hands out memory for the statistics of these queries, FLOAT32 of {@link #statisticsShape}. */
+    private static long heads(Tensor query) {
+        if (query.rank() < 3) {
+            throw new IllegalArgumentException(
+                    "query: expected [T, h, d], [B, S, h, d] or [S, B, h, d], got " + Checks.describe(query));
+        }
+        return query.size(query.rank() - 2);
+    }
+
+    /**
+     * Hands out memory for the statistics of these queries, FLOAT32 of {@link #statisticsShape}.
+     *
+     * @throws IllegalArgumentException when the query has too few dimensions to have heads
+     */
     public static Tensor statistics(AttentionProblem problem, AttentionTensors tensors, Scope scope) {
         Checks.given("problem", problem);
+        Checks.given("scope", scope);
         Tensor query = Checks.given("tensors", tensors).query();
-        long heads = query.size(query.rank() - 2);
+        long heads = heads(query);
         return problem.layout().format() == QkvFormat.THD
                 ? scope.tensor(DType.FLOAT32, query.size(0), heads, 1)
                 : scope.tensor(DType.FLOAT32, tensors.sequences(), heads, tensors.queryLength(), 1);

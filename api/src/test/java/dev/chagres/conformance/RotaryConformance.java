@@ -14,6 +14,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary.Direction;
+import dev.chagres.ops.RotaryTable;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.RotaryWitness;
@@ -300,5 +301,15 @@ class RotaryConformance {
                 IllegalArgumentException.class,
                 "dqkv: expected 11 tokens as the sequences say (THD, 2 sequences), got 10 in Tensor FLOAT32[10, 24]",
                 () -> rotary.rotatePackedBack(scope.tensor(DType.FLOAT32, 10, 24), sequences, open.stream()));
+        QkvHeads heads = new QkvHeads(1, 1, 8);
+        assertThrown(
+                IllegalArgumentException.class,
+                "qkv: expected [T, (h + 2 g) d], got FLOAT32[]",
+                () -> rotary.rotatePacked(
+                        scope.tensor(DType.FLOAT32), heads, sequences, Direction.FORWARD, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "angles: expected FLOAT32[positions, r], got FLOAT32[]",
+                () -> new RotaryTable(scope.tensor(DType.FLOAT32), Pairing.HALVES).rotatedDim());
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.te;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -244,6 +245,17 @@ class FusedAttentionConformance {
         tensors = new AttentionRun(open, dense, dense.problem()).tensors();
         assertEquals(Shape.of(3, 2, 7, 1), FusedAttention.statisticsShape(dense.problem(), tensors));
         assertEquals(Shape.of(3, 2, 7, 1), tensors.statistics().shape());
+        for (Tensor query :
+                List.of(open.scope().tensor(DType.BFLOAT16), open.scope().tensor(DType.BFLOAT16, 8, 16))) {
+            AttentionTensors flat = new AttentionTensors().query(query);
+            String text = "query: expected [T, h, d], [B, S, h, d] or [S, B, h, d], got BFLOAT16" + query.shape();
+            assertThrown(
+                    IllegalArgumentException.class, text, () -> FusedAttention.statisticsShape(packed.problem(), flat));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    text,
+                    () -> FusedAttention.statistics(packed.problem(), flat, open.scope()));
+        }
     }
 
     @Test
