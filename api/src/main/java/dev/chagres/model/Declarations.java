@@ -1,6 +1,7 @@
 package dev.chagres.model;
 
 import dev.chagres.Shape;
+import dev.chagres.internal.Checks;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
@@ -95,7 +96,9 @@ final class Declarations {
             Map<Object, List<Parameter>> kinds = members.stream()
                     .filter(chosen)
                     .collect(Collectors.groupingBy(
-                            one -> (Object) kind.apply(one), LinkedHashMap::new, Collectors.toList()));
+                            one -> Checks.<Object>given("kind of " + one.name(), kind.apply(one)),
+                            LinkedHashMap::new,
+                            Collectors.toList()));
             kinds.forEach((same, kept) -> part.addAll(kinds.size() == 1 ? name : name + " " + same, kept));
         });
         part.sites.addAll(sites);

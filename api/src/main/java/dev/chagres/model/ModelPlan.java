@@ -108,6 +108,7 @@ public final class ModelPlan {
      * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="regrouped"}
      *
      * @param kind of a parameter, compared within its group by {@code equals}; its text becomes part of the new group's name
+     * @throws NullPointerException when a parameter has none
      */
     public ModelPlan regrouped(Function<Parameter, ?> kind) {
         return part(parameter -> true, kind);
@@ -282,8 +283,15 @@ public final class ModelPlan {
                 null));
     }
 
-    /** Declares a place where a recipe may cast {@code weight}. */
+    /**
+     * Declares a place where a recipe may cast {@code weight}.
+     *
+     * @throws IllegalArgumentException when it is no matrix
+     */
     public QuantizerSite quantizer(String name, Parameter weight) {
+        if (Checks.given("weight", weight).shape().rank() != 2) {
+            throw new IllegalArgumentException("weight: expected a matrix, got " + weight);
+        }
         return declared.add(QuantizerSite.ofWeight(
                 prefix + Checks.given("name", name), group, declared.sites().size(), weight));
     }

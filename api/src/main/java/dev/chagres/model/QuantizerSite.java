@@ -1,7 +1,6 @@
 package dev.chagres.model;
 
 import dev.chagres.Shape;
-import dev.chagres.internal.Checks;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -115,7 +114,7 @@ public final class QuantizerSite {
     }
 
     static QuantizerSite ofWeight(String name, String group, int index, Parameter weight) {
-        return new QuantizerSite(name, group, Role.WEIGHT, index, Checks.given("weight", weight));
+        return new QuantizerSite(name, group, Role.WEIGHT, index, weight);
     }
 
     @Override

@@ -175,7 +175,11 @@ class ModelPlanTest {
         assertThrown(ARGUMENT, "x: expected positive sizes, got [2, 0]", () -> plan.declare("x", ZEROS, 2, 0));
         assertThrown(ARGUMENT, "ranks: expected at least 1, got 0", () -> plan.padGroups(0));
         assertEquals(List.of(), plan.parameters());
-        assertEquals("x", plan.declare("x", ZEROS, 1).name(), "the name is still free");
+        Parameter vector = plan.declare("x", ZEROS, 1); // the name is still free
+        assertThrown(ARGUMENT, "weight: expected a matrix, got x[1]", () -> plan.quantizer("x.weight", vector));
+        assertEquals(List.of(), plan.quantizers());
+        assertThrown(
+                NullPointerException.class, "kind of x: expected a value, got null", () -> plan.regrouped(_ -> null));
     }
 
     @Test
