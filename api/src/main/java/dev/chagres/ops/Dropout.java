@@ -22,8 +22,15 @@ public final class Dropout {
 
     private Dropout() {}
 
-    /** Returns the bytes of a mask of {@code count} values. */
+    /**
+     * Returns the bytes of a mask of {@code count} values.
+     *
+     * @throws IllegalArgumentException when it is negative
+     */
     public static long maskBytes(long count) {
+        if (count < 0) {
+            throw new IllegalArgumentException("count: expected no negative number, got " + count);
+        }
         return count / BITS_A_BYTE + (count % BITS_A_BYTE == 0 ? 0 : 1);
     }
 

@@ -22,6 +22,9 @@ import org.jspecify.annotations.Nullable;
  * _VocabParallelCrossEntropy}.
  */
 public final class VocabularyCrossEntropy {
+    /** Labels are INT32. */
+    private static final long MOST_CLASSES = 1L << 31;
+
     private VocabularyCrossEntropy() {}
 
     /**
@@ -53,8 +56,10 @@ public final class VocabularyCrossEntropy {
      * Returns how many rows {@link #sums} writes: 2, and with label smoothing 3.
      *
      * @param labelSmoothing e, 0 to 1
+     * @throws IllegalArgumentException when it is another number
      */
     public static long sumRows(float labelSmoothing) {
+        CrossEntropyChecks.labelSmoothing(labelSmoothing);
         return labelSmoothing == 0 ? 2 : 3;
     }
 
@@ -82,7 +87,7 @@ public final class VocabularyCrossEntropy {
             Tensor sums,
             Stream stream) {
         checkLogits(logits, classes, stream);
-        checkFirst(first);
+        checkFirst(first, classes);
         CrossEntropyChecks.labelSmoothing(labelSmoothing);
         Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
         Checks.vector(stream, "maximum", maximum, DType.FLOAT32, logits.size(0));
@@ -210,7 +215,7 @@ public final class VocabularyCrossEntropy {
             Tensor dlogits,
             Stream stream) {
         checkLogits(logits, classes, stream);
-        checkFirst(first);
+        checkFirst(first, classes);
         checkClasses(allClasses);
         if (first > allClasses - classes) {
             throw new IllegalArgumentException("allClasses: expected at least first + classes, " + first + " + "
@@ -241,9 +246,13 @@ public final class VocabularyCrossEntropy {
         CrossEntropyChecks.logits(logits, classes, stream);
     }
 
-    private static void checkFirst(long first) {
+    private static void checkFirst(long first, long classes) {
         if (first < 0) {
             throw new IllegalArgumentException("first: expected at least 0, got " + first);
+        }
+        if (first > MOST_CLASSES - classes) {
+            throw new IllegalArgumentException("first: expected classes that labels of INT32 can name, at most "
+                    + MOST_CLASSES + ", got " + classes + " from " + first + " on");
         }
     }
 

@@ -113,15 +113,20 @@ public final class PartialCast {
     /**
      * Returns the end of what {@link #partialCast} may write of a part that ends before element {@code end}.
      *
-     * @throws IllegalArgumentException when there is no such part of the matrix
+     * @throws IllegalArgumentException when there is no such part of the matrix, or a long cannot count what may be written
      */
     public static long endWritten(long height, long width, long end) {
-        if (height < 1 || width < 1 || end < 1 || end > height * width) {
+        if (height < 1 || width < 1 || end < 1 || (end - 1) / width >= height) {
             throw new IllegalArgumentException(
                     "end: expected 1 to " + height + " x " + width + " elements, got " + end);
         }
         long rows = ((end - 1) / width / Scaling.BLOCK + 1) * Scaling.BLOCK;
-        return Math.min(rows, height) * width;
+        long written = Math.min(rows, height);
+        if (written > Long.MAX_VALUE / width) {
+            throw new IllegalArgumentException(
+                    "width: expected " + written + " rows whose elements a long counts, got rows of " + width);
+        }
+        return written * width;
     }
 
     private static void checkPart(Tensor input, long height, long width, long begin, Stream stream) {

@@ -97,6 +97,10 @@ class DropoutConformance {
         assertEquals(1, Dropout.maskBytes(8));
         assertEquals(2, Dropout.maskBytes(9));
         assertEquals(1L << 60, Dropout.maskBytes(Long.MAX_VALUE));
+        assertThrown(
+                IllegalArgumentException.class,
+                "count: expected no negative number, got -1",
+                () -> Dropout.maskBytes(-1));
     }
 
     private static Tensor of(DType dtype, long... sizes) {

@@ -87,7 +87,12 @@ class VocabularyCrossEntropyConformance {
                 "maximum: expected memory of its own, got some of logits" + SHARED,
                 () -> maximum(z, 8, open.scope().view(z, 0, 4)));
         refused("first: expected at least 0, got -1", () -> sums(z, labels, -1, 0, maximum, sums));
+        refused(
+                "first: expected classes that labels of INT32 can name, at most 2147483648, got 8 from 2147483641 on",
+                () -> sums(z, labels, Integer.MAX_VALUE - 6, 0, maximum, sums));
+        sums(z, labels, Integer.MAX_VALUE - 7, 0, maximum, sums);
         refused("labelSmoothing: expected 0 to 1, got 2.0", () -> sums(z, labels, 0, 2, maximum, sums));
+        refused("labelSmoothing: expected 0 to 1, got NaN", () -> VocabularyCrossEntropy.sumRows(Float.NaN));
         refused("labels: expected INT32[4], got FLOAT32[4]", () -> sums(z, maximum, 0, 0, maximum, sums));
         refused("sums: expected FLOAT32[3, 4], got FLOAT32[2, 4]", () -> sums(z, labels, 0, 0.1f, maximum, sums));
         refused(

@@ -157,6 +157,12 @@ class PartialCastConformance {
                 IllegalArgumentException.class,
                 "end: expected 1 to 130 x 200 elements, got 26001",
                 () -> PartialCast.endWritten(130, 200, 26_001));
+        long large = 1L << 40; // Of so many rows and columns a long cannot count the elements.
+        assertEquals(128 * large, PartialCast.endWritten(large, large, 5));
+        assertThrown(
+                IllegalArgumentException.class,
+                "width: expected 128 rows whose elements a long counts, got rows of " + (1L << 60),
+                () -> PartialCast.endWritten(large, 1L << 60, 5));
         assertThrown(
                 IllegalArgumentException.class,
                 "begin: expected an element of rows of at least one, got -1 of rows of 200",
