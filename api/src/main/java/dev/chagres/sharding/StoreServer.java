@@ -115,6 +115,19 @@ final class StoreServer implements AutoCloseable {
         } finally {
             lock.unlock();
         }
+        try {
+            return welcome(connection);
+        } finally {
+            lock.lock();
+            try {
+                strangers.remove(connection);
+            } finally {
+                lock.unlock();
+            }
+        }
+    }
+
+    private @Nullable Integer welcome(StoreMessages connection) throws IOException {
         if (!connection.prove(environment.secret(), "store", "rank")) {
             unproven();
             return null;
@@ -123,7 +136,6 @@ final class StoreServer implements AutoCloseable {
         int rank = hello.number();
         lock.lock();
         try {
-            strangers.remove(connection);
             String wrong = wrong(rank, hello.text());
             if (wrong != null) {
                 refusal = refusal == null ? wrong : refusal;
@@ -218,7 +230,10 @@ final class StoreServer implements AutoCloseable {
         }
         return "waited " + timeout.toMillis() + " ms for rank"
                 + (absent.size() == 1 ? " " + absent.getFirst() : "s " + absent) + " to come"
-                + (unproven == 0 ? "" : "; " + unproven + " connections did not know the secret");
+                + (unproven == 0
+                        ? ""
+                        : "; " + unproven + (unproven == 1 ? " connection" : " connections")
+                                + " did not know the secret");
     }
 
     private void take(int rank, StoreMessages.Message message) throws IOException {
