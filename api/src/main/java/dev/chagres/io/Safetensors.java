@@ -125,6 +125,7 @@ public final class Safetensors {
      */
     public static Map<String, Long> ensureFits(
             SafetensorsFile file, List<TensorSpec> shared, State state, HostBuffer host) {
+        Checks.given("file", file);
         List<TensorSpec> expected = new ArrayList<>(Checks.<TensorSpec>givenAll("shared", shared));
         expected.addAll(specs(state));
         expected.replaceAll(spec -> isConverted(spec, state) ? asIn(file, spec) : spec);
@@ -133,7 +134,7 @@ public final class Safetensors {
             throw new IllegalArgumentException(
                     "host: expected at least " + Long.BYTES + " bytes, got " + memory.byteSize());
         }
-        Checks.given("file", file).ensureHolds(expected, entry -> isLeftOut(entry, state), state.weightsAlone());
+        file.ensureHolds(expected, entry -> isLeftOut(entry, state), state.weightsAlone());
         Map<String, Long> numbers = numbers(file, state, memory.asSlice(0, Long.BYTES));
         state.tensors()
                 .keySet()

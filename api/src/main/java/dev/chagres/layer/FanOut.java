@@ -144,6 +144,7 @@ public final class FanOut {
      *     called
      */
     public void backward(Layer reader, Tensor dy, Pass pass) {
+        Checks.given("reader", reader);
         Fan fan = of(pass);
         if (fan.written) {
             add(reader.backward(dy, pass), pass);

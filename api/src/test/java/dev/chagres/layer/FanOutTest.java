@@ -100,6 +100,8 @@ class FanOutTest {
         assertThrown(NullPointerException.class, "x: expected a value, got null", () -> fan.forward(null, pass));
         assertThrown(NullPointerException.class, "pass: expected a value, got null", () -> fan.forward(x, null));
         fan.forward(x, pass);
+        assertThrown(
+                NullPointerException.class, "reader: expected a value, got null", () -> fan.backward(null, x, pass));
         try (Pass other = Pass.training(open.device()).begin();
                 Pass evaluation = Pass.evaluation(open.device()).begin()) {
             assertThrown(state, none, () -> fan.tensor(other));
