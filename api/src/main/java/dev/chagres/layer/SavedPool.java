@@ -83,8 +83,10 @@ public final class SavedPool<S extends Saved> {
 
     /** Returns the object on top, which stays there; refuses as {@link #pop}. */
     S peek(Pass pass) {
-        pass.gradients().backwardAsked();
         Saved top = pass.saved().top();
+        if (top != null) { // Else no gradient of the micro-batch is missing that a backward call could write.
+            pass.gradients().backwardAsked();
+        }
         if (top == null || top.pool != this) {
             throw new IllegalStateException("backward of " + name() + " was called, but " + whyNot(top, pass));
         }

@@ -301,6 +301,34 @@ class GradientsTest {
         }
     }
 
+    /** All gradients of the micro-batch are there: one call too many takes none of them, nor those of micro-batches before. */
+    @Test
+    void aBackwardCallTooManyLosesNothing() {
+        try (Device device = Device.open();
+                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                Pass pass = Pass.training(device)) {
+            int[][] batch = SmallModel.batch(1, 9, 3);
+            List<List<float[]>> sums = new ArrayList<>();
+            for (int callsTooMany = 0; callsTooMany < 2; callsTooMany++) {
+                for (int microBatch = 0; microBatch < 2; microBatch++) {
+                    forward(model, pass, batch, microBatch, 9, 3);
+                    model.backward(pass);
+                    for (int i = 0; i < callsTooMany; i++) {
+                        Tensor dy = pass.scope().tensor(DType.FLOAT32, 12, SmallModel.HIDDEN);
+                        assertThrows(IllegalStateException.class, () -> model.layers.backward(dy, pass));
+                        assertThrows(IllegalStateException.class, () -> model.embedding.backward(dy, pass));
+                        assertThrows(IllegalStateException.class, () -> model.crossEntropy.backward(pass));
+                    }
+                }
+                sums.add(model.gradients());
+                model.parameters.forgetGradients();
+            }
+            for (int i = 0; i < sums.getFirst().size(); i++) {
+                assertArrayEquals(sums.get(0).get(i), sums.get(1).get(i), "gradient " + i);
+            }
+        }
+    }
+
     private static void forward(SmallModel model, Pass pass, int[][] batch, int microBatch, int... lengths) {
         pass.begin();
         pass.seed(42, 7, microBatch);
