@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard;
 import dev.chagres.model.Parameters;
@@ -29,6 +30,10 @@ final class CachedWeight implements WeightCopies {
     private long step = NEVER;
     private int version;
     private Recording recorded = Recording.OFF;
+    /** The capture under way that casts the weight; null where it was cast at once. */
+    private @Nullable Capture castIn;
+
+    private final Runnable forget = this::forget;
 
     CachedWeight(Quantizer quantizer, Parameter weight, Scope scope) {
         this.quantizer = quantizer;
@@ -57,8 +62,11 @@ final class CachedWeight implements WeightCopies {
         int presentIssue = Inside.issue(weight.weight());
         boolean stale =
                 owner != present || issue != presentIssue || step != present.step() || version != present.version();
+        // What a graph casts is there at its launches alone, and a graph casts what it reads: weights change between
+        // launches.
+        Capture capture = Inside.capture(stream);
         // A weight that evaluation has cast was not recorded: the first training pass of the step casts it again.
-        if (stale || (recording == Recording.ON && recorded == Recording.OFF)) {
+        if (stale || capture != castIn || (recording == Recording.ON && recorded == Recording.OFF)) {
             // Scale and amax belong to this cast alone: what products read has none.
             QuantizedTensor target = quantizer
                     .empty(temporary, copies.rows(), copies.columns())
@@ -70,6 +78,11 @@ final class CachedWeight implements WeightCopies {
             step = present.step();
             version = present.version();
             recorded = recording;
+            castIn = capture;
+            if (capture != null) {
+                capture.onRecorded(forget);
+                capture.onFailure(forget);
+            }
         }
         return copies;
     }
@@ -86,5 +99,6 @@ final class CachedWeight implements WeightCopies {
     @Override
     public void forget() {
         step = NEVER;
+        castIn = null;
     }
 }
