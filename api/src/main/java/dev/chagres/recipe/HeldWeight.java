@@ -6,7 +6,9 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.model.EightBitWeight;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.QuantizerSite;
@@ -77,6 +79,11 @@ final class HeldWeight implements WeightCopies {
     @Override
     public QuantizedTensor get(Product product, Recording recording, Scope temporary, Stream stream) {
         if (product != Product.FORWARD && copies.columnwise() == null) {
+            if (Inside.capture(stream) != null) {
+                throw new CaptureException(
+                        weight.name() + ": expected a backward call before the capture, for the first"
+                                + " one makes the transpose that all read; run the same work once before the capture");
+            }
             Tensor inverse = part(copies.rowwiseScaleInverse());
             Tensor transpose = scope.tensor(copies.dtype(), copies.columns(), copies.rows());
             Tensor inverses = copies.scaling() == Scaling.TENSOR ? inverse : transposed(inverse);

@@ -1,5 +1,6 @@
 package dev.chagres.recipe;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertSame;
@@ -9,15 +10,18 @@ import dev.chagres.DType;
 import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.WeightStorage;
 import java.util.Arrays;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -123,6 +127,65 @@ class CapturedCastsTest {
                 assertArrayEquals(model.forward(), launched);
                 assertFalse(Arrays.equals(expected, launched));
             }
+        }
+    }
+
+    /** Two layers whose weights are in eight bits alone, and whose biases are trained: backward reads the second one's transpose. */
+    private static final class Frozen implements AutoCloseable {
+        private final ModelPlan plan = new ModelPlan();
+        private final Linear first = new Linear(SIZE, SIZE, Initializer.normal(0.5f), plan.group("first"));
+        private final Linear second = new Linear(SIZE, SIZE, Initializer.normal(0.5f), plan.group("second"));
+        private final Parameters parameters;
+        private final Quantizers quantizers;
+        private final Pass pass = Pass.training(open.device());
+        private final Scope scope = open.device().openScope();
+        private final Tensor x = scope.tensor(DType.BFLOAT16, SIZE, SIZE);
+
+        Frozen() {
+            first.weight().freeze();
+            second.weight().freeze();
+            parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1, WeightStorage.QUANTIZED_ONLY);
+            quantizers = Quantizers.allocate(parameters, Float8CurrentScaling.standard());
+            x.set(open.stream(), waves(1));
+        }
+
+        private void step(Pass in) {
+            in.autocast(quantizers);
+            in.begin();
+            second.forward(first.forward(x, in), in);
+            first.backward(second.backward(x, in), in);
+        }
+
+        private float[] gradients() {
+            step(pass);
+            return parameters.gradients().toFloats(open.stream());
+        }
+
+        @Override
+        public void close() {
+            scope.close();
+            pass.close();
+            quantizers.close();
+            parameters.close();
+        }
+    }
+
+    @Test
+    void aTransposeIsMadeBeforeACapture() {
+        float[] expected;
+        try (Frozen model = new Frozen()) {
+            expected = model.gradients();
+        }
+        try (Frozen model = new Frozen();
+                Frozen other = new Frozen()) {
+            other.step(model.pass); // so that it has memory
+            model.pass.end();
+            assertThrown(
+                    CaptureException.class,
+                    "second.weight: expected a backward call before the capture, for the first one makes the transpose"
+                            + " that all read; run the same work once before the capture",
+                    () -> open.stream().capture(() -> model.step(model.pass)));
+            assertArrayEquals(expected, model.gradients());
         }
     }
 
