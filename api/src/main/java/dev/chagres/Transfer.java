@@ -3,6 +3,7 @@ package dev.chagres;
 import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.HostMemory;
 import dev.chagres.internal.memory.HostWaits;
 import dev.chagres.internal.memory.Zeros;
@@ -275,13 +276,17 @@ final class Transfer {
         return stream.handle();
     }
 
-    /** Counts a write with the tensor whose memory {@code tensor} is, or is a part of. */
+    /** Counts a write with the tensor whose memory {@code tensor} is, or is a part of; of a graph at each launch, too. */
     private static void written(Tensor tensor) {
         Tensor root = tensor;
         for (Tensor base = root.base(); base != null; base = root.base()) {
             root = base;
         }
         root.countWrite();
+        Capture capture = tensor.device().capture();
+        if (capture != null) {
+            capture.eachLaunch(root, root::countWrite);
+        }
     }
 
     /** Waits for a copy from or to host memory that is not pinned: CUDA may wait inside the copy already. */

@@ -7,6 +7,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.Closing;
 import java.util.ArrayList;
 import java.util.List;
@@ -342,9 +343,17 @@ public final class Parameters implements AutoCloseable {
     /**
      * Says that weights were written from outside: optimizers take them over before their next step, and recipes cast them anew. What
      * {@link Tensor#set}, {@link Tensor#copyFrom} and {@link Tensor#zero} write is noticed without this call; what kernels write
-     * needs it.
+     * needs it. While the stream captures it says so of each launch of the graph, too.
      */
     public void changed() {
+        changedNow();
+        Capture capture = Inside.state(scope().stream()).capture();
+        if (capture != null) {
+            capture.eachLaunch(this, this::changedNow);
+        }
+    }
+
+    private void changedNow() {
         vectors.changed();
         steps.changeWeights();
     }

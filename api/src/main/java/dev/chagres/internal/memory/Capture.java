@@ -15,6 +15,8 @@ public final class Capture {
     private final List<Object> trusted = new ArrayList<>();
     private final List<Runnable> checks = new ArrayList<>();
     private final List<StepWork> work = new ArrayList<>();
+    private final List<Object> changing = new ArrayList<>();
+    private final List<Runnable> changes = new ArrayList<>();
     private final LaunchNumbers numbers;
     private final List<Runnable> beforeLaunch = new ArrayList<>();
     private final List<Runnable> onRecorded = new ArrayList<>();
@@ -61,6 +63,17 @@ public final class Capture {
         return action;
     }
 
+    /** Runs {@code action} at each launch, once for each {@code object}: what counts the object's changes. */
+    public void eachLaunch(Object object, Runnable action) {
+        for (int i = 0; i < changing.size(); i++) {
+            if (changing.get(i) == object) {
+                return;
+            }
+        }
+        changing.add(object);
+        changes.add(action);
+    }
+
     /** Runs {@code action} when the capture has succeeded. */
     public void onRecorded(Runnable action) {
         onRecorded.add(action);
@@ -97,6 +110,9 @@ public final class Capture {
     public void finish() {
         for (int i = 0; i < work.size(); i++) {
             work.get(i).count();
+        }
+        for (int i = 0; i < changes.size(); i++) {
+            changes.get(i).run();
         }
     }
 
