@@ -11,6 +11,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -154,11 +155,13 @@ public final class RingSequences implements AutoCloseable {
      * @param bounds the first token of each chunk, then the number of tokens
      * @param own numbers of this rank's chunks, in the order in which it has their tokens
      * @param scope holds the offsets on the device
-     * @throws IllegalArgumentException when sequences are not packed, or there are gaps between them
+     * @throws IllegalArgumentException when sequences are not packed, or there are gaps between them, or chunks do not cover the tokens
      */
     public void set(Sequences sequences, long[] bounds, int[] own, Order order, Scope scope) {
         whole = null;
         check(sequences);
+        checkChunks(sequences.tokens(), Checks.given("bounds", bounds), Checks.given("own", own));
+        Checks.given("order", order);
         if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
             throw new CaptureException("ring attention: expected a stream that does not capture, for each rank copies"
                     + " offsets of its part of the sequences from the host, got " + scope.stream()
@@ -190,6 +193,24 @@ public final class RingSequences implements AutoCloseable {
             throw new IllegalArgumentException("scoreMask: expected none where ranks pass keys on, got "
                     + Checks.describe(sequences.scoreMask())
                     + "; ContextParallel.of exchanges heads, for which it works");
+        }
+    }
+
+    private static void checkChunks(long tokens, long[] bounds, int[] own) {
+        int chunks = bounds.length - 1;
+        boolean covers = chunks > 0 && bounds[0] == 0 && bounds[chunks] == tokens;
+        for (int i = 0; covers && i < chunks; i++) {
+            covers = bounds[i] < bounds[i + 1];
+        }
+        if (!covers) {
+            throw new IllegalArgumentException("bounds: expected 0, then numbers that increase up to the " + tokens
+                    + " tokens, got " + Arrays.toString(bounds));
+        }
+        for (int chunk : own) {
+            if (chunk < 0 || chunk >= chunks) {
+                throw new IllegalArgumentException(
+                        "own: expected numbers of chunks, 0 to " + (chunks - 1) + ", got " + Arrays.toString(own));
+            }
         }
     }
 
@@ -371,8 +392,15 @@ public final class RingSequences implements AutoCloseable {
         return used;
     }
 
-    /** Returns a block: those of each chunk with itself come before others of that chunk. */
+    /**
+     * Returns a block: those of each chunk with itself come before others of that chunk.
+     *
+     * @throws IndexOutOfBoundsException when there are not as many {@link #blocks}
+     */
     public Block block(int index) {
+        if (index < 0 || index >= used) {
+            throw new IndexOutOfBoundsException("index: expected one of " + used + " blocks, got " + index);
+        }
         return blocks.get(index);
     }
 

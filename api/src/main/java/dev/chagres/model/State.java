@@ -301,7 +301,8 @@ public final class State {
         /** Lets files from which this is loaded have more: numbers, and tensors with names that {@code names} takes. All of it is left out. */
         public Builder leaveOut(Predicate<String> names) {
             Predicate<String> present = leftOut;
-            leftOut = present == null ? Checks.given("names", names) : present.or(names);
+            Checks.given("names", names);
+            leftOut = present == null ? names : present.or(names);
             return this;
         }
 
