@@ -343,7 +343,8 @@ public final class Parameters implements AutoCloseable {
     /**
      * Says that weights were written from outside: optimizers take them over before their next step, and recipes cast them anew. What
      * {@link Tensor#set}, {@link Tensor#copyFrom} and {@link Tensor#zero} write is noticed without this call; what kernels write
-     * needs it. While the stream captures it says so of each launch of the graph, too.
+     * needs it. While the stream captures it says so of each launch of the graph, too. Where each rank has a part of the weights, all ranks
+     * write theirs, or call this, between the same calls of layers: whole weights are gathered anew.
      */
     public void changed() {
         changedNow();

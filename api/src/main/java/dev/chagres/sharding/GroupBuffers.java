@@ -228,6 +228,16 @@ final class GroupBuffers implements AutoCloseable {
         }
     }
 
+    /** Returns whether a call uses a group. */
+    boolean isPinned() {
+        for (Buffer buffer : held) {
+            if (buffer != null && buffer.pins > 0) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /** Takes the memory of every group. */
     void takeBackAll() {
         for (Buffer buffer : held) {

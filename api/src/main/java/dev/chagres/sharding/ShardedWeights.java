@@ -20,6 +20,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class ShardedWeights implements AutoCloseable {
+    private final Parameters parameters;
     private final GatherStreams streams;
     private final ByteCounts bytes;
     private final int groups;
@@ -28,9 +29,13 @@ final class ShardedWeights implements AutoCloseable {
     private final @Nullable Buffer[] lent;
     /** Null where no pass computes in eight bits. */
     private @Nullable EightBitGroups eightBits;
+    /** That of the parts which are gathered. */
+    private int version;
 
     ShardedWeights(Parameters parameters, GatherRanks ranks, Reshard reshard, ByteCounts bytes) {
+        this.parameters = parameters;
         this.bytes = bytes;
+        version = parameters.version();
         Stream compute = parameters.scope().stream();
         Stream gathers = compute.device().openStream();
         Event stepped = compute.device().openEvent();
@@ -73,7 +78,17 @@ final class ShardedWeights implements AutoCloseable {
 
     /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. */
     void use(int group, WeightForm form, Pass pass) {
+        follow();
         of(form, pass).use(group);
+    }
+
+    /** Forgets what was gathered where parts were written from outside since; not while calls read some, whose memory is theirs. */
+    private void follow() {
+        if (version != parameters.version() && !whole.buffers.isPinned()) {
+            if (eightBits == null || !eightBits.buffers.isPinned()) {
+                changed();
+            }
+        }
     }
 
     /** Gathers what comes after {@code group}, where there is idle memory. */
@@ -129,6 +144,7 @@ final class ShardedWeights implements AutoCloseable {
 
     /** Says that the parts were written: what was gathered is old. */
     void changed() {
+        version = parameters.version();
         streams.stepped().record(streams.compute());
         whole.changed();
         if (eightBits != null) {
