@@ -14,7 +14,9 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 
@@ -28,6 +30,7 @@ final class StoreServer implements AutoCloseable {
     private static final int INTRODUCTION_MILLIS = 10_000;
 
     private static final long CLOSING_MILLIS = 1_000;
+    private static final long RETRY_NANOS = 20_000_000;
     private static final byte[] NOTHING = {};
 
     final RankEnvironment environment;
@@ -38,7 +41,7 @@ final class StoreServer implements AutoCloseable {
     private final @Nullable ServerSocket listening;
     private final Map<Integer, StoreMessages> ranks = new TreeMap<>();
     private final Map<Integer, InetSocketAddress> addresses = new TreeMap<>();
-    private final List<StoreMessages> strangers = new ArrayList<>();
+    private final Set<StoreMessages> strangers = ConcurrentHashMap.newKeySet();
     private final Set<Integer> done = new HashSet<>();
     private final StoreInquiries inquiries = new StoreInquiries(this);
     private final StoreAccords accords = new StoreAccords(this);
@@ -72,12 +75,13 @@ final class StoreServer implements AutoCloseable {
     }
 
     private void accept() {
-        while (true) {
+        ServerSocket socket = Objects.requireNonNull(listening);
+        while (!socket.isClosed()) {
             try {
-                Socket socket = Objects.requireNonNull(listening).accept();
-                Thread.ofPlatform().daemon().name("chagres-store-rank").start(() -> serve(socket));
-            } catch (IOException closedNow) {
-                return;
+                Socket connection = socket.accept();
+                Thread.ofPlatform().daemon().name("chagres-store-rank").start(() -> serve(connection));
+            } catch (IOException closedNowOrTooManyFiles) {
+                LockSupport.parkNanos(RETRY_NANOS); // Others may close files meanwhile, and ranks are still to come.
             }
         }
     }
@@ -109,21 +113,11 @@ final class StoreServer implements AutoCloseable {
     /** Returns the rank at the other end, or null when it is none of this run. */
     private @Nullable Integer introduce(StoreMessages connection) throws IOException {
         connection.timeout(INTRODUCTION_MILLIS);
-        lock.lock();
-        try {
-            strangers.add(connection);
-        } finally {
-            lock.unlock();
-        }
+        strangers.add(connection);
         try {
             return welcome(connection);
         } finally {
-            lock.lock();
-            try {
-                strangers.remove(connection);
-            } finally {
-                lock.unlock();
-            }
+            strangers.remove(connection);
         }
     }
 
