@@ -29,6 +29,7 @@ final class CachedWeight implements WeightCopies {
     private int issue;
     private long step = NEVER;
     private int version;
+    private int scales;
     private Recording recorded = Recording.OFF;
     /** The capture under way that casts the weight; null where it was cast at once. */
     private @Nullable Capture castIn;
@@ -60,8 +61,12 @@ final class CachedWeight implements WeightCopies {
         // A tied weight belongs to other parameters, which count its changes.
         Parameters present = weight.owner();
         int presentIssue = Inside.issue(weight.weight());
-        boolean stale =
-                owner != present || issue != presentIssue || step != present.step() || version != present.version();
+        // Scales change with steps of the recipe's parameters, which need not be the owner.
+        boolean stale = owner != present
+                || issue != presentIssue
+                || step != present.step()
+                || version != present.version()
+                || scales != quantizer.scalesVersion();
         // What a graph casts is there at its launches alone, and a graph casts what it reads: weights change between
         // launches.
         Capture capture = Inside.capture(stream);
@@ -77,6 +82,7 @@ final class CachedWeight implements WeightCopies {
             issue = presentIssue;
             step = present.step();
             version = present.version();
+            scales = quantizer.scalesVersion();
             recorded = recording;
             castIn = capture;
             if (capture != null) {

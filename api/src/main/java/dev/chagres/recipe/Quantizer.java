@@ -47,6 +47,11 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         return dtype;
     }
 
+    /** Returns a number that changes whenever scales of earlier steps do. */
+    final int scalesVersion() {
+        return state.version();
+    }
+
     /**
      * Hands out a quantized tensor of this place's type, without copies.
      *

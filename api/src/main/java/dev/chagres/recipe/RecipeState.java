@@ -5,6 +5,8 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.model.State;
@@ -103,18 +105,30 @@ final class RecipeState {
      * @param skip INT32 [1]: 1 where scales and histories stay as they were; null where they always follow
      */
     void update(@Nullable Tensor skip) {
-        version++;
+        Stream stream = scope.stream();
+        countScales(stream);
         measurements.restart();
         AmaxReduction present = reduction;
         if (present != null && !newest.isEmpty()) {
             present.max(newest);
         }
-        Stream stream = scope.stream();
         if (forward != null) {
             forward.update(skip, stream);
         }
         if (backward != null) {
             backward.update(skip, stream);
+        }
+    }
+
+    /** Says that scales of earlier steps change, now and at each launch of a graph that holds the step. */
+    private void countScales(Stream stream) {
+        if (forward == null) {
+            return;
+        }
+        version++;
+        Capture capture = Inside.capture(stream);
+        if (capture != null) {
+            capture.eachLaunch(this, () -> version++);
         }
     }
 
