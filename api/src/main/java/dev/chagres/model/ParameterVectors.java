@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.nccl.CollectiveMemory;
 import java.util.EnumMap;
@@ -150,6 +151,16 @@ final class ParameterVectors {
             sum += Inside.writes(vector);
         }
         return sum;
+    }
+
+    /** Returns whether the graph under way writes weights by a method of {@link Tensor}. */
+    boolean isWrittenBy(Capture capture) {
+        for (Tensor vector : weightVectors) {
+            if (capture.changes(vector)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Counts changes from 0 again: writing the first weights was none. */

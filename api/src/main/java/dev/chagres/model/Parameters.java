@@ -354,6 +354,12 @@ public final class Parameters implements AutoCloseable {
         }
     }
 
+    /** For optimizers: returns whether the capture under way has recorded writes of weights from outside, such as {@link #changed} tells of. */
+    public boolean isChangedInCapture() {
+        Capture capture = Inside.state(scope().stream()).capture();
+        return capture != null && (capture.changes(this) || vectors.isWrittenBy(capture));
+    }
+
     private void changedNow() {
         vectors.changed();
         steps.changeWeights();

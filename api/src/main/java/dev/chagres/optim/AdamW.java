@@ -338,7 +338,7 @@ public final class AdamW implements AutoCloseable {
     }
 
     private void update(Tensor gradientScale, Tensor skip) {
-        Inside.eachStep(state.scope().stream(), state.masters());
+        state.masters().prepare();
         parameters.completeGradients();
         parameters.updating();
         update.run(gradientScale, skip);

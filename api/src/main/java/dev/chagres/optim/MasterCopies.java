@@ -2,6 +2,8 @@ package dev.chagres.optim;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.StepWork;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -35,6 +37,17 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
 
     /** Adds what belongs to a parameter, if anything does. */
     abstract void addTo(State.Builder state, Parameter parameter);
+
+    /** Enqueues what a step needs that comes next: new copies where weights were written from outside since. */
+    final void prepare() {
+        Capture capture = Inside.capture(scope.stream());
+        if (capture != null && parameters.isChangedInCapture()) {
+            take(); // Behind the graph's own writes, so in the graph.
+            capture.eachLaunch(this, this::keepLoaded);
+        } else {
+            Inside.eachStep(scope.stream(), this);
+        }
+    }
 
     /** Enqueues new copies where weights were written from outside since. */
     @Override

@@ -65,13 +65,20 @@ public final class Capture {
 
     /** Runs {@code action} at each launch, once for each {@code object}: what counts the object's changes. */
     public void eachLaunch(Object object, Runnable action) {
+        if (!changes(object)) {
+            changing.add(object);
+            changes.add(action);
+        }
+    }
+
+    /** Returns whether launches change {@code object}, as {@link #eachLaunch} was told. */
+    public boolean changes(Object object) {
         for (int i = 0; i < changing.size(); i++) {
             if (changing.get(i) == object) {
-                return;
+                return true;
             }
         }
-        changing.add(object);
-        changes.add(action);
+        return false;
     }
 
     /** Runs {@code action} when the capture has succeeded. */

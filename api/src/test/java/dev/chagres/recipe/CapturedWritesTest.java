@@ -1,0 +1,160 @@
+package dev.chagres.recipe;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Graph;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.optim.AdamW;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.BiConsumer;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** Weights that a launch of a graph has written are noticed as those that a call has written. */
+@Tag("L0")
+@Tag("L1")
+class CapturedWritesTest {
+    private static final int SIZE = 32;
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    static List<Recipe> recipes() {
+        return List.of(DelayedScaling.standard(), Float8CurrentScaling.standard(), Float8BlockScaling.standard());
+    }
+
+    private static float[] waves(float factor) {
+        float[] values = new float[SIZE * SIZE];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = factor * (float) Math.sin(i);
+        }
+        return values;
+    }
+
+    /** Writes other weights, by a method of Tensor or, as kernels do, with a word to the parameters. */
+    private enum Write {
+        COPY,
+        KERNEL;
+
+        void enqueue(Tensor values, Linear layer, Parameters parameters) {
+            if (this == COPY) {
+                layer.weight().weight().copyFrom(open.stream(), values);
+            } else {
+                Elementwise.cast(values, layer.weight().weight(), open.stream());
+                parameters.changed();
+            }
+        }
+    }
+
+    private static void with(BiConsumer<Linear, Parameters> test) {
+        ModelPlan plan = new ModelPlan();
+        Linear layer = new Linear(SIZE, SIZE, Initializer.normal(0.5f), plan.group("layer"));
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
+            test.accept(layer, parameters);
+        }
+    }
+
+    private static Tensor values(Scope scope, float factor) {
+        Tensor values = scope.tensor(DType.BFLOAT16, SIZE, SIZE);
+        values.set(open.stream(), waves(factor));
+        return values;
+    }
+
+    @ParameterizedTest
+    @MethodSource("recipes")
+    void recipesCastThem(Recipe recipe) {
+        for (Write write : Write.values()) {
+            with((layer, parameters) -> {
+                try (Quantizers quantizers = Quantizers.allocate(parameters, recipe);
+                        Pass pass = Pass.training(open.device());
+                        Scope scope = open.device().openScope()) {
+                    pass.autocast(quantizers);
+                    Tensor x = values(scope, 1);
+                    Tensor other = values(scope, 0.3f);
+                    layer.forward(x, pass.begin());
+                    pass.end();
+                    try (Graph graph = open.stream().capture(() -> write.enqueue(other, layer, parameters))) {
+                        layer.forward(x, pass.begin());
+                        graph.launch();
+                        float[] actual = layer.forward(x, pass.begin()).toFloats(open.stream());
+                        parameters.changed();
+                        assertArrayEquals(layer.forward(x, pass.begin()).toFloats(open.stream()), actual, write.name());
+                    }
+                }
+            });
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void optimizersTakeThemOver(Write write) {
+        with((layer, parameters) -> {
+            try (AdamW adam = new AdamW(parameters, AdamW.Config.standard());
+                    Scope scope = open.device().openScope()) {
+                Tensor other = values(scope, 0.3f);
+                adam.step(0);
+                try (Graph graph = open.stream().capture(() -> write.enqueue(other, layer, parameters))) {
+                    adam.step(0);
+                    graph.launch();
+                    adam.step(0);
+                    assertArrayEquals(
+                            other.toFloats(open.stream()),
+                            layer.weight().weight().toFloats(open.stream()));
+                }
+            }
+        });
+    }
+
+    /** Weights are written and a step is taken: what is written is updated, and masters keep what 16 bits do not. */
+    private static List<float[]> writtenAndUpdated(Write write, boolean captured) {
+        List<float[]> results = new ArrayList<>();
+        with((layer, parameters) -> {
+            try (AdamW adam = new AdamW(parameters, AdamW.Config.standard().withWeightDecay(1));
+                    Scope scope = open.device().openScope()) {
+                Tensor other = values(scope, 0.3f);
+                Runnable work = () -> {
+                    write.enqueue(other, layer, parameters);
+                    adam.step(1e-3f);
+                };
+                adam.step(1e-3f);
+                try (Graph graph = captured ? open.stream().capture(work) : null) {
+                    for (int i = 0; i < 2; i++) {
+                        if (graph == null) {
+                            work.run();
+                        } else {
+                            adam.rate(1e-3f);
+                            graph.launch();
+                        }
+                        adam.step(1e-3f);
+                        adam.step(1e-3f);
+                        results.add(layer.weight().weight().toFloats(open.stream()));
+                    }
+                }
+            }
+        });
+        return results;
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void theStepOfTheSameGraphTakesThemOver(Write write) {
+        List<float[]> expected = writtenAndUpdated(write, false);
+        List<float[]> actual = writtenAndUpdated(write, true);
+        for (int i = 0; i < expected.size(); i++) {
+            assertArrayEquals(expected.get(i), actual.get(i), "round " + i);
+        }
+    }
+}
