@@ -375,8 +375,9 @@ class PipelineStepTest {
                         () -> pipeline.run(stage, 2));
                 assertThrown(
                         IllegalStateException.class,
-                        "weight of a.weight: shared out among 1 ranks, it is whole in layers' calls of a pass that"
-                                + " FullySharded follows alone; call follow(pass), or weightState(), which saves and loads all",
+                        "weight of a.weight: shared out among 1 ranks, it is whole only in layers' calls, and only in a pass"
+                                + " that the strategy follows; call strategy.follow(…) for this pass, of evaluation too, or save and"
+                                + " load all by strategy.weightState()",
                         () -> pipeline.evaluate(stage, 2));
                 pipeline.passes().forEach(shared::follow);
                 shared.follow(pipeline.evaluationPass());
