@@ -16,23 +16,10 @@ final class Watch {
     private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
     private static boolean started;
 
-    /** The wait that an endpoint was in when it was looked at, and since when; 0 where its thread seems to be in another call. */
+    /** The wait that an endpoint was in when it was looked at, and since when. */
     private static final class Seen {
         private long wait;
-        private long sinceNanos = System.nanoTime();
-        private final Stall stall = new Stall();
-
-        private boolean isSame(Endpoint endpoint, long present, long now) {
-            if (present != wait || present != 0) {
-                return present == wait;
-            }
-            // Threads of one program give their calls to NCCL when others have come: such a rank waits before.
-            return endpoint.elsewhere() != null
-                    && !stall.hasEnded(
-                            endpoint.state().thread(),
-                            now,
-                            endpoint.config().timeout().toNanos());
-        }
+        private long sinceNanos;
     }
 
     private Watch() {}
@@ -134,7 +121,7 @@ final class Watch {
         for (Map.Entry<Endpoint, Seen> entry : WATCHED.entrySet()) {
             long wait = entry.getKey().calls().waitingForPeers();
             Seen seen = entry.getValue();
-            if (!seen.isSame(entry.getKey(), wait, now)) {
+            if (wait == 0 || wait != seen.wait) {
                 seen.wait = wait;
                 seen.sinceNanos = now;
             } else if (now - seen.sinceNanos > entry.getKey().config().timeout().toNanos()) {

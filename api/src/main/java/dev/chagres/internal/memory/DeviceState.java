@@ -56,11 +56,6 @@ public final class DeviceState {
         multiprocessors = new Multiprocessors(index, attribute(CudaRuntime.cudaDevAttrMultiProcessorCount()));
     }
 
-    /** Returns the thread that drives the device, or did last. Any thread. */
-    public Thread thread() {
-        return driver.thread();
-    }
-
     /** Returns CUDA's number of this device. */
     public int index() {
         return index;

@@ -22,10 +22,6 @@ final class Driver {
 
     private Driver() {}
 
-    Thread thread() {
-        return thread;
-    }
-
     /** Returns that of the calling thread. */
     static Driver ofThread() {
         return DRIVERS.get();
