@@ -42,7 +42,7 @@ class CapturedCastsTest {
         return Stream.of(DelayedScaling.standard(), Float8CurrentScaling.standard(), Float8BlockScaling.standard());
     }
 
-    private static float[] waves(float factor) {
+    static float[] waves(float factor) {
         float[] values = new float[SIZE * SIZE];
         for (int i = 0; i < values.length; i++) {
             values[i] = factor * (float) Math.sin(i);

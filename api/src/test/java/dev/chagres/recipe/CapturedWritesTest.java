@@ -32,18 +32,6 @@ class CapturedWritesTest {
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
-    static List<Recipe> recipes() {
-        return List.of(DelayedScaling.standard(), Float8CurrentScaling.standard(), Float8BlockScaling.standard());
-    }
-
-    private static float[] waves(float factor) {
-        float[] values = new float[SIZE * SIZE];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = factor * (float) Math.sin(i);
-        }
-        return values;
-    }
-
     /** Writes other weights, by a method of Tensor or, as kernels do, with a word to the parameters. */
     private enum Write {
         COPY,
@@ -69,12 +57,12 @@ class CapturedWritesTest {
 
     private static Tensor values(Scope scope, float factor) {
         Tensor values = scope.tensor(DType.BFLOAT16, SIZE, SIZE);
-        values.set(open.stream(), waves(factor));
+        values.set(open.stream(), CapturedCastsTest.waves(factor));
         return values;
     }
 
     @ParameterizedTest
-    @MethodSource("recipes")
+    @MethodSource("dev.chagres.recipe.CapturedCastsTest#recipes")
     void recipesCastThem(Recipe recipe) {
         for (Write write : Write.values()) {
             with((layer, parameters) -> {
