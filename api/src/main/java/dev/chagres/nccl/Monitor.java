@@ -12,6 +12,8 @@ import java.util.function.BooleanSupplier;
  * <p>Threading: thread-safe.
  */
 final class Monitor {
+    private static final long LOOK_NANOS = TimeUnit.MILLISECONDS.toNanos(RunningClock.PERIOD_MILLIS);
+
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition changed = lock.newCondition();
 
@@ -30,17 +32,26 @@ final class Monitor {
         changed.signalAll();
     }
 
-    /** Waits, with the lock held, until the condition holds or the time is up; returns whether it holds. */
+    /**
+     * Waits, with the lock held, until the condition holds or the time is up, by the {@link RunningClock}; returns whether the condition
+     * holds.
+     */
     boolean waitUntil(BooleanSupplier condition, long timeoutMillis) {
-        long left = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        if (condition.getAsBoolean()) {
+            return true;
+        }
+        long timeout = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        RunningClock clock = new RunningClock(System.nanoTime());
         boolean interrupted = false;
-        boolean holds = condition.getAsBoolean();
+        boolean holds = false;
+        long left = timeout;
         while (!holds && left > 0) {
             try {
-                left = changed.awaitNanos(left);
+                var _ = changed.awaitNanos(Math.min(left, LOOK_NANOS));
             } catch (InterruptedException _) {
                 interrupted = true;
             }
+            left = timeout - clock.look(System.nanoTime());
             holds = condition.getAsBoolean();
         }
         if (interrupted) {

@@ -12,13 +12,13 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class Watch {
-    private static final long PERIOD_MILLIS = 20;
     private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
     private static boolean started;
 
     /** The wait that an endpoint was in when it was looked at, and since when. */
     private static final class Seen {
         private long wait;
+        /** By the clock of the thread. */
         private long sinceNanos;
     }
 
@@ -49,17 +49,18 @@ final class Watch {
     }
 
     private static void watch() {
+        RunningClock clock = new RunningClock(System.nanoTime());
         while (true) {
             Endpoint late;
             synchronized (WATCHED) {
                 try {
                     // Without a communicator there is nothing to look at until one is added.
-                    WATCHED.wait(WATCHED.isEmpty() ? 0 : PERIOD_MILLIS);
+                    WATCHED.wait(WATCHED.isEmpty() ? 0 : RunningClock.PERIOD_MILLIS);
                 } catch (InterruptedException stopped) {
                     started = false;
                     return;
                 }
-                late = firstLate(System.nanoTime());
+                late = firstLate(clock.look(System.nanoTime()));
             }
             if (late != null) {
                 if (late.calls().peerWait().number() != 0) {

@@ -31,10 +31,10 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Timeout(180)
 class GoingOnTest {
     private static final Duration SILENCE =
-            Provider.current() == Provider.REFERENCE ? Duration.ofMillis(1_500) : Duration.ofSeconds(6);
+            Provider.current() == Provider.REFERENCE ? Duration.ofSeconds(3) : Duration.ofSeconds(6);
 
     private static final Duration PATIENT = Duration.ofSeconds(30);
-    private static final String STOP_MILLIS = Provider.current() == Provider.REFERENCE ? "2500" : "8000";
+    private static final String STOP_MILLIS = Provider.current() == Provider.REFERENCE ? "4000" : "8000";
 
     @TempDir
     private Path folder;

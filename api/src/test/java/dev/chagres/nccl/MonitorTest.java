@@ -5,7 +5,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.time.Duration;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -39,6 +42,25 @@ class MonitorTest {
             long begin = System.nanoTime();
             assertFalse(monitor.waitUntil(() -> false, 20));
             assertTrue(System.nanoTime() - begin >= 20_000_000, "ended early");
+        } finally {
+            monitor.unlock();
+        }
+    }
+
+    @Test
+    void timeInWhichTheProcessStandsStillDoesNotEndAWait() {
+        AtomicInteger looks = new AtomicInteger();
+        monitor.lock();
+        try {
+            assertTrue(monitor.waitUntil(
+                    () -> {
+                        int look = looks.incrementAndGet();
+                        if (look == 2) {
+                            LockSupport.parkNanos(TimeUnit.SECONDS.toNanos(1));
+                        }
+                        return look > 4;
+                    },
+                    500));
         } finally {
             monitor.unlock();
         }
