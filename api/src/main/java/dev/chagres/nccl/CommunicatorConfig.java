@@ -11,7 +11,7 @@ import java.time.Duration;
  * <p>Source: {@code ncclConfig_t} of {@code nccl.h}.
  *
  * @param name stands in errors and in NCCL's own messages
- * @param timeout how long a rank waits for the others
+ * @param timeout how long a rank waits for the others; time in which its whole process stood still does not count
  * @param minCtas fewest thread blocks of a collective's kernel; 0 leaves it to NCCL
  * @param maxCtas most thread blocks of a collective's kernel; 0 leaves it to NCCL
  * @param ctaPolicy how NCCL chooses between them

@@ -10,13 +10,13 @@ import org.jspecify.annotations.Nullable;
 /**
  * The communicators of one device, which are closed with it.
  *
- * <p>Threading: the device's thread.
+ * <p>Threading: the device's thread, but for {@link #latest()}.
  */
 final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
     static final DeviceState.Attachment<OpenEndpoints> OF_DEVICE = new DeviceState.Attachment<>(OpenEndpoints::new);
 
     private final List<Endpoint> open = new ArrayList<>();
-    private @Nullable Endpoint latest;
+    private volatile @Nullable Endpoint latest;
 
     private OpenEndpoints(DeviceState state) {
         state.waits().interruptedBy(this);
@@ -35,7 +35,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
         latest = endpoint;
     }
 
-    /** Returns the one that was called last, also when it is closed; null before the first call. */
+    /** Returns the one that was called last, also when it is closed; null before the first call. Any thread. */
     @Nullable
     Endpoint latest() {
         return latest;

@@ -26,7 +26,7 @@ final class PeerWait {
     private final Awaited calls;
     /** How many waits have begun. */
     private long begun;
-    /** The number of the wait that the thread is in, from 1 on; 0 outside. */
+    /** The number of the wait that the thread is in, from 1 on; outside of a wait the number of the last one with a minus, 0 before the first. */
     @SuppressWarnings("unused") // through UNDER_WAY
     private long underWay;
     /** When the wait began that the thread is in, or was in last. */
@@ -45,7 +45,7 @@ final class PeerWait {
     }
 
     void end() {
-        UNDER_WAY.setRelease(this, 0L);
+        UNDER_WAY.setRelease(this, -begun);
     }
 
     /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
@@ -55,7 +55,12 @@ final class PeerWait {
 
     /** Returns the number of the wait that the thread is in, 0 outside and while it compares calls. Any thread. */
     long number() {
-        return (long) UNDER_WAY.getAcquire(this);
+        return Math.max(0, (long) UNDER_WAY.getAcquire(this));
+    }
+
+    /** Returns how many waits have begun. Any thread. */
+    long count() {
+        return Math.abs((long) UNDER_WAY.getAcquire(this));
     }
 
     /** Returns whether the thread waits for other ranks. Any thread. */

@@ -201,12 +201,23 @@ final class RankCalls {
     }
 
     /**
-     * Returns the number of the wait that other ranks may keep from ending, 0 outside of one. Below 0 it is a wait for work of the device,
-     * in which NCCL's kernels wait for those of ranks that are {@link #behind}. Any thread.
+     * Returns a number that stays the same as long as other ranks may keep this one from going on, 0 where they do not. Any thread.
+     *
+     * <p>Above 0 the thread waits for its peers, here or in NCCL. Below 0 it waits for work of the device, in which NCCL's kernels wait for
+     * those of ranks that are {@link #behind}; or, where ranks are processes, it has called nothing since its last call of this communicator:
+     * a launch of a kernel waits while the stream's queue is full, and cannot be told from the program's own work on the host.
      */
     long waitingForPeers() {
         long inside = peerWait.number();
-        return inside != 0 ? inside : -state.waits().present();
+        if (inside != 0) {
+            return inside;
+        }
+        long device = state.waits().present();
+        if (device != 0) {
+            return -device;
+        }
+        boolean mayBeLaunching = meeting == null && open.latest() == endpoint && peerWait.count() != 0;
+        return mayBeLaunching ? Long.MIN_VALUE + peerWait.count() : 0;
     }
 
     /**

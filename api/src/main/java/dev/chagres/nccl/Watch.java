@@ -94,7 +94,7 @@ final class Watch {
                 .fail(RankFailure.late(waiting, blamed, late.config().timeout().toMillis()));
     }
 
-    /** Ends the wait for work of the device where other ranks are behind: else that work is long. */
+    /** Ends the wait for work of the device, or for the launch of more, where other ranks are behind: else that work is long. */
     private static void timeOutIfAnyIsBehind(Endpoint late) {
         if (late.failure() != null) {
             return;
