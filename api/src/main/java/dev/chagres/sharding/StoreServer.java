@@ -14,7 +14,6 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
@@ -41,7 +40,7 @@ final class StoreServer implements AutoCloseable {
     private final @Nullable ServerSocket listening;
     private final Map<Integer, StoreMessages> ranks = new TreeMap<>();
     private final Map<Integer, InetSocketAddress> addresses = new TreeMap<>();
-    private final Set<StoreMessages> strangers = ConcurrentHashMap.newKeySet();
+    private final StoreStrangers strangers;
     private final Set<Integer> done = new HashSet<>();
     private final StoreInquiries inquiries = new StoreInquiries(this);
     private final StoreAccords accords = new StoreAccords(this);
@@ -56,6 +55,7 @@ final class StoreServer implements AutoCloseable {
     private StoreServer(StoreGreeting greeting, StoreNews news, @Nullable ServerSocket listening, boolean ready) {
         environment = greeting.environment();
         this.greeting = greeting;
+        strangers = new StoreStrangers(environment.count());
         this.news = news;
         this.listening = listening;
         this.ready = ready;
@@ -376,12 +376,12 @@ final class StoreServer implements AutoCloseable {
         try {
             closed = true;
             open = new ArrayList<>(ranks.values());
-            open.addAll(strangers);
         } finally {
             lock.unlock();
         }
         accords.close();
         open.forEach(StoreMessages::close);
+        strangers.close();
         try {
             if (listening != null) {
                 listening.close();
