@@ -88,7 +88,7 @@ class ShrinkTest {
     void thoseThatAreLeftGoOnAsARunWithThatManyRanks(int ranks, int victim, Moment moment, DType dtype) {
         DevicesNeeded.assume(ranks);
         othersGoOn = new CountDownLatch(1);
-        CommunicatorConfig config = moment == Moment.SILENT ? CONFIG.withTimeout(Duration.ofMillis(1500)) : CONFIG;
+        CommunicatorConfig config = moment == Moment.SILENT ? CONFIG.withTimeout(Duration.ofSeconds(3)) : CONFIG;
         List<Trained> left = Ranks.local(ranks)
                 .withConfig(config)
                 .run(rank -> train(rank, dtype, List.of(new Victim(victim, 3, moment))));
