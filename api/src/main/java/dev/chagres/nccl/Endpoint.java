@@ -31,6 +31,7 @@ final class Endpoint implements AutoCloseable {
     private MemorySegment handle;
     private final FailureState failures;
     private final RankCalls calls;
+    private final Object family;
     private final OwnMemory ownMemory = new OwnMemory();
     private final OpenEndpoints open;
     private int shrinks;
@@ -53,6 +54,7 @@ final class Endpoint implements AutoCloseable {
         ranks = out.get(ValueLayout.JAVA_INT, 0);
         Status.nccl(Nccl.ncclCommUserRank(handle, out), "ncclCommUserRank");
         rank = out.get(ValueLayout.JAVA_INT, 0);
+        family = meeting != null ? meeting.root() : elsewhere != null ? elsewhere.family() : this;
         failures = new FailureState(this, handle);
         calls = new RankCalls(this);
         trace = Leaks.opened(toString());
@@ -122,6 +124,14 @@ final class Endpoint implements AutoCloseable {
     @Nullable
     RankFailure failure() {
         return meeting == null ? failures.failure() : meeting.failure();
+    }
+
+    /**
+     * Returns what is equal for communicators that fail together, one shortly after the other: those that were split from the same one,
+     * whether directly or not.
+     */
+    Object family() {
+        return family;
     }
 
     /** Checks that collectives can be called. */

@@ -41,21 +41,41 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
         return latest;
     }
 
+    /**
+     * {@inheritDoc}
+     *
+     * <p>Communicators that fail together count once: else a thread that has been told of a failure, and waits for the device, would be told
+     * again when another thread gets to those that were split from the failed one.
+     */
     @Override
     public int failures() {
         int failures = 0;
         for (int i = 0; i < open.size(); i++) {
-            failures += open.get(i).failure() == null ? 0 : 1;
+            failures += isFirstFailed(i) ? 1 : 0;
         }
         return failures;
+    }
+
+    private boolean isFirstFailed(int index) {
+        Endpoint endpoint = open.get(index);
+        if (endpoint.failure() == null) {
+            return false;
+        }
+        for (int i = 0; i < index; i++) {
+            if (open.get(i).family().equals(endpoint.family()) && open.get(i).failure() != null) {
+                return false;
+            }
+        }
+        return true;
     }
 
     @Override
     public void throwNew(int before) {
         int failures = 0;
-        for (Endpoint endpoint : open) {
+        for (int i = 0; i < open.size(); i++) {
+            Endpoint endpoint = open.get(i);
             RankFailure failure = endpoint.failure();
-            failures += failure == null ? 0 : 1;
+            failures += isFirstFailed(i) ? 1 : 0;
             if (failure != null && failures > before) {
                 throw failure.exception(endpoint.calls().called());
             }

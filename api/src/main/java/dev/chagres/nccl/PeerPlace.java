@@ -32,6 +32,15 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
         return isBase && name.indexOf('/') < 0;
     }
 
+    /** The communicators that fail together: one that was opened or shrunk, and all that were split from it. */
+    private record Family(Peers peers, String name) {}
+
+    /** Returns what is equal for communicators that fail together. */
+    Object family() {
+        int split = name.indexOf('/', name.lastIndexOf('-') + 1);
+        return new Family(peers, split < 0 ? name : name.substring(0, split));
+    }
+
     /** Returns the name of the communicator that the one of this name was split or shrunk from. */
     static String parent(String name) {
         return name.substring(0, Math.max(0, Math.max(name.lastIndexOf('/'), name.lastIndexOf('-'))));

@@ -26,6 +26,10 @@ import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.BrokenBarrierException;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -54,6 +58,7 @@ class LostLayersTest {
     private static Map<Integer, String> refusals(MeshShape shape, int victim, Model model) {
         DevicesNeeded.assume(shape.ranks());
         Map<Integer, String> texts = new TreeMap<>();
+        CyclicBarrier made = new CyclicBarrier(shape.ranks());
         assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(shape.ranks()).each(rank -> {
@@ -62,6 +67,7 @@ class LostLayersTest {
                             try (DataParallel training = DataParallel.of(
                                             parameters, mesh.along(MeshDimension.REPLICATE, MeshDimension.CONTEXT));
                                     AdamW optimizer = new AdamW(parameters, AdamW.Config.standard())) {
+                                await(made);
                                 if (rank.index() == victim) {
                                     throw new IllegalArgumentException("it is ill");
                                 }
@@ -78,6 +84,15 @@ class LostLayersTest {
                 }));
         assertEquals(shape.ranks() - 1, texts.size(), texts.toString());
         return texts;
+    }
+
+    /** Waits until all ranks have made what they train with: a rank that fails before would end that. */
+    private static void await(CyclicBarrier made) {
+        try {
+            made.await(30, TimeUnit.SECONDS);
+        } catch (InterruptedException | BrokenBarrierException | TimeoutException failure) {
+            throw new AssertionError(failure);
+        }
     }
 
     private static void awaitFailure(Rank rank) {
@@ -162,6 +177,7 @@ class LostLayersTest {
     @Test
     void ranksWithoutAMesh() {
         DevicesNeeded.assume(2);
+        CyclicBarrier made = new CyclicBarrier(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).each(rank -> {
@@ -173,6 +189,7 @@ class LostLayersTest {
                             Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 1);
                             DataParallel training = DataParallel.of(parameters, alone);
                             AdamW optimizer = new AdamW(parameters, AdamW.Config.standard())) {
+                        await(made);
                         if (rank.index() == 1) {
                             throw new IllegalArgumentException("it is ill");
                         }

@@ -12,9 +12,11 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.memory.HostWaits;
+import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import java.time.Duration;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CyclicBarrier;
@@ -118,6 +120,56 @@ class DeviceWaitsTest {
             given.await();
             assertNull(rank.communicator().endpoint().failure());
         });
+    }
+
+    /** A failure reaches communicators one after another: a thread may be told by the first, and wait for its device before the last. */
+    @Test
+    void aFailureThatOneCommunicatorHasToldOfEndsNoLaterWaitBecauseOfAnother() {
+        DevicesNeeded.assume(2);
+        CyclicBarrier done = new CyclicBarrier(2);
+        hasty(2).each(rank -> {
+            Communicator world = rank.communicator();
+            try (Communicator part = world.split(0, 0, world.config())) {
+                done.await();
+                if (rank.index() == 0) {
+                    fail(part);
+                    waitMeanwhile(rank, () -> fail(world));
+                }
+                done.await();
+            }
+        });
+    }
+
+    @Test
+    void aFailureDuringAWaitIsThrownAfterIt() {
+        DevicesNeeded.assume(2);
+        CyclicBarrier done = new CyclicBarrier(2);
+        hasty(2).each(rank -> {
+            Communicator world = rank.communicator();
+            try (Communicator part = world.split(0, 0, world.config())) {
+                done.await();
+                if (rank.index() == 0) {
+                    RankFailedException failed =
+                            assertThrows(RankFailedException.class, () -> waitMeanwhile(rank, () -> fail(part)));
+                    assertEquals(List.of(1), failed.ranks());
+                }
+                done.await();
+            }
+        });
+    }
+
+    /** Fails a communicator, and those that were split from it, not the one that it was split from. */
+    private static void fail(Communicator communicator) {
+        Objects.requireNonNull(communicator.endpoint().meeting())
+                .fail(new RankFailure(List.of(1), "rank 1 is ill", null));
+    }
+
+    private static void waitMeanwhile(Rank rank, Runnable meanwhile) {
+        HostWaits waits = rank.communicator().endpoint().state().waits();
+        waits.begin();
+        meanwhile.run();
+        waits.end();
+        waits.check();
     }
 
     @Test

@@ -23,10 +23,10 @@ public final class HostWaits {
 
     /** What the device's work may wait for: others can end such a wait, and the work is not done then. */
     public interface Interruptible {
-        /** Returns how many have failed so far of what is open. */
+        /** Returns how many failures there were so far of what is open. */
         int failures();
 
-        /** Throws why, where there are more than {@code before}. */
+        /** Throws the newest failure, where there are more than {@code before}. */
         void throwNew(int before);
     }
 
