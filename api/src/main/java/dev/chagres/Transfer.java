@@ -276,17 +276,13 @@ final class Transfer {
         return stream.handle();
     }
 
-    /** Counts a write with the tensor whose memory {@code tensor} is, or is a part of; of a graph at each launch, too. */
+    /** Counts a write of the tensor that owns the memory of {@code tensor}; a write that a graph records counts at each launch, too. */
     private static void written(Tensor tensor) {
         Tensor root = tensor;
         for (Tensor base = root.base(); base != null; base = root.base()) {
             root = base;
         }
-        root.countWrite();
-        Capture capture = tensor.device().capture();
-        if (capture != null) {
-            capture.eachLaunch(root, root::countWrite);
-        }
+        Capture.nowAndEachLaunch(tensor.device().capture(), root, Tensor::countWrite);
     }
 
     /** Waits for a copy from or to host memory that is not pinned: CUDA may wait inside the copy already. */

@@ -347,11 +347,7 @@ public final class Parameters implements AutoCloseable {
      * write theirs, or call this, between the same calls of layers: whole weights are gathered anew.
      */
     public void changed() {
-        changedNow();
-        Capture capture = Inside.state(scope().stream()).capture();
-        if (capture != null) {
-            capture.eachLaunch(this, this::changedNow);
-        }
+        Capture.nowAndEachLaunch(Inside.state(scope().stream()).capture(), this, Parameters::countChange);
     }
 
     /** For optimizers: returns whether the capture under way has recorded writes of weights from outside, such as {@link #changed} tells of. */
@@ -360,7 +356,7 @@ public final class Parameters implements AutoCloseable {
         return capture != null && (capture.changes(this) || vectors.isWrittenBy(capture));
     }
 
-    private void changedNow() {
+    private void countChange() {
         vectors.changed();
         steps.changeWeights();
     }

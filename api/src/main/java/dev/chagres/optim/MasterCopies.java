@@ -43,7 +43,7 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
         Capture capture = Inside.capture(scope.stream());
         if (capture != null && parameters.isChangedInCapture()) {
             take(); // Behind the graph's own writes, so in the graph.
-            capture.eachLaunch(this, this::keepLoaded);
+            capture.eachLaunch(this, MasterCopies::keepLoaded);
         } else {
             Inside.eachStep(scope.stream(), this);
         }

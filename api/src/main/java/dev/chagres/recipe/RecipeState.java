@@ -106,7 +106,9 @@ final class RecipeState {
      */
     void update(@Nullable Tensor skip) {
         Stream stream = scope.stream();
-        countScales(stream);
+        if (forward != null) { // Scales of earlier steps follow.
+            Capture.nowAndEachLaunch(Inside.capture(stream), this, RecipeState::countScales);
+        }
         measurements.restart();
         AmaxReduction present = reduction;
         if (present != null && !newest.isEmpty()) {
@@ -120,16 +122,8 @@ final class RecipeState {
         }
     }
 
-    /** Says that scales of earlier steps change, now and at each launch of a graph that holds the step. */
-    private void countScales(Stream stream) {
-        if (forward == null) {
-            return;
-        }
+    private void countScales() {
         version++;
-        Capture capture = Inside.capture(stream);
-        if (capture != null) {
-            capture.eachLaunch(this, () -> version++);
-        }
     }
 
     /** Enqueues forgetting of what this step has recorded so far. */

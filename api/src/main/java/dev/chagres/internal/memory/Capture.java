@@ -3,7 +3,9 @@ package dev.chagres.internal.memory;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What belongs to a graph beside its recorded work: what the host checks and does at each launch, and what it takes back when the
@@ -15,15 +17,21 @@ public final class Capture {
     private final List<Object> trusted = new ArrayList<>();
     private final List<Runnable> checks = new ArrayList<>();
     private final List<StepWork> work = new ArrayList<>();
-    private final List<Object> changing = new ArrayList<>();
-    private final List<Runnable> changes = new ArrayList<>();
+    private final List<Change<?>> changes = new ArrayList<>();
     private final LaunchNumbers numbers;
     private final List<Runnable> beforeLaunch = new ArrayList<>();
     private final List<Runnable> onRecorded = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
     private final List<Runnable> onEnd = new ArrayList<>();
 
-    /** Takes what a capture of {@code stream} needs that is about to begin. */
+    /** What the host does to an object at each launch. */
+    private record Change<T>(T object, Consumer<T> change) {
+        void make() {
+            change.accept(object);
+        }
+    }
+
+    /** Takes the memory that a capture of {@code stream} needs, before it begins. */
     public Capture(DeviceState device, MemorySegment stream) {
         numbers = new LaunchNumbers(device);
         try {
@@ -63,18 +71,28 @@ public final class Capture {
         return action;
     }
 
-    /** Runs {@code action} at each launch, once for each {@code object}: what counts the object's changes. */
-    public void eachLaunch(Object object, Runnable action) {
-        if (!changes(object)) {
-            changing.add(object);
-            changes.add(action);
+    /**
+     * Applies {@code change} to {@code object} now and, where {@code capture} is not null, at each launch of its graph. A {@code change}
+     * that is a reference to an instance method makes no garbage while nothing is captured.
+     */
+    public static <T> void nowAndEachLaunch(@Nullable Capture capture, T object, Consumer<T> change) {
+        change.accept(object);
+        if (capture != null) {
+            capture.eachLaunch(object, change);
         }
     }
 
-    /** Returns whether launches change {@code object}, as {@link #eachLaunch} was told. */
+    /** Applies {@code change} to {@code object} at each launch, once however often this is called for the object. */
+    public <T> void eachLaunch(T object, Consumer<T> change) {
+        if (!changes(object)) {
+            changes.add(new Change<>(object, change));
+        }
+    }
+
+    /** Returns whether launches change {@code object}: whether {@link #eachLaunch} was called for it. */
     public boolean changes(Object object) {
-        for (int i = 0; i < changing.size(); i++) {
-            if (changing.get(i) == object) {
+        for (int i = 0; i < changes.size(); i++) {
+            if (changes.get(i).object() == object) {
                 return true;
             }
         }
@@ -119,7 +137,7 @@ public final class Capture {
             work.get(i).count();
         }
         for (int i = 0; i < changes.size(); i++) {
-            changes.get(i).run();
+            changes.get(i).make();
         }
     }
 
