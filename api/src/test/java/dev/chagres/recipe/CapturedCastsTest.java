@@ -18,15 +18,12 @@ import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.WeightStorage;
-import dev.chagres.ops.Elementwise;
-import dev.chagres.optim.AdamW;
 import java.util.Arrays;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** Weights that a capture casts are cast at launches alone. */
@@ -129,59 +126,6 @@ class CapturedCastsTest {
                 float[] launched = y.toFloats(open.stream());
                 assertArrayEquals(model.forward(), launched);
                 assertFalse(Arrays.equals(expected, launched));
-            }
-        }
-    }
-
-    /** What a graph does to a weight. */
-    private enum Write {
-        COPY {
-            @Override
-            void enqueue(Tensor weight, Tensor other, Parameters parameters) {
-                weight.copyFrom(open.stream(), other);
-            }
-        },
-        ZERO {
-            @Override
-            void enqueue(Tensor weight, Tensor other, Parameters parameters) {
-                weight.zero(open.stream());
-            }
-        },
-        KERNEL {
-            @Override
-            void enqueue(Tensor weight, Tensor other, Parameters parameters) {
-                Elementwise.cast(other, weight, open.stream());
-                parameters.changed();
-            }
-        };
-
-        abstract void enqueue(Tensor weight, Tensor other, Parameters parameters);
-    }
-
-    /** Each launch changes weights: casts and the optimizer's masters follow, whatever came between. */
-    @ParameterizedTest
-    @EnumSource
-    void weightsThatAGraphWrites(Write write) {
-        try (Model model = new Model(Float8CurrentScaling.standard());
-                AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard())) {
-            Tensor weight = model.layer.weight().weight();
-            Tensor other = model.scope.tensor(DType.BFLOAT16, SIZE, SIZE);
-            other.set(open.stream(), waves(0.3f));
-            model.forward();
-            model.pass.end();
-            try (Graph graph = open.stream().capture(() -> write.enqueue(weight, other, model.parameters))) {
-                graph.launch();
-                float[] written = weight.toFloats(open.stream());
-                float[] expected = model.forward();
-                for (int i = 0; i < 2; i++) {
-                    model.change(-0.8f);
-                    assertFalse(Arrays.equals(expected, model.forward()));
-                    optimizer.step(0);
-                    graph.launch();
-                    assertArrayEquals(expected, model.forward());
-                    optimizer.step(0);
-                    assertArrayEquals(written, weight.toFloats(open.stream()));
-                }
             }
         }
     }
