@@ -70,7 +70,7 @@ final class FirstProgram {
                 }
             }
             Safetensors.save(file, parameters.state(), device.stream(), Map.of());
-            return loss(evaluation).toFloats(device.stream())[0]; // without FP8: autocast is said for each pass
+            return loss(evaluation).toFloats(device.stream())[0]; // in BF16: autocast holds for one pass
         }
     }
 
@@ -86,7 +86,7 @@ final class FirstProgram {
                 next[token] = i < 3 ? -100 : numbers[token - 3]; // -100: no label
             }
         }
-        pass.begin(); // what the pass handed out before is gone
+        pass.begin(); // takes back the memory of the micro-batch before
         pass.sequences(Sequences.packed(pass.scope(), lengths));
         Tensor ids = pass.scope().tensor(DType.INT32, 128);
         Tensor labels = pass.scope().like(ids);

@@ -17,7 +17,7 @@ import dev.chagres.model.Parameters;
 import dev.chagres.ops.Elementwise;
 import java.util.Arrays;
 
-/** Writes a layer of one's own, and runs it in a stack, recomputed and in evaluation: the same bits each time. */
+/** Defines a new layer and runs it in a stack, recomputed and in evaluation: the same bits each time. */
 final class Sample09OwnLayer {
     private static final int TOKENS = 3;
     private static final int COLUMNS = 8;

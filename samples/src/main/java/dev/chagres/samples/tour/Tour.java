@@ -34,7 +34,7 @@ public final class Tour {
                     "fusedattention",
                     "fused attention, forward and backward, without a layer",
                     Sample08FusedAttention::run),
-            new Sample(9, "ownlayer", "a layer of one's own", Sample09OwnLayer::run),
+            new Sample(9, "ownlayer", "your own layer, in a stack", Sample09OwnLayer::run),
             new Sample(10, "float8", "a product in FP8, quantized by hand", Sample10Float8Product::run));
 
     private Tour() {}

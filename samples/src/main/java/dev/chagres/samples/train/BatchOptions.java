@@ -31,21 +31,22 @@ final class BatchOptions {
     @Option(
             names = "--accumulate",
             paramLabel = "N",
-            description = "micro-batches of a step, each of 1/N of its tokens, whose gradients are summed: less memory"
+            description = "divide a step into N micro-batches and sum their gradients, which takes less memory"
                     + " (default: 1)")
     private int accumulate = 1;
 
     @Option(
             names = "--context",
             paramLabel = "N",
-            description = "longest sequence in tokens; longer ones give a stretch (default: 1024)")
+            description = "tokens of the longest sequence; of a longer one a random stretch is used (default: 1024)")
     private int context = 1024;
 
     @Option(
             names = "--packing",
             converter = OptionWords.OfPacking.class,
             paramLabel = "on|off",
-            description = "sequences without gaps, or one a row filled up to the context (default: on)")
+            description =
+                    "on: sequences packed without padding; off: one sequence a row, padded to --context (default: on)")
     private Packing packing = Packing.ON;
 
     /**

@@ -30,8 +30,8 @@ import picocli.CommandLine.Spec;
             "",
             "  ./chagres launch --nproc 2 -- train --strategy zero3 --steps 20",
             "",
-            "Rank 0's output is shown, of the others what they write to standard error.",
-            "When a rank fails the others end, and so does this, with its exit status.",
+            "Shows rank 0's output, and the standard error of the other ranks.",
+            "When a rank fails, ends the other ranks and exits with that rank's status.",
             "Ctrl-C ends all after the step under way."
         })
 public final class Launch implements Callable<Integer> {

@@ -8,14 +8,13 @@ final class MarginOptions {
     @Option(
             names = "--sm-margin",
             paramLabel = "N",
-            description =
-                    "multiprocessors of each device that kernels of norms leave to collectives beside them (default: 0)")
+            description = "multiprocessors of each device that kernels of norms leave to collectives (default: 0)")
     private int norms;
 
     @Option(
             names = "--product-sm-margin",
             paramLabel = "N",
-            description = "multiprocessors that products leave (default: 0)")
+            description = "multiprocessors of each device that matrix products leave to collectives (default: 0)")
     private int products;
 
     /**

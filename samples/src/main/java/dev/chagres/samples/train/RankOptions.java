@@ -23,10 +23,9 @@ final class RankOptions {
     @Option(
             names = "--ranks",
             paramLabel = "N",
-            description =
-                    "ranks, threads with a device each, that share out the micro-batches of a step, N times as many as"
-                            + " --accumulate says, or with tp each layer, with pp the layers, with cp the tokens"
-                            + " (default: 1, or those of --mesh)")
+            description = "number of ranks, each a thread with a device; --strategy says what is split among them. With"
+                    + " ddp, zero1, zero2 and zero3 a step has N times as many micro-batches as --accumulate says"
+                    + " (default: 1, or as many as --mesh has)")
     private @Nullable Integer ranks;
 
     @Option(
@@ -34,11 +33,11 @@ final class RankOptions {
             converter = OptionWords.OfStrategy.class,
             paramLabel = "ddp|zero1|zero2|zero3|hsdp|tp|pp|cp",
             description =
-                    "what --ranks share out. ddp: micro-batches alone; zero1: the optimizer's state, too; zero2: gradients,"
-                            + " too; zero3: weights, too; hsdp: as zero3, in each of two copies, or of those"
-                            + " of --mesh; tp: each layer's heads and columns; pp: the layers; cp: the tokens of each"
-                            + " micro-batch. With --mesh, which says the rest, zero1, zero2 or zero3 of ranks along shard"
-                            + " (default: ddp, with --mesh zero3, with pipeline=P zero1)")
+                    "what is split among the ranks. ddp: the micro-batches of a step; zero1: also the optimizer's state;"
+                            + " zero2: also gradients; zero3: also weights; hsdp: as zero3 within each of two copies of the"
+                            + " model, or within each copy of --mesh; tp: heads and columns of each layer; pp: the"
+                            + " layers; cp: the tokens of each micro-batch. With --mesh: zero1, zero2 or zero3, for the"
+                            + " ranks along shard and context (default: ddp; with --mesh zero3, with pipeline=P zero1)")
     private @Nullable RankStrategy strategy;
 
     @Option(
@@ -46,9 +45,10 @@ final class RankOptions {
             converter = MeshWords.class,
             paramLabel = "pipeline=P,replicate=R,shard=S,context=C,tensor=T",
             description =
-                    "any product of strategies, P R S C T ranks: P stages of consecutive layers, R copies of the model, each"
-                            + " shared out among S ranks as --strategy zero1, zero2 or zero3 says, the tokens of each"
-                            + " micro-batch shared out among C, each layer split among T; what is left out is 1")
+                    "several strategies at once, on P R S C T ranks: P stages of consecutive layers; R copies of the model,"
+                            + " each sharded among S ranks as --strategy zero1, zero2 or zero3 says; the tokens of each"
+                            + " micro-batch split among C ranks; each layer split among T ranks. A number that is not"
+                            + " given is 1")
     private @Nullable MeshShape mesh;
 
     @Option(
@@ -56,8 +56,8 @@ final class RankOptions {
             converter = OptionWords.OfOptimizerSharding.class,
             paramLabel = "each-copy|all-ranks",
             description =
-                    "with --mesh or hsdp, whether the optimizer's state is shared out among the ranks of each copy alone, or"
-                            + " among all that have the same layers (default: each-copy)")
+                    "with --mesh or hsdp, among which ranks the optimizer's state is sharded: those of each copy, or those of"
+                            + " all copies (default: each-copy)")
     private @Nullable OptimizerSharding optimizer;
 
     @Option(
@@ -82,8 +82,8 @@ final class RankOptions {
             paramLabel = "fp32|bf16|fp16",
             description =
                     "with several ranks, the type in which gradients travel between them and are summed; in 16 bits products of"
-                            + " zero3 and hsdp write a rank's own so, too, unless --gradient-sync is last-micro-batch;"
-                            + " others are FP32 (default: fp32)")
+                            + " zero3 and hsdp also write a rank's own gradients in that type, unless --gradient-sync is"
+                            + " last-micro-batch; all other gradients are FP32 (default: fp32)")
     private @Nullable ReduceType reduceType;
 
     @Option(
@@ -91,8 +91,8 @@ final class RankOptions {
             converter = OptionWords.OfWeightGather.class,
             paramLabel = "device|window|copy-engine",
             description =
-                    "with --strategy zero1, zero2 or zero3, or ranks along shard, in which memory weights are gathered: each"
-                            + " device's own, windows that NCCL has registered, or those by the devices' copy engines"
+                    "with --strategy zero1, zero2 or zero3, or ranks along shard, how weights are gathered: into ordinary device"
+                            + " memory, into windows registered with NCCL, or into such windows by copy engines"
                             + " (default: device)")
     private @Nullable WeightGather weightGather;
 
@@ -104,15 +104,16 @@ final class RankOptions {
             converter = OptionWords.OfCpCommType.class,
             paramLabel = "a2a|p2p|all-gather",
             description =
-                    "with --strategy cp, or context=C, what attention exchanges: heads, which the ranks then divide, or keys"
-                            + " and values, which travel round the ranks, or which all ranks gather (default: a2a)")
+                    "with --strategy cp, or context=C, what ranks exchange for attention. a2a: heads, whose number C divides;"
+                            + " p2p: keys and values, passed from rank to rank in a ring; all-gather: all keys and values"
+                            + " (default: a2a)")
     private @Nullable CpCommType exchange;
 
     @Option(
             names = "--launched",
             description =
-                    "this process is one rank of several, as the variables of torchrun, srun, mpirun or a Kubernetes indexed"
-                            + " job say; ./chagres launch needs no such word")
+                    "this process is one of several ranks; environment variables of torchrun, srun, mpirun or a Kubernetes"
+                            + " indexed job say which one. Not needed under ./chagres launch")
     private boolean launched;
 
     private @Nullable Ranks processes;

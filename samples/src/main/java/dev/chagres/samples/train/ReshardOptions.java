@@ -14,8 +14,8 @@ final class ReshardOptions {
             converter = OptionWords.OfReshard.class,
             paramLabel = "after-forward|after-step",
             description =
-                    "with --strategy zero3 or hsdp, when ranks give back weights that they have gathered: when a layer has read"
-                            + " them, or when the step is over, which is one gather a step and memory for all weights"
+                    "with --strategy zero3 or hsdp, when gathered weights are freed: once a layer has read them, or at the end"
+                            + " of the step, which takes one gather per step and memory for all weights"
                             + " (default: after-forward, with pipeline=P after-step)")
     private @Nullable Reshard reshard;
 
@@ -24,8 +24,8 @@ final class ReshardOptions {
             converter = OptionWords.OfGradientSync.class,
             paramLabel = "each-micro-batch|last-micro-batch",
             description =
-                    "with --strategy zero3 or hsdp, in which micro-batches of a step ranks sum gradients; with last-micro-batch"
-                            + " each rank has memory for all of them (default: each-micro-batch, with pipeline=P"
+                    "with --strategy zero3 or hsdp, in which micro-batches of a step ranks sum gradients; last-micro-batch takes"
+                            + " memory for all gradients on each rank (default: each-micro-batch, with pipeline=P"
                             + " last-micro-batch)")
     private @Nullable GradientSync gradientSync;
 

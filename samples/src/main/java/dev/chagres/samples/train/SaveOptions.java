@@ -12,13 +12,13 @@ final class SaveOptions {
             names = "--save",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description = "write what a later run needs to go on, as safetensors, when this one ends, by Ctrl-C too")
+            description = "when the run ends, also by Ctrl-C, write the state that --resume needs, as safetensors")
     private @Nullable Path save;
 
     @Option(
             names = "--save-every",
             paramLabel = "N",
-            description = "with --save, replace the file after each Nth step, too (default: 0, only at the end)")
+            description = "with --save, also write the file after every Nth step (default: 0, only at the end)")
     private int every;
 
     @Option(
@@ -26,8 +26,9 @@ final class SaveOptions {
             converter = FileOption.class,
             paramLabel = "FILE",
             description =
-                    "go on from a file of --save, up to --steps in all, with any --ranks, --strategy and --mesh; with"
-                            + " another --recipe, if it is given and has weights of the same type, without the file's scales")
+                    "go on from a file of --save until --steps steps are done in all. --ranks, --strategy and --mesh may differ"
+                            + " from the saved run's; --recipe too if its weights have the same type, and then the file's"
+                            + " scales are ignored")
     private @Nullable Path resume;
 
     /** Returns where the state goes, null for nowhere. */

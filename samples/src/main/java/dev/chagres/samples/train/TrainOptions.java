@@ -56,7 +56,8 @@ final class TrainOptions {
             names = "--fasta",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description = "protein sequences, plain or gz (default: 398 of UniProtKB/Swiss-Prot that come along)")
+            description =
+                    "protein sequences, plain or gz (default: 398 sequences of UniProtKB/Swiss-Prot that are included)")
     private @Nullable Path fasta;
 
     @Option(names = "--steps", paramLabel = "N", description = "updates to make (default: 200)")
@@ -79,8 +80,9 @@ final class TrainOptions {
             names = "--product-plans",
             converter = OptionWords.OfProductPlan.class,
             paramLabel = "first|measured",
-            description = "of cuBLASLt's kernels for a product the one that it names first, or the fastest, timed once"
-                    + " before the first step (default: measured where steps are captured, for their sizes come again)")
+            description =
+                    "cuBLASLt's kernel for each product: the first that its heuristic names, or the fastest, measured"
+                            + " before the first step (default: measured where steps are captured, else first)")
     private @Nullable ProductPlan productPlan;
 
     @Mixin
@@ -91,15 +93,16 @@ final class TrainOptions {
             converter = OptionWords.OfGraph.class,
             paramLabel = "on|off|auto",
             description =
-                    "capture each step once and replay it; on: of ranks with --strategy ddp or tp, too; auto: on a GPU, of"
-                            + " one rank (default: auto)")
+                    "capture steps as graphs and replay them. on: also with --strategy ddp or tp; auto: on a GPU with one rank"
+                            + " (default: auto)")
     private GraphChoice graph = GraphChoice.AUTO;
 
     @Option(
             names = "--fp8-statistics",
             paramLabel = "N",
-            description = "measure the casts to eight bits of each Nth step for the report; such steps are not replayed"
-                    + " (default: 0, none)")
+            description =
+                    "measure the casts to eight bits of every Nth step for the report; these steps are not replayed"
+                            + " (default: 0, none)")
     private int fp8Statistics;
 
     @Option(
