@@ -114,11 +114,11 @@ class BatchExamplesTest {
             layer.bias(bias); // once
             // and in each micro-batch:
             pass.begin();
-            // [1 or batch, 1 or heads, longest query sequence, longest key sequence], and so the mask
+            // [1 or batch, 1 or heads, longest query sequence, longest key sequence]; the mask has the same shape
             Tensor biases = pass.scope().tensor(DType.BFLOAT16, 1, 4, 33, 33);
             biases.set(stream, values);
             Tensor mask = pass.scope().tensor(DType.BYTE, 1, 1, 33, 33);
-            mask.set(stream, hidden); // a query does not see a key where it is 1
+            mask.set(stream, hidden); // 1 where a query does not see a key
             pass.sequences(Sequences.packed(pass.scope(), 20, 33).withScoreMask(mask));
             bias.forward(biases, pass);
             Tensor y = layer.forward(x, pass); // x has 53 rows
@@ -137,9 +137,9 @@ class BatchExamplesTest {
     void dropout() {
         // @start region="dropout"
         AttentionConfig attention =
-                AttentionConfig.of(4, 16, AttentionMask.none()).withDropout(Dropout.of(0.1f)); // of attention's weights
+                AttentionConfig.of(4, 16, AttentionMask.none()).withDropout(Dropout.of(0.1f)); // of the attention weights
         TransformerLayerConfig config = TransformerLayerConfig.encoder(64, attention)
-                .withHiddenDropout(Dropout.of(0.1f)); // of what each branch adds
+                .withHiddenDropout(Dropout.of(0.1f)); // of each branch's output, before the residual sum
         // @end
         ModelPlan dropping = new ModelPlan();
         TransformerLayer dropper = new TransformerLayer(config, dropping);
@@ -197,7 +197,7 @@ class BatchExamplesTest {
             Tensor x = saved.pop(pass).x.get();
             Gemm.gemm(dy, Transpose.NO, weight.weight(), Transpose.NO, dx, Output.OVERWRITE, pass.stream());
             if (!weight.isFrozen()) {
-                Output output = pass.nextGradient(weight); // before the gradient is asked for
+                Output output = pass.nextGradient(weight); // before the call of weight.gradient()
                 Gemm.gemm(dy, Transpose.YES, x, Transpose.NO, weight.gradient(), output, pass.stream());
             }
         }
