@@ -23,13 +23,13 @@ public enum DType {
     /** bfloat16: the upper half of binary32. */
     BFLOAT16(6, 2),
     /**
-     * 8-bit floating point: 4 bits of exponent, 3 of mantissa, up to 448, no infinities. A plain tensor of these holds bytes
-     * alone; what they stand for follows from a scale, which a {@link QuantizedTensor} keeps beside them.
+     * 8-bit floating point: 4 bits of exponent, 3 of mantissa, up to 448, no infinities. A plain tensor of this type holds only the bytes;
+     * their values follow from a scale, which a {@link QuantizedTensor} holds together with them.
      */
     FLOAT8_E4M3(7, 1),
-    /** 8-bit floating point: 5 bits of exponent, 2 of mantissa, up to 57344. Like {@link #FLOAT8_E4M3} it wants a scale. */
+    /** 8-bit floating point: 5 bits of exponent, 2 of mantissa, up to 57344. Like {@link #FLOAT8_E4M3} it needs a scale. */
     FLOAT8_E5M2(8, 1),
-    /** Signed 8-bit integers. Copies and collectives alone take this type, and those below. */
+    /** Signed 8-bit integers. Only copies and collectives take this type and the types below. */
     INT8(DType.NONE, 1),
     /** Unsigned 32-bit integers. */
     UINT32(DType.NONE, 4),
@@ -38,7 +38,7 @@ public enum DType {
     /** IEEE 754 binary64. */
     FLOAT64(DType.NONE, 8);
 
-    /** Where Transformer Engine has no number. */
+    /** The code of types that Transformer Engine does not have. */
     private static final int NONE = -1;
 
     private final int code;
@@ -50,9 +50,9 @@ public enum DType {
     }
 
     /**
-     * Returns TE's number for this type, by which our own operations know it, too.
+     * Returns TE's number for this type, which our own operations use, too.
      *
-     * @throws IllegalArgumentException when it has none: nothing but copies and collectives takes such elements
+     * @throws IllegalArgumentException when it has none: only copies and collectives take such elements
      */
     public int code() {
         if (!hasCode()) {
@@ -63,7 +63,7 @@ public enum DType {
         return code;
     }
 
-    /** Returns whether TE and our own operations have a number for this type: not for those that copies and collectives alone take. */
+    /** Returns whether TE and our own operations have a number for this type: false for types that only copies and collectives take. */
     public boolean hasCode() {
         return code != NONE;
     }
@@ -78,7 +78,7 @@ public enum DType {
         return this == FLOAT32 || this == FLOAT16 || this == BFLOAT16;
     }
 
-    /** Returns whether elements are floating-point numbers of 8 bits, which a scale goes with. */
+    /** Returns whether elements are floating-point numbers of 8 bits, which need a scale. */
     public boolean isFloat8() {
         return this == FLOAT8_E4M3 || this == FLOAT8_E5M2;
     }

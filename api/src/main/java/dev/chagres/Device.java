@@ -26,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Device implements AutoCloseable {
     private static final int NAME_BYTES = 256;
-    /** More than {@code cudaDeviceProp} of any CUDA 13 release; the name stands first. */
+    /** More bytes than {@code cudaDeviceProp} has in any CUDA 13 release; its first member is the name. */
     private static final int PROPERTIES_BYTES = 4096;
 
     private final DeviceState state;
@@ -96,19 +96,19 @@ public final class Device implements AutoCloseable {
         return name;
     }
 
-    /** Returns the number of streaming multiprocessors; of the reference 132, as many as an H200 has. */
+    /** Returns the number of streaming multiprocessors; the reference has 132, as many as an H200. */
     public int multiprocessorCount() {
         return state.multiprocessors().count();
     }
 
     /**
-     * Sets how many multiprocessors norms and products leave free that are enqueued from here on. It is
-     * {@link MultiprocessorMargin#NONE} until this is called. A graph keeps the margin that it was captured with.
+     * Sets how many multiprocessors the norms and products leave free that are enqueued after this call; at first {@link
+     * MultiprocessorMargin#NONE}. A graph keeps the margin with which it was captured.
      *
-     * <p>Transformer Engine keeps how many multiprocessors a norm is for, by thread and shape, and takes no later number. So a
-     * thread computes {@link dev.chagres.te.Normalization}, which some layers call, with one margin, whatever the device: set it before the
-     * first one. With another margin such a norm throws an {@link IllegalStateException}, and nothing is enqueued.
-     * {@link dev.chagres.ops.ResidualNorm} and products take another margin at any time.
+     * <p>Transformer Engine caches the number of multiprocessors of a norm by thread and shape, and ignores later numbers. So a thread
+     * computes {@link dev.chagres.te.Normalization}, which some layers call, with one margin on all devices: set it before the first such
+     * norm. With another margin such a norm throws an {@link IllegalStateException}, and nothing is enqueued. {@link
+     * dev.chagres.ops.ResidualNorm} and products take another margin at any time.
      *
      * @throws IllegalArgumentException when a margin leaves norms no multiprocessor, or products fewer than two
      * @throws IllegalStateException when the device is closed
@@ -140,20 +140,20 @@ public final class Device implements AutoCloseable {
         return memory(0);
     }
 
-    /** Returns the bytes that are taken from CUDA and NCCL now for scopes on this device. */
+    /** Returns the bytes that scopes on this device have allocated from CUDA and NCCL at present. */
     public long heldBytes() {
         return state.heldBytes();
     }
 
     /**
-     * Returns the most bytes of device memory that this program held through this device at one time: scopes and
-     * workspaces, not what CUDA and its libraries take for themselves.
+     * Returns the most bytes of device memory that this program held through this device at one time: by scopes and workspaces, without the
+     * memory that CUDA and its libraries allocate for themselves.
      */
     public long peakHeldBytes() {
         return state.peakHeldBytes();
     }
 
-    /** Returns the stream that scopes use unless told otherwise. */
+    /** Returns the stream of scopes that are opened without a stream. */
     public Stream stream() {
         return stream;
     }
@@ -201,8 +201,8 @@ public final class Device implements AutoCloseable {
     }
 
     /**
-     * Takes the device over, after its owner has called {@link #detach()} or ended: an owner in the middle of a call would lose
-     * memory that its kernels use.
+     * Takes the device over, after its owner has called {@link #detach()} or ended: otherwise the memory that kernels of a running call use
+     * could be freed.
      *
      * @throws IllegalStateException when another thread that is alive still owns the device
      * @throws WrongThreadException on a virtual thread

@@ -10,7 +10,7 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A mark in a stream: done when everything enqueued before it is done.
+ * A mark in a stream: it is reached when everything enqueued before it is done.
  *
  * <p>Threading: the device's thread.
  *
@@ -92,7 +92,7 @@ public final class Event implements AutoCloseable {
         ensureOutsideGraphs("isDone");
         int status = CudaRuntime.cudaEventQuery(handle());
         if (status == NOT_READY) {
-            // It is kept as the thread's last error, in which TE would see a failure of its own next call.
+            // CUDA keeps it as the thread's last error, which TE would take for a failure of its own next call.
             CudaRuntime.cudaGetLastError();
             return false;
         }
@@ -136,7 +136,7 @@ public final class Event implements AutoCloseable {
         ensureOutsideGraphs("millisSince");
     }
 
-    /** CUDA cannot look at a mark that is a part of a graph, nor at any while a stream captures. */
+    /** CUDA cannot query an event that is part of a graph, nor any event while a stream captures. */
     private void ensureOutsideGraphs(String call) {
         device.state().ensureThreadNotCapturing(call);
         if (place == Place.GRAPH) {

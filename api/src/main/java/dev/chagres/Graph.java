@@ -14,12 +14,12 @@ import org.jspecify.annotations.Nullable;
  * Device work that {@link Stream#capture} has recorded, to be enqueued again as a whole: one call of the host for a step's hundreds
  * of kernels.
  *
- * <p>A launch runs the same kernels on the same addresses: it reads what lies there by then, and writes where it wrote before.
- * Numbers that the host changes from step to step, such as an optimizer's rate and step and a pass's random numbers, are written
- * anew before each launch by those who own them, and their counters move on.
+ * <p>A launch runs the same kernels on the same addresses: it reads their contents at that time, and writes to the addresses of the
+ * capture. Numbers that the host changes from step to step, such as an optimizer's rate and step and a pass's random numbers, are written
+ * to the device before each launch by the objects that own them, which then increment their counters.
  *
- * <p>Memory that the work uses is not freed while the graph lives: a scope that is closed first gives it back when the graph closes.
- * A scope that is restarted hands the same memory out again, and a launch writes into it.
+ * <p>Memory that the work uses is not freed while the graph is open: if its scope closes first, it is freed when the graph closes. A scope
+ * that is restarted hands the same memory out again, and a launch writes into it.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="graph"}
  *
@@ -28,7 +28,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code cudaGraphExec_t} of the CUDA runtime.
  */
 public final class Graph implements AutoCloseable {
-    /** Beside Stream.capture, what the driving thread may not call meanwhile: see DeviceState.ensureThreadNotCapturing. */
+    /** Only the capturing thread is restricted in its calls: see DeviceState.ensureThreadNotCapturing. */
     private static final int THREAD_LOCAL = 1;
 
     private final Stream stream;
@@ -95,13 +95,13 @@ public final class Graph implements AutoCloseable {
         return device.out().get(ValueLayout.ADDRESS, 0);
     }
 
-    /** Ends a capture of which nothing is wanted, so that the stream can be used again. */
+    /** Ends a failed capture and drops its graph, so that the stream can be used again. */
     private static void abandon(DeviceState device, MemorySegment handle) {
         device.out().set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
         if (CudaRuntime.cudaStreamEndCapture(handle, device.out()) == 0) {
             CudaRuntime.cudaGraphDestroy(device.out().get(ValueLayout.ADDRESS, 0));
         } else {
-            // It is kept as the thread's last error, in which TE would see a failure of its own next call.
+            // CUDA keeps it as the thread's last error, which TE would take for a failure of its own next call.
             CudaRuntime.cudaGetLastError();
         }
     }
@@ -134,7 +134,7 @@ public final class Graph implements AutoCloseable {
         }
     }
 
-    /** Returns the stream that was captured, and in whose order the graph runs. */
+    /** Returns the stream that was captured and on which the graph runs. */
     public Stream stream() {
         return stream;
     }
@@ -153,13 +153,13 @@ public final class Graph implements AutoCloseable {
     }
 
     /**
-     * Enqueues the recorded work on the stream that was captured, behind what was enqueued there. Counters, such as {@code
-     * AdamW.step()}, move on when that has succeeded.
+     * Enqueues the recorded work on the stream that was captured, after the work enqueued there. Once that has succeeded, counters such as
+     * {@code AdamW.step()} are incremented.
      *
-     * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, when what writes the numbers of
-     *     the step is closed, when gradients that the graph overwrites are written in this step already, or those that it adds to
-     *     or reads are not, or when memory whose contents kernels trust, such as the offsets of sequences, was handed out for
-     *     something else; or inside {@code Communicator.group}
+     * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, when an object that writes numbers of
+     *     the step is closed, when gradients that the graph overwrites were written in this step already, or gradients that it adds to or
+     *     reads were not, or when memory whose contents kernels trust, such as the offsets of sequences, was handed out for something else;
+     *     or inside {@code Communicator.group}
      * @throws dev.chagres.bindings.CudaException when CUDA refuses it
      */
     public void launch() {

@@ -10,10 +10,10 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Host memory for copies: <em>pinned</em>, which the device reads by itself while the program goes on, or
- * <em>pageable</em>, from which a copy is done when the call returns.
+ * Host memory for copies: <em>pinned</em>, which the device reads asynchronously, or <em>pageable</em>, for which a copy is done when the
+ * call returns.
  *
- * <p>Threading: contents, any thread at a time; opening and closing, the device's thread.
+ * <p>Threading: one thread at a time, any thread, for the contents; the device's thread for opening and closing.
  */
 public final class HostBuffer implements AutoCloseable {
     private static final int PORTABLE = 1;
@@ -61,7 +61,7 @@ public final class HostBuffer implements AutoCloseable {
      *
      * @throws IllegalArgumentException when {@code byteSize} is negative
      * @throws IllegalStateException while a stream of one of the thread's devices captures
-     * @throws dev.chagres.bindings.CudaException when the host has not so many
+     * @throws dev.chagres.bindings.CudaException when the host does not have that many
      */
     public static HostBuffer pinned(Device device, long byteSize) {
         return new HostBuffer(Given.given("device", device).state(), byteSize, true);
@@ -70,7 +70,7 @@ public final class HostBuffer implements AutoCloseable {
     /**
      * Opens {@code byteSize} bytes of ordinary memory.
      *
-     * @throws IllegalArgumentException when {@code byteSize} is negative, or the host has not so many
+     * @throws IllegalArgumentException when {@code byteSize} is negative, or the host does not have that many
      */
     public static HostBuffer pageable(Device device, long byteSize) {
         return new HostBuffer(Given.given("device", device).state(), byteSize, false);
@@ -101,7 +101,7 @@ public final class HostBuffer implements AutoCloseable {
             }
         }
         MemorySegment address = MemorySegment.ofAddress(segment.address());
-        // It refuses while a call on another thread still uses the memory; the buffer then stays open.
+        // Throws while a call on another thread still uses the memory; the buffer then stays open.
         arena.close();
         closed = true;
         Leaks.closed(trace);

@@ -1,13 +1,13 @@
 package dev.chagres;
 
 /**
- * How many of a device's streaming multiprocessors norms and products leave to kernels that run beside them (TE: SM margin).
+ * How many of a device's streaming multiprocessors norms and products leave to kernels that run at the same time (TE: SM margin).
  *
- * <p>A norm's kernel is as many blocks as the multiprocessors run at once, and each block computes row after row. NCCL's kernels hold
- * some multiprocessors for as long as a collective on another stream lasts. Blocks of the norm that find no place then run when the
- * others are done, and the norm takes up to twice as long. With a margin of as many multiprocessors as NCCL has blocks, all blocks have a
- * place. Where no collective runs, a margin costs time. It reserves nothing: CUDA spreads the fewer blocks over all multiprocessors. A margin for
- * products has cuBLASLt choose and launch kernels for fewer multiprocessors.
+ * <p>A norm's kernel has as many blocks as the multiprocessors run at once, and each block computes row after row. NCCL's kernels occupy
+ * some multiprocessors for as long as a collective on another stream lasts. Blocks of the norm that do not fit then run when the others are
+ * done, and the norm takes up to twice as long. With a margin of as many multiprocessors as NCCL has blocks, all blocks run at once. When
+ * no collective runs, a margin costs time. It does not reserve multiprocessors: CUDA spreads the fewer blocks over all of them. With a
+ * margin for products, cuBLASLt chooses and launches kernels for fewer multiprocessors.
  *
  * <p>On a GPU the order in which the gradients of gamma and beta are added up depends on the margin for norms, and which kernel
  * computes a product may depend on the one for products: results differ by rounding. The reference gives the same bits with every margin.

@@ -5,16 +5,15 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A matrix of FP8 numbers together with what scales them: element q stands for {@code q scaleInverse}.
+ * A matrix of FP8 numbers with their scales: element q has the value {@code q scaleInverse}.
  *
- * <p>It has two copies of its data or one: <i>rowwise</i>, the matrix [rows, columns] as it is, and <i>columnwise</i>, its
- * transpose [columns, rows], which products on Hopper read where they want the other order. Each copy has a scale inverse;
- * with {@link Scaling#TENSOR} both share one. For quantizing with {@link Scaling#TENSOR} there are {@code scale}, which is
- * read, and, where wanted, {@code amax}, the largest magnitude of what was quantized.
+ * <p>It has two copies of its data or one: <i>rowwise</i>, the matrix [rows, columns] as it is, and <i>columnwise</i>, its transpose
+ * [columns, rows], which products on Hopper read when they sum over rows. Each copy has a scale inverse; with {@link Scaling#TENSOR} both
+ * share one. For quantizing with {@link Scaling#TENSOR} there are {@code scale}, which is read, and optionally {@code amax}, which receives
+ * the largest magnitude of the quantized values.
  *
- * <p>It owns no memory: its parts are tensors. A {@link Scope} hands it out without parts; it can be used while that scope and
- * all of its parts live. Where one copy is to live longer than the other, set it in a quantized tensor of the longer scope
- * as well.
+ * <p>It owns no memory: its parts are tensors. A {@link Scope} hands it out without parts; it can be used while that scope is open and all
+ * of its parts are live. If one copy must live longer than the other, also set it in a quantized tensor of the scope that lives longer.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="quantizedTensor"}
  *
@@ -47,7 +46,7 @@ public final class QuantizedTensor {
         epoch = scope.epoch();
     }
 
-    /** Closes the tensor and gives TE's handles back. */
+    /** Closes the tensor and destroys TE's handles. */
     void destroy() {
         epoch = -1;
         parts.destroyHandles();
@@ -78,7 +77,7 @@ public final class QuantizedTensor {
         return parts.get(QuantizedParts.ROWWISE);
     }
 
-    /** Returns what scales the rowwise data, or null when that is absent. */
+    /** Returns the scale inverse of the rowwise data, or null when it is absent. */
     public @Nullable Tensor rowwiseScaleInverse() {
         return parts.get(QuantizedParts.ROWWISE_SCALE_INVERSE);
     }
@@ -88,7 +87,7 @@ public final class QuantizedTensor {
         return parts.get(QuantizedParts.COLUMNWISE);
     }
 
-    /** Returns what scales the columnwise data, or null when that is absent. */
+    /** Returns the scale inverse of the columnwise data, or null when it is absent. */
     public @Nullable Tensor columnwiseScaleInverse() {
         return parts.get(QuantizedParts.COLUMNWISE_SCALE_INVERSE);
     }
@@ -98,13 +97,13 @@ public final class QuantizedTensor {
         return parts.get(QuantizedParts.SCALE);
     }
 
-    /** Returns where the largest magnitude goes, or null when it is absent. */
+    /** Returns the tensor that receives the largest magnitude, or null when it is absent. */
     public @Nullable Tensor amax() {
         return parts.get(QuantizedParts.AMAX);
     }
 
     /**
-     * Sets the matrix and what scales it, and returns this.
+     * Sets the matrix and its scale inverse, and returns this.
      *
      * @param data [rows, columns], in this type
      * @param scaleInverse FLOAT32, of {@link Scaling#scaleInverseShape scaleInverseShape(rows, columns)}
@@ -120,7 +119,7 @@ public final class QuantizedTensor {
     }
 
     /**
-     * Sets the transpose and what scales it, and returns this.
+     * Sets the transpose and its scale inverse, and returns this.
      *
      * @param dataTransposed [columns, rows], in this type
      * @param scaleInverse FLOAT32, of {@link Scaling#scaleInverseShape scaleInverseShape(columns, rows)}; with {@link
@@ -137,8 +136,8 @@ public final class QuantizedTensor {
     }
 
     /**
-     * Takes memory for the matrix and what scales it from {@code memory}, and returns this. With {@link Scaling#TENSOR} the
-     * scale inverse of columnwise data that was set before serves both.
+     * Allocates the matrix and its scale inverse from {@code memory}, and returns this. With {@link Scaling#TENSOR} the scale inverse of
+     * columnwise data that was set before serves both.
      *
      * @throws IllegalArgumentException when the scope is another device's
      */
@@ -148,8 +147,8 @@ public final class QuantizedTensor {
     }
 
     /**
-     * Takes memory for the transpose and what scales it from {@code memory}, and returns this. With {@link Scaling#TENSOR} the
-     * scale inverse of rowwise data that was set before serves both.
+     * Allocates the transpose and its scale inverse from {@code memory}, and returns this. With {@link Scaling#TENSOR} the scale inverse of
+     * rowwise data that was set before serves both.
      *
      * @throws IllegalArgumentException when the scope is another device's
      */
@@ -181,8 +180,8 @@ public final class QuantizedTensor {
     }
 
     /**
-     * Sets where the largest magnitude of what is quantized goes, and returns this. Quantizing keeps the number that is there
-     * when it is larger.
+     * Sets the tensor that receives the largest magnitude of quantized values, and returns this. Quantizing leaves a larger number there
+     * unchanged.
      *
      * @param amax FLOAT32 [1]
      * @throws IllegalArgumentException when its shape, type or device does not fit, or blocks have scales of their own

@@ -1,21 +1,21 @@
 package dev.chagres;
 
 /**
- * Rows of elements of a tensor, equally far apart: row r has elements {@code offset + r pitch} to before {@code offset + r pitch +
- * columns}. So a slice of a row-major tensor along one dimension is one.
+ * Equally spaced rows of elements of a tensor: row r has the elements from {@code offset + r pitch} to before {@code offset + r pitch +
+ * columns}. A slice of a row-major tensor along one dimension is such a rectangle.
  *
  * <p>Threading: immutable.
  *
  * @param offset first element
  * @param rows how many rows
  * @param columns elements of each
- * @param pitch elements from the beginning of a row to that of the next one, at least {@code columns}
+ * @param pitch elements from the beginning of a row to the beginning of the next row, at least {@code columns}
  */
 public record Rectangle(long offset, long rows, long columns, long pitch) {
     /**
      * Checks the numbers.
      *
-     * @throws IllegalArgumentException when one is negative, rows overlap, or no long can count to the end
+     * @throws IllegalArgumentException when one is negative, rows overlap, or the end does not fit into a long
      */
     public Rectangle {
         if (offset < 0 || rows < 0 || columns < 0) {
@@ -34,7 +34,7 @@ public record Rectangle(long offset, long rows, long columns, long pitch) {
         }
     }
 
-    /** Returns the element behind the last one; {@code offset} where there is none. */
+    /** Returns the index after the last element; {@code offset} if there is no element. */
     public long end() {
         return rows == 0 || columns == 0 ? offset : offset + (rows - 1) * pitch + columns;
     }

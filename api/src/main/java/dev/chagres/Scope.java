@@ -8,20 +8,20 @@ import org.jspecify.annotations.Nullable;
 /**
  * Hands out device memory and takes all of it back at once.
  *
- * <p>Memory is a stack: allocation moves a pointer. {@link #open()} gives a nested scope on top; while it is open this one
- * hands out nothing. Closing a scope closes its tensors: using one of them throws. Memory is reused in the order of the
- * scope's stream, so no wait is needed.
+ * <p>Memory is a stack: allocation moves a pointer. {@link #open()} opens a nested scope on top; while it is open, this scope hands out
+ * nothing. Closing a scope closes its tensors: using one of them throws. Memory is reused in the order of the scope's stream, so no wait is
+ * needed.
  *
- * <p>{@link #restart()} takes everything back and begins again: the scope hands out the same Java objects in the same order,
- * with whatever type and shape is asked for. A program that restarts its scopes so makes no garbage, and addresses repeat
- * where shapes do. Until it is handed out again, a tensor from before the restart is closed.
+ * <p>{@link #restart()} takes all memory back. The scope then hands out the same Java objects in the same order, each with the type and
+ * shape that is asked for. A program that restarts its scopes makes no garbage, and equal shapes give equal addresses. A tensor from before
+ * the restart is closed until it is handed out again.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="scope"}
  *
  * <p>Threading: the device's thread.
  */
 public final class Scope implements AutoCloseable {
-    /** Programs nest scopes a few deep; far more is a loop that closes none, and would end as a stack overflow in close. */
+    /** Programs nest few scopes; more than this many come from a loop that closes none. */
     private static final int MAX_DEPTH = 1000;
 
     private final Stream stream;
@@ -30,13 +30,16 @@ public final class Scope implements AutoCloseable {
     /** Scopes that this one is nested in. */
     private final int depth;
 
-    /** Whether a stream made the scope, or the one below it, for calls of its own, which no collective's memory outlives. */
+    /**
+     * Whether this scope, or the one that it is nested in, belongs to a stream and holds memory of single calls, which no collective uses
+     * after the call.
+     */
     private final boolean ofStream;
 
     private final ScopeState state;
     private final Leaks.@Nullable Trace trace;
     private final IssuedTensors issued;
-    /** The scope on top of this one; made once and opened again. */
+    /** The scope on top of this one; made once and reused. */
     private @Nullable Scope nested;
 
     private long bottomSmall;
@@ -69,7 +72,7 @@ public final class Scope implements AutoCloseable {
         return new DeviceMemory(stream.device().state(), stream.handle());
     }
 
-    /** Makes a scope that {@code stream} closes with itself. */
+    /** Makes a scope that closes with {@code stream}. */
     static Scope ofStream(Stream stream) {
         return new Scope(stream, memory(stream), null, true);
     }
@@ -139,8 +142,8 @@ public final class Scope implements AutoCloseable {
     }
 
     /**
-     * Returns {@code count} elements of {@code tensor} from element {@code offset} on, with another shape but the same
-     * memory. The view is closed with this scope, or with the tensor when that comes first.
+     * Returns a view of {@code d0} elements of {@code tensor} from element {@code offset} on, in the same memory. The view is closed with
+     * this scope, or with the tensor when that comes first.
      *
      * @throws IllegalArgumentException when the elements do not lie within the tensor, or the tensor on this device
      */
@@ -256,15 +259,15 @@ public final class Scope implements AutoCloseable {
     }
 
     /**
-     * Takes everything back and begins again, handing the same objects out in the same order. Where more memory was needed
-     * than before, this waits once for the device while the memory is laid out anew.
+     * Takes all memory back; the same objects are then handed out in the same order. If more memory was used than ever before, this waits
+     * once for the device and allocates the memory as one chunk.
      *
      * @throws IllegalStateException when it is closed or has an open scope on top, or inside {@code Communicator.group}
      */
     public void restart() {
         ensureOnTop();
         state.device().ensureNotGrouping("restart");
-        // First of all: should the device have no memory left, what was handed out before is closed all the same.
+        // First, so that the old tensors are closed even if the device has no memory left.
         begin();
         memory.rewind(bottomSmall, bottomLarge);
         if (parent == null) {
@@ -277,17 +280,17 @@ public final class Scope implements AutoCloseable {
         state.renew();
     }
 
-    /** Returns the bytes that this scope and those it is nested in handed out at most at one time. */
+    /** Returns the most bytes that this scope and those it is nested in have handed out at one time. */
     public long peakBytes() {
         return memory.peak();
     }
 
-    /** Returns the bytes that this scope and those it is nested in have handed out now. */
+    /** Returns the bytes that this scope and those it is nested in hand out at present. */
     public long usedBytes() {
         return memory.used();
     }
 
-    /** Returns the bytes that stand reserved for this scope and those it is nested in. */
+    /** Returns the bytes that are reserved for this scope and those it is nested in. */
     public long reservedBytes() {
         return memory.reserved();
     }
@@ -303,7 +306,7 @@ public final class Scope implements AutoCloseable {
     }
 
     /**
-     * Takes all memory back and closes what was handed out, nested scopes first. A second call does nothing.
+     * Takes all memory back and closes the tensors, nested scopes first. A second call does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, unless this scope is nested; or inside {@code
      *     Communicator.group}, unless it is nested and has handed out no memory
@@ -323,7 +326,7 @@ public final class Scope implements AutoCloseable {
         while (top.covered && top.nested != null) {
             top = top.nested;
         }
-        // By a loop: as many calls as scopes may be nested would not fit a short stack.
+        // A loop, since recursion to this depth could overflow a small stack.
         for (; top != this; top = top.below()) {
             top.giveBack();
         }

@@ -28,9 +28,9 @@ public final class Stream implements AutoCloseable {
     private final MemorySegment handle;
     private final Leaks.@Nullable Trace trace;
     private final Workspace workspace;
-    /** Memory that goes back when the call that asked for it returns. */
+    /** Memory that is taken back when the call that allocated it returns. */
     private final Scope scratch;
-    /** Memory of what recomputation saves, until the backward pass of the recomputed layer returns. */
+    /** Memory for tensors that a recomputed layer saves; taken back when its backward call returns. */
     private final Scope recomputed;
 
     /** What belongs to the graph that is being captured. */
@@ -58,9 +58,10 @@ public final class Stream implements AutoCloseable {
     /**
      * Records what {@code body} enqueues on this stream, without running it. What the body does on the host happens now, once.
      *
-     * <p>The work must have run before in the same shapes, and passes and scopes must have been begun again since, so that nothing
-     * takes memory or builds kernels. Nothing in the body may wait for the device or copy from or to the host's memory; what {@link
-     * dev.chagres.te.HostToDevice} copies stays as it is now. The body may hold one step of an optimizer at most.
+     * <p>The work must have run before with the same shapes, and passes and scopes must have been begun or restarted since, so that the
+     * body allocates no memory and builds no kernels. Nothing in the body may wait for the device or copy from or to the host's memory;
+     * launches repeat the present values of {@link dev.chagres.te.HostToDevice} copies. The body may contain one step of an optimizer at
+     * most.
      *
      * @return the graph, which {@link Graph#launch()} enqueues
      * @throws dev.chagres.bindings.CaptureException when a stream of the device captures already, or when the body waits, copies,
@@ -90,8 +91,8 @@ public final class Stream implements AutoCloseable {
      *
      * @throws IllegalStateException while a stream of the device captures
      * @throws dev.chagres.bindings.CudaException when any of it failed
-     * @throws dev.chagres.nccl.RankFailedException when a rank in another process failed, or did not come within the timeout, to a
-     *     collective that the work waits for
+     * @throws dev.chagres.nccl.RankFailedException when a rank in another process failed, or did not join a collective that the work waits
+     *     for within the timeout
      */
     public void synchronize() {
         MemorySegment present = handle();
@@ -122,7 +123,7 @@ public final class Stream implements AutoCloseable {
         return recomputed;
     }
 
-    /** Returns whether {@link #close()} has not been called; it waited for the work. */
+    /** Returns whether {@link #close()} has not been called. */
     boolean isOpen() {
         return !closed;
     }

@@ -6,7 +6,8 @@ import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
-// Over 400 lines: nearly half are Javadoc, of copies for each type of Java. Transfer copies, TensorHandle keeps TE's
+// Over 400 lines: nearly half are Javadoc of the copies from and to each Java type. Transfer copies, TensorHandle keeps
+// TE's
 // handle.
 
 /**
@@ -27,7 +28,7 @@ public final class Tensor {
     private long count;
     /** The scope's epoch when it handed this tensor out last. */
     private int epoch = -1;
-    /** How often this object was handed out. Whoever relies on the contents remembers the number and compares. */
+    /** How often this object was handed out. Code that relies on the contents remembers the number and compares it later. */
     private int issue;
 
     /** How often a method of this class has written to the memory, through this tensor or a view of it. */
@@ -86,7 +87,7 @@ public final class Tensor {
         issue++;
     }
 
-    /** Gives TE's handle back; the tensor can be handed out again. */
+    /** Destroys TE's handle; the tensor can be handed out again. */
     void destroyHandle() {
         handle.destroy();
     }
@@ -134,8 +135,8 @@ public final class Tensor {
     }
 
     /**
-     * Returns whether the memory still holds what was written there as {@code issued}: nobody else was given it since. It may be
-     * that of a closed scope, which a graph keeps.
+     * Returns whether the tensor still has the issue number {@code issued} and its memory was not handed out again since. The scope may be
+     * closed if a graph keeps its memory.
      */
     boolean holds(int issued) {
         if (issue != issued) {
@@ -150,14 +151,14 @@ public final class Tensor {
     }
 
     /**
-     * Returns whether backward passes compute a gradient of this tensor: true until {@link #stopGradient}, and in what a
-     * layer returns, true where the layer's input or one of its parameters requires one.
+     * Returns whether backward passes compute a gradient of this tensor: true until {@link #stopGradient}; for the output of a layer, true
+     * if the layer's input or one of its parameters requires one.
      */
     public boolean requiresGradient() {
         return requiresGradient;
     }
 
-    /** Says that nobody wants the gradient of this tensor: layers then leave the product for it out. */
+    /** Turns the gradient of this tensor off: layers then do not compute it. */
     public void stopGradient() {
         requiresGradient = false;
     }
@@ -413,12 +414,12 @@ public final class Tensor {
         }
     }
 
-    /** Counts a write that a method of this class has enqueued; this tensor is no view. */
+    /** Counts a write that a method of this class has enqueued. This tensor must not be a view. */
     void countWrite() {
         writes++;
     }
 
-    /** Returns how often a method of this class has written to the memory of this tensor, which is no view. */
+    /** Returns how often a method of this class has written to the memory of this tensor, which must not be a view. */
     int writes() {
         return writes;
     }
@@ -432,7 +433,7 @@ public final class Tensor {
         return scope.device();
     }
 
-    /** Returns the address of a tensor that was found usable already. */
+    /** Returns the address, without the check of {@link #address}. */
     long knownAddress() {
         return address;
     }
@@ -443,7 +444,7 @@ public final class Tensor {
         return base;
     }
 
-    /** Says that the contents, which were checked, are not to be written to until the tensor is handed out again. */
+    /** Marks the contents as checked: they must not be written to until the tensor is handed out again. */
     void fix() {
         constant = true;
     }
