@@ -19,8 +19,8 @@ import dev.chagres.te.SoftmaxType;
  * @param scale factor on query times key, usually {@code 1 / sqrt(d)}
  * @param qkNorm of each head of query and key, which {@link MultiheadAttention} and {@link CrossAttention} compute
  * @param order of the sums in backward
- * @param softcap c of {@code c tanh(s / c)}, which scores s become before the softmax; 0: they stay as they are
- * @param softmaxType what the sum of the softmax has besides
+ * @param softcap c, which changes scores s to {@code c tanh(s / c)} before the softmax; 0 for unchanged scores
+ * @param softmaxType which term the sum of the softmax has besides the exponentials of the scores
  */
 public record AttentionConfig(
         int heads,
@@ -94,7 +94,7 @@ public record AttentionConfig(
                 heads, keyHeads, headDim, newMask, dropout, scale, qkNorm, order, softcap, softmaxType);
     }
 
-    /** Returns the same with attention weights dropped. */
+    /** Returns the same with dropout of attention weights. */
     public AttentionConfig withDropout(Dropout newDropout) {
         return new AttentionConfig(
                 heads, keyHeads, headDim, mask, newDropout, scale, qkNorm, order, softcap, softmaxType);
@@ -113,15 +113,15 @@ public record AttentionConfig(
     }
 
     /**
-     * Returns the same with gradients that have the same bits each time. Packed, cuDNN wants about 128 B h S^2 bytes more
-     * workspace for that, B sequences of at most S tokens.
+     * Returns the same with gradients that have the same bits each time. For packed sequences cuDNN needs about 128 B h S^2 bytes more
+     * workspace for this, with B sequences of at most S tokens.
      */
     public AttentionConfig deterministic() {
         return new AttentionConfig(
                 heads, keyHeads, headDim, mask, dropout, scale, qkNorm, Order.DETERMINISTIC, softcap, softmaxType);
     }
 
-    /** Returns the same with scores s that become {@code newSoftcap * tanh(s / newSoftcap)}, as in Gemma 2; 0: none. */
+    /** Returns the same with scores s replaced by {@code newSoftcap * tanh(s / newSoftcap)}, as in Gemma 2; 0 for unchanged scores. */
     public AttentionConfig withSoftcap(float newSoftcap) {
         return new AttentionConfig(
                 heads, keyHeads, headDim, mask, dropout, scale, qkNorm, order, newSoftcap, softmaxType);

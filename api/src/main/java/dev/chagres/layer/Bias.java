@@ -8,8 +8,8 @@ package dev.chagres.layer;
  * <p>Source: {@code bias} of TE's modules.
  */
 public enum Bias {
-    /** There is one: a parameter that begins as zeros. */
+    /** With bias: a parameter that begins as zeros. */
     PRESENT,
-    /** There is none: no parameter, no gradient, and no epilogue of the product. */
+    /** Without bias: no parameter, no gradient, and no epilogue of the product. */
     ABSENT
 }

@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 /**
- * Whether the MLP of a transformer layer reads what attention gave, or what attention read.
+ * Whether the MLP of a transformer layer reads the output of attention or the input of attention.
  *
  * <p>Threading: immutable.
  *
@@ -10,6 +10,6 @@ package dev.chagres.layer;
 public enum BranchOrder {
     /** {@code h = x + attention(norm(x))}, {@code y = h + mlp(norm(h))}. */
     SEQUENTIAL,
-    /** {@code y = x + attention(norm(x)) + mlp(norm(x))}, each with a norm of its own, as Falcon has it. */
+    /** {@code y = x + attention(norm(x)) + mlp(norm(x))}, each with its own norm, as in Falcon. */
     PARALLEL
 }

@@ -3,7 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.layer.PassObserver.Direction;
 
 /**
- * For sharding: is told where the calls of a pass begin and end that may use parameters, of layers and of embeddings. Calls nest.
+ * For sharding: is notified where calls of layers and embeddings, which may use parameters, begin and end in a pass. Calls nest.
  *
  * <p>Threading: the device's thread.
  */
@@ -11,9 +11,9 @@ public interface CallObserver {
     /** A call begins: nothing of it is enqueued, and nothing saved. */
     void begins(Direction direction, Pass pass);
 
-    /** A call has enqueued all its work; what a layer keeps for its own checks may still be saved. */
+    /** A call has enqueued all its work; the layer may still save tensors for its own checks. */
     void ends(Direction direction, Pass pass);
 
-    /** A call that has begun has thrown an exception: {@link #ends} does not come. */
+    /** A call that has begun has thrown an exception: {@link #ends} is not called for it. */
     void fails();
 }

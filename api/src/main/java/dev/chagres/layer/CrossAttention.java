@@ -6,8 +6,8 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 
 /**
- * Attention of one stream over another with its norm and projections: {@code y = attention(norm(x) Wq^T + bq, m Wk^T + bk,
- * m Wv^T + bv) Wo^T + bo}, where m is what a {@link FanOut} holds, such as an encoder's output; without bias there are no b.
+ * Attention of one stream over another with its norm and projections: {@code y = attention(norm(x) Wq^T + bq, m Wk^T + bk, m Wv^T + bv)
+ * Wo^T + bo}, where m is the tensor of a {@link FanOut}, such as an encoder's output; without bias there are no b.
  *
  * <p>The pass's sequences name both sides: {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}.
  *
@@ -25,7 +25,7 @@ public final class CrossAttention extends PreNorm {
     /**
      * Declares the parameters in {@code plan}.
      *
-     * @param memory what keys and values are made of
+     * @param memory holds m, from which keys and values are computed
      */
     public CrossAttention(CrossAttentionConfig config, FanOut memory, ModelPlan plan) {
         Checks.given("config", config);
@@ -43,8 +43,8 @@ public final class CrossAttention extends PreNorm {
     }
 
     /**
-     * Rotates queries by their positions, and keys by theirs, in forward calls from now on; backward undoes the rotation of its
-     * own forward. TE's decoder layer does so with the rotation of its self-attention.
+     * Rotates queries by their positions, and keys by theirs, in forward calls from now on; backward undoes the rotation of its own
+     * forward. In TE, a decoder layer applies the rotation of its self-attention here, too.
      *
      * @throws IllegalArgumentException when its head dimension is another
      */
@@ -62,16 +62,16 @@ public final class CrossAttention extends PreNorm {
     }
 
     /**
-     * Adds a bias to the scores of forward calls from now on: what {@code biases} was given in the same pass. {@link
-     * DotProductAttention#bias} says its shape.
+     * Adds a bias to the scores of forward calls from now on: the tensor that {@code biases} was given in the same pass, with the shape
+     * that {@link DotProductAttention#bias} says.
      */
     public void bias(FanOut biases) {
         attention.heads().bias(biases);
     }
 
     /**
-     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
-     * {@code pre_scale_bias}. It takes the place of a bias that was said before.
+     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j +
+     * bias)}: TE's {@code pre_scale_bias}. It replaces a bias that was set before.
      *
      * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
      */

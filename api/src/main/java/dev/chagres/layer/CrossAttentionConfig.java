@@ -9,8 +9,8 @@ import dev.chagres.model.Initializer;
  * <p>Threading: immutable.
  *
  * @param norm of the input
- * @param attention heads and what they see
- * @param memoryColumns columns M of what keys and values are made of
+ * @param attention heads and mask
+ * @param memoryColumns columns M of the tensor from which keys and values are computed
  * @param bias of the four products
  * @param initializer of their weights
  */
@@ -34,7 +34,7 @@ public record CrossAttentionConfig(
     }
 
     /**
-     * Layer norm, as many columns on both sides, biases, weights normal with deviation 0.02.
+     * Layer norm, equally many columns on both sides, biases, weights from a normal distribution with standard deviation 0.02.
      *
      * @param hidden columns H
      */
@@ -43,7 +43,7 @@ public record CrossAttentionConfig(
                 NormConfig.layerNorm(hidden), attention, hidden, Bias.PRESENT, Initializer.normal(DEVIATION));
     }
 
-    /** Returns the same with another norm, and so perhaps other columns H. */
+    /** Returns the same with another norm, which may have another number of columns H. */
     public CrossAttentionConfig withNorm(NormConfig newNorm) {
         return new CrossAttentionConfig(newNorm, attention, memoryColumns, bias, initializer);
     }
@@ -63,7 +63,7 @@ public record CrossAttentionConfig(
         return new CrossAttentionConfig(norm, attention, memoryColumns, newBias, initializer);
     }
 
-    /** Returns the same with weights that begin otherwise. */
+    /** Returns the same with another initializer of the weights. */
     public CrossAttentionConfig withInitializer(Initializer newInitializer) {
         return new CrossAttentionConfig(norm, attention, memoryColumns, bias, newInitializer);
     }

@@ -10,14 +10,14 @@ import dev.chagres.model.TensorParallel;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code loss = sum over labelled tokens of l[t] / n}, where n is the number of labelled tokens, or what the caller says, and
- * {@code l[t] = logsumexp(z[t]) - (1 - e) z[t, label[t]] - e (mean of z[t] over the classes)} with label smoothing e, 0 unless
- * {@link #withLabelSmoothing} says otherwise. {@link #tokenLosses} gives l itself.
+ * {@code loss = sum over labelled tokens of l[t] / n}, where n is the number of labelled tokens, or a number of the caller's, and {@code
+ * l[t] = logsumexp(z[t]) - (1 - e) z[t, label[t]] - e (mean of z[t] over the classes)} with label smoothing e, 0 by default, set by {@link
+ * #withLabelSmoothing}. {@link #tokenLosses} gives l itself.
  *
- * <p>Only the first {@code classes} columns of the logits take part; the others are padding and get no gradient. A label
- * outside 0 to {@code classes - 1}, by custom -100, leaves its token out. Computed in FP32.
+ * <p>Only the first {@code classes} columns of the logits take part; the others are padding and get no gradient. A token whose label is
+ * outside 0 to {@code classes - 1}, by convention -100, is left out. Computed in FP32.
  *
- * <p>{@link #vocabularyParallel} makes one of logits whose columns are divided among tensor-parallel ranks.
+ * <p>{@link #vocabularyParallel} makes a loss of logits whose columns are split among tensor-parallel ranks.
  *
  * <p>Threading: the device's thread.
  *
@@ -37,7 +37,7 @@ public final class CrossEntropy {
     private final float labelSmoothing;
     /** Null where each rank has all columns. */
     private final @Nullable ClassSplit split;
-    /** How many columns logits have; 0: as many as there are classes, or more. */
+    /** The number of columns of the logits; 0: any number that is at least the number of classes. */
     private final long columns;
 
     private final SavedPool<Scores> saved = new SavedPool<>(this, Scores::new);
@@ -52,14 +52,14 @@ public final class CrossEntropy {
     }
 
     /**
-     * Makes one of logits whose columns are divided among the tensor-parallel ranks of {@code plan}, as those of a decoder whose weight is
-     * the table of {@link Embedding#vocabularyParallel}: each rank hands in its own columns, [T, columns of this rank], all hand in the
-     * same labels, and all get the same loss. Where layers are whole it is {@link #CrossEntropy(long)} of logits with all columns.
+     * Makes a loss of logits whose columns are split among the tensor-parallel ranks of {@code plan}, as those of a decoder whose weight is
+     * the table of {@link Embedding#vocabularyParallel}: each rank passes its own columns, [T, columns of this rank], all pass the same
+     * labels, and all get the same loss. Without tensor-parallel ranks it is {@link #CrossEntropy(long)} of logits with all columns.
      *
-     * <p>Over the ranks are reduced, in FP32, T largest logits and then 2 T sums, 3 T with label smoothing; in backward nothing.
+     * <p>Forward reduces over the ranks, in FP32, T largest logits and then 2 T sums, 3 T with label smoothing; backward reduces nothing.
      *
      * @param classes of all ranks together
-     * @param columns of the logits of all ranks together; those from {@code classes} on are padding, and a rank may have nothing else
+     * @param columns of the logits of all ranks together; those from {@code classes} on are padding, and a rank may have padding only
      * @throws IllegalArgumentException when there is no class, or there are fewer columns than classes
      */
     public static CrossEntropy vocabularyParallel(long classes, long columns, ModelPlan plan) {
@@ -86,8 +86,8 @@ public final class CrossEntropy {
     }
 
     /**
-     * Returns a loss like this one whose target gives the label's class {@code 1 - e + e / classes} and every other class
-     * {@code e / classes}.
+     * Returns a loss like this one whose target distribution is {@code 1 - e + e / classes} for the label's class and {@code e / classes}
+     * for every other class.
      *
      * @param newLabelSmoothing e, 0 to 1
      * @throws IllegalArgumentException when it is outside
@@ -109,8 +109,8 @@ public final class CrossEntropy {
     }
 
     /**
-     * Enqueues the sum over the labelled tokens divided by a number of the caller's: that of the labelled tokens of a whole
-     * step, so that micro-batches with unequal numbers of them add up to the mean of one batch.
+     * Enqueues the sum over the labelled tokens, divided by a number of the caller's: usually the number of labelled tokens of the whole
+     * step, so that the losses of unequal micro-batches add up to the mean over one batch.
      *
      * @param logits [T, columns], at least as many columns as classes
      * @param labels INT32 [T]
@@ -123,8 +123,8 @@ public final class CrossEntropy {
     }
 
     /**
-     * Enqueues the loss of each token, for a weight of the caller's: what PyTorch calls {@code reduction="none"}. Its backward is
-     * {@link #backward(Tensor, Pass)}.
+     * Enqueues the loss of each token, which the caller may weight: PyTorch's {@code reduction="none"}. Its backward is {@link
+     * #backward(Tensor, Pass)}.
      *
      * @param logits [T, columns], at least as many columns as classes
      * @param labels INT32 [T]
@@ -135,7 +135,7 @@ public final class CrossEntropy {
         return run(logits, labels, Over.NOTHING, null, pass);
     }
 
-    /** What the sum of the losses is divided by; NOTHING: they are not summed. */
+    /** The divisor of the sum of the losses; NOTHING: the losses are not summed. */
     private enum Over {
         COUNTED,
         GIVEN,
@@ -218,7 +218,7 @@ public final class CrossEntropy {
     /**
      * Enqueues {@code dz[t] = tokenGradients[t] * dl[t]/dz[t]}, which takes the place of the logits.
      *
-     * @param tokenGradients FLOAT32 [T]: the gradient of what {@link #tokenLosses} returned
+     * @param tokenGradients FLOAT32 [T]: the gradient of the tensor that {@link #tokenLosses} returned
      * @return the gradient of the logits, in their memory: read the logits before
      * @throws IllegalArgumentException when shape, type or device do not fit
      * @throws IllegalStateException when the last forward call of the pass was not {@link #tokenLosses} of this
@@ -273,7 +273,7 @@ public final class CrossEntropy {
         return logits;
     }
 
-    /** Before anything is taken from the pass: after an error backward can be called again. */
+    /** Called before anything is popped from the pass, so that backward can be called again after an error. */
     private static void checkScales(
             Tensor logits, @Nullable Tensor lossScale, @Nullable Tensor tokenGradients, Stream stream) {
         if (lossScale != null) {

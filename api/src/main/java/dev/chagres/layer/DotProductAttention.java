@@ -22,15 +22,14 @@ import org.jspecify.annotations.Nullable;
  * the tokens of {@link Sequences#keys()}; or one buffer holds query, key and value of the same tokens, as [T, 3 h d] rows.
  * FLOAT32, BFLOAT16 or FLOAT16. The softmax is computed in FP32.
  *
- * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. What they do not take our own tiled kernels compute, in FP32
- * whatever the type: FLOAT32, padded batches of one token a sequence, and most of what is done with the scores before the softmax; and, on
- * tensor cores, heads of at most 32 columns without dropout. Of what is done with scores cuDNN takes, as TE says when it is asked, a
- * bias and a softmax with one more term of padded sequences, and ALiBi with the usual slopes under a causal mask. The choice is the same
- * on every provider.
+ * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. Our own tiled kernels compute the cases that cuDNN does not support: FLOAT32,
+ * padded batches of one token a sequence, and most changes of the scores before the softmax, all with FP32 arithmetic; and, on tensor
+ * cores, heads of at most 32 columns without dropout. TE is asked which changes of scores cuDNN supports: a bias and a softmax with one
+ * more term for padded sequences, and ALiBi with the usual slopes under a causal mask. The choice is the same on every provider.
  *
- * <p>Under a recipe whose {@link dev.chagres.recipe.Recipe#attention} says so cuDNN's kernels compute in eight bits where they can, if
- * the attention was made with a plan: query, key and value are cast, and output and gradients come back in the type of the query.
- * {@link #explain} says which and why not.
+ * <p>Under a recipe whose {@link dev.chagres.recipe.Recipe#attention} says so, cuDNN's kernels compute in eight bits where they can, if
+ * this object was made with a plan: query, key and value are cast, and output and gradients have the type of the query. {@link #explain}
+ * says whether they do and why not.
  *
  * <p>Threading: the device's thread.
  *
@@ -52,7 +51,7 @@ public final class DotProductAttention {
     /**
      * Makes attention as {@code config} says.
      *
-     * @throws IllegalArgumentException when the config norms heads, or wants a softmax with learnable sinks
+     * @throws IllegalArgumentException when the config has norms of heads, or a softmax with learnable sinks
      */
     public DotProductAttention(AttentionConfig config) {
         this("attention", config, null);
@@ -62,7 +61,7 @@ public final class DotProductAttention {
      * Makes attention as {@code config} says, and declares in {@code plan} the parameter of {@link SoftmaxType#LEARNABLE},
      * {@code softmax_offset} [h] in FLOAT32, which begins with 0.
      *
-     * @throws IllegalArgumentException when the config norms heads
+     * @throws IllegalArgumentException when the config has norms of heads
      */
     public DotProductAttention(AttentionConfig config, ModelPlan plan) {
         this(Checks.given("plan", plan).name().isEmpty() ? "attention" : plan.name(), config, plan);
@@ -104,12 +103,12 @@ public final class DotProductAttention {
     }
 
     /**
-     * Adds a bias to the scores of forward calls from now on: what {@code biases} was given in the same pass, {@code [1 or B,
-     * 1 or h, S, S']} of the query's type, S at least the longest query sequence, S' at least the longest key sequence, each with the gap behind it. Several
-     * attentions may read one bias. Backward adds to its gradient there, where it requires one.
+     * Adds a bias to the scores of forward calls from now on: the tensor that {@code biases} was given in the same pass, {@code [1 or B, 1
+     * or h, S, S']} of the query's type, S at least the longest query sequence, S' at least the longest key sequence, each with the gap
+     * behind it. Several attentions may read one bias. Backward adds to its gradient there, where it requires one.
      *
-     * <p>Where ranks divide the heads, h is of all of them, and each rank is given the same bias. The gradient is then that of all heads on each
-     * tensor-parallel rank, over which it is summed, and on each context-parallel rank that of its own heads, 0 elsewhere.
+     * <p>If ranks split the heads, h is the number of heads of all ranks, and each rank passes the same bias. Each tensor-parallel rank
+     * then has the gradient of all heads, summed over these ranks, and each context-parallel rank that of its own heads and 0 elsewhere.
      *
      * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
@@ -118,8 +117,8 @@ public final class DotProductAttention {
     }
 
     /**
-     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
-     * {@code pre_scale_bias}. It takes the place of a bias that was said before.
+     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j +
+     * bias)}: TE's {@code pre_scale_bias}. It replaces a bias that was set before.
      *
      * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
@@ -132,7 +131,7 @@ public final class DotProductAttention {
         return rules.sinks();
     }
 
-    /** Returns whether backward has gradients to give beside those of query, key and value. */
+    /** Returns whether backward computes gradients other than those of query, key and value. */
     boolean requiresGradient() {
         return rules.requiresGradient();
     }
@@ -147,12 +146,12 @@ public final class DotProductAttention {
         return forward(q, k, v, begin(pass), pass);
     }
 
-    /** Enqueues attention of the pass's queries over keys of the same tokens, whatever keys its sequences name. */
+    /** Enqueues attention of the pass's queries over keys of the same tokens, even if its sequences name other keys. */
     Tensor forwardSelf(Tensor q, Tensor k, Tensor v, Pass pass) {
         return forward(q, k, v, begin(pass).queries(), pass);
     }
 
-    /** Enqueues attention over the keys of these sequences, which the pass's may name otherwise. */
+    /** Enqueues attention over the keys of {@code sequences}, which may differ from the pass's. */
     Tensor forward(Tensor q, Tensor k, Tensor v, Sequences sequences, Pass pass) {
         inputs.check(q, k, v, sequences, pass.stream());
         Tensor output = pass.kept().like(q);
@@ -260,7 +259,7 @@ public final class DotProductAttention {
         return AttentionInputs.checked(pass.sequences());
     }
 
-    /** Nothing is pushed before the call has been made: a refused one leaves the pass as it was. */
+    /** The object is pushed only after the call, so that a refused call leaves the pass as it was. */
     private SavedAttention of(Pass pass) {
         return pass.isSaving() ? saved.take() : unsaved;
     }
@@ -333,7 +332,7 @@ public final class DotProductAttention {
         saved.pop(pass);
     }
 
-    /** Returns the record of the forward call to undo, once it is the last one's and holds what forward left there. */
+    /** Returns the record of the forward call to undo, after checking that it is the last call's and that its tensors are still valid. */
     private SavedAttention current(Form form, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         SavedAttention record = saved.peek(pass);
@@ -350,7 +349,7 @@ public final class DotProductAttention {
         return name;
     }
 
-    /** Gives back what the latest forward call saved, where nobody wants its gradients. */
+    /** Drops the tensors that the latest forward call saved, when no gradient of it is needed. */
     void discard(Pass pass) {
         saved.pop(pass);
     }

@@ -3,8 +3,8 @@ package dev.chagres.layer;
 /**
  * How often values are dropped: a dropped value becomes 0, a kept one is divided by {@code 1 - probability}.
  *
- * <p>There is no silent default: say {@link #none()} or {@link #of}. Which values are dropped follows from the pass: see
- * {@link Pass#seed}. Only a training pass drops.
+ * <p>There is no default: use {@link #none()} or {@link #of}. Which values are dropped follows from the pass: see {@link Pass#seed}. Only a
+ * training pass drops.
  *
  * <p>Threading: immutable.
  *

@@ -20,7 +20,8 @@ import java.util.List;
  *
  * <p>Parameter: {@code weight} [V, H]. An identifier outside 0 to V - 1 gives a row of zeros, and no gradient.
  *
- * <p>In a plan of {@link TensorParallel} ranks each has the whole table, unless it is made with {@link #vocabularyParallel}.
+ * <p>In a plan of {@link TensorParallel} ranks each rank has the whole table, unless the embedding is made with {@link
+ * #vocabularyParallel}.
  *
  * <p>Threading: the device's thread.
  *
@@ -34,7 +35,7 @@ public final class Embedding {
     private final String name;
     private final long hidden;
     private final Parameter weight;
-    /** Among which the rows are divided. */
+    /** The ranks that split the rows. */
     private final TensorParallel ranks;
     /** Number of the first row that this rank has. */
     private final long first;
@@ -48,13 +49,12 @@ public final class Embedding {
 
     /**
      * Declares the rows of the table that this tensor-parallel rank of {@code plan} has: rank r of N has rows {@code r ceil(V / N)} to
-     * before {@code (r + 1) ceil(V / N)}, so that the last ranks may have fewer, or none. Where layers are whole it is {@link
+     * before {@code (r + 1) ceil(V / N)}, so that the last ranks may have fewer, or none. Without tensor-parallel ranks it is {@link
      * #Embedding(long, long, Initializer, ModelPlan)}.
      *
-     * <p>Each rank looks up its own rows, and the ranks' rows are added up. Sequence-parallel ranks get their part of the tokens, as behind
-     * a {@link TokenScatter}, which is not needed then; backward gathers the gradients of all tokens. {@link Linear#tied(Parameter,
-     * ModelPlan)} with this table gives a rank its own columns of the logits, of which {@link CrossEntropy#vocabularyParallel} makes a
-     * loss.
+     * <p>Each rank looks up its own rows, and the outputs are summed over the ranks. Sequence-parallel ranks get their part of the tokens,
+     * so no {@link TokenScatter} is needed; backward gathers the gradients of all tokens. {@link Linear#tied(Parameter, ModelPlan)} with
+     * this table gives a rank its own columns of the logits, from which {@link CrossEntropy#vocabularyParallel} computes a loss.
      *
      * {@snippet file="dev/chagres/layer/VocabularyParallelTest.java" region="vocabularyParallel"}
      *

@@ -8,15 +8,15 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A tensor with several readers, such as an encoder's output or the trunk of two heads: its gradient is the sum of what the
- * readers' backward calls give.
+ * A tensor with several readers, such as an encoder's output or the trunk of two heads: its gradient is the sum of the gradients from the
+ * readers' backward calls.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="fanOut"}
  *
  * <p>Threading: the device's thread.
  */
 public final class FanOut {
-    /** One forward call, until its backward call. */
+    /** The state of one forward call until its backward call. */
     private static final class Fan extends Saved {
         private final Kept tensor = new Kept("the tensor with several readers");
         private final Kept gradient = new Kept("the gradient of the tensor with several readers");
@@ -25,7 +25,7 @@ public final class FanOut {
         private boolean written;
     }
 
-    /** What one pass gave last, whether it saves or not. */
+    /** The tensor of the last forward call in one pass, also of a pass that does not save. */
     private static final class Latest {
         private final Kept tensor = new Kept("the tensor with several readers");
         private final Pass pass;
@@ -40,7 +40,7 @@ public final class FanOut {
 
     private final String name;
     private final SavedPool<Fan> fans = new SavedPool<>(this, Fan::new);
-    /** Those that forward made and backward has not undone, of all passes. */
+    /** Forward calls of all passes whose backward call has not been made. */
     private final List<Fan> open = new ArrayList<>();
 
     private final List<Latest> latest = new ArrayList<>();
@@ -48,7 +48,7 @@ public final class FanOut {
     private long calls;
 
     /**
-     * Makes one that is used again and again.
+     * Makes a fan-out, which is used in every micro-batch.
      *
      * @param name in errors
      */
@@ -61,7 +61,7 @@ public final class FanOut {
         return name;
     }
 
-    /** Says that several calls will read {@code x} from here on, and returns it. */
+    /** Sets {@code x} as the tensor that the readers read from now on, and returns it. */
     public Tensor forward(Tensor x, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         Checks.floats(pass.stream(), "x", x);
@@ -85,14 +85,14 @@ public final class FanOut {
         fan.pass = pass;
         fan.call = calls;
         fan.written = false;
-        // The newest stands last, also where the object is one that was used before.
+        // The newest is last, also if the object is reused.
         open.remove(fan);
         open.add(fan);
         return x;
     }
 
     /**
-     * Returns the tensor that {@link #forward} was given last in this pass: layers that read it beside their input ask here.
+     * Returns the tensor of the last {@link #forward} call in this pass; layers that read it besides their input call this.
      *
      * @throws IllegalStateException when {@link #forward} was not called
      */
@@ -115,7 +115,7 @@ public final class FanOut {
         return last == null || last.tensor.isEmpty() ? null : last.tensor.get();
     }
 
-    /** Returns what forward was given last in this micro-batch of the pass, null where it was not called. */
+    /** Returns the last forward call in this micro-batch of the pass, or null. */
     private @Nullable Latest latestOf(Pass pass) {
         Latest last = keptFor(pass);
         if (last == null || last.microBatch == pass.microBatch()) {
@@ -155,7 +155,7 @@ public final class FanOut {
     }
 
     /**
-     * Adds {@code gradient}, like the tensor, which a reader has computed.
+     * Adds {@code gradient}, which a reader has computed and which has the tensor's shape and type.
      *
      * @throws IllegalArgumentException when shape, type or device do not fit
      * @throws IllegalStateException when {@link #forward} was not called
@@ -173,7 +173,7 @@ public final class FanOut {
     }
 
     /**
-     * Ends the fan: every reader's backward call was made.
+     * Returns the gradient, once every reader's backward call was made.
      *
      * @return the sum of the readers' gradients; zeros when none gave one
      * @throws IllegalStateException when a reader's backward call is missing: it is named
@@ -194,7 +194,7 @@ public final class FanOut {
         return sum;
     }
 
-    /** Forgets those of micro-batches whose backward was never called. */
+    /** Drops forward calls of earlier micro-batches whose backward call was never made. */
     private void dropStale(Pass pass) {
         for (int i = open.size() - 1; i >= 0; i--) {
             if (open.get(i).pass == pass && !pass.saved().holds(open.get(i))) {

@@ -6,7 +6,7 @@ import dev.chagres.internal.Inside;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A tensor that forward keeps for backward. {@link #get} notices when its memory was handed out for something else meanwhile.
+ * A tensor that forward keeps for backward. {@link #get} throws if its memory was handed out again since.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,7 +16,7 @@ public final class Kept {
     private int issue;
 
     /**
-     * Makes an empty one.
+     * Makes an empty holder.
      *
      * @param what names the tensor in errors, such as {@code the input}
      */
@@ -35,7 +35,7 @@ public final class Kept {
         tensor = null;
     }
 
-    /** Returns whether this is {@code other}, in the memory that it has now. */
+    /** Returns whether this holds {@code other}, with the memory that {@code other} has now. */
     boolean isOf(Tensor other) {
         return tensor == other && Inside.issue(other) == issue;
     }

@@ -12,12 +12,11 @@ import org.jspecify.annotations.Nullable;
 /**
  * A piece of a model with one input and one output, both [T, columns] in one type.
  *
- * <p>Callers write {@code y = forward(x, pass)} and, in the reverse order, {@code dx = backward(dy, pass)}. Authors write
- * {@link #run} and {@link #gradient}, which are handed the memory of their result: everything else that they take from {@link
- * Pass#temporary()} goes back when they return. What backward needs they take from {@link Pass#kept()} and hold in a {@link
- * Saved} object.
+ * <p>Callers write {@code y = forward(x, pass)} and, in the reverse order, {@code dx = backward(dy, pass)}. Authors of layers write {@link
+ * #run} and {@link #gradient}, which get the memory of their result as an argument. Memory from {@link Pass#temporary()} is taken back when
+ * they return. Tensors that backward needs are allocated from {@link Pass#kept()} and held in a {@link Saved} object.
  *
- * <p>Whatever computes the result in {@code run} writes it into {@code y}, and in {@code gradient} into {@code dx}.
+ * <p>The last computation of {@code run} writes {@code y}, and that of {@code gradient} writes {@code dx}.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="layer"}
  *
@@ -36,7 +35,7 @@ public abstract class Layer {
         this.name = Checks.given("name", name).isEmpty() ? getClass().getSimpleName() : name;
     }
 
-    /** Returns the name that errors and reports have for this layer. */
+    /** Returns the name of this layer in errors and reports. */
     public final String name() {
         return name;
     }
@@ -58,7 +57,7 @@ public abstract class Layer {
     }
 
     /**
-     * Enqueues the layer into memory of the caller's.
+     * Enqueues the layer; the result goes to memory of the caller.
      *
      * @param y receives the output; may be {@code x} where {@link #worksInPlace} and the pass saves nothing
      * @throws IllegalArgumentException when shapes, types or devices do not fit
@@ -82,7 +81,7 @@ public abstract class Layer {
         }
     }
 
-    /** As {@link #forward(Tensor, Tensor, Pass)}, of an {@code x} in temporary memory, which nothing reads after the call. */
+    /** Like {@link #forward(Tensor, Tensor, Pass)}, for an {@code x} in temporary memory that nothing reads after the call. */
     final void forwardOfTemporary(Tensor x, Tensor y, Pass pass) {
         check(x, y, pass);
         LayerCall call = enqueue(x, y, pass);
@@ -102,7 +101,7 @@ public abstract class Layer {
     /**
      * Enqueues the layer once arguments were checked.
      *
-     * @return what backward is checked against, without its input; null while nothing is saved
+     * @return the record against which backward is checked, without the input; null while nothing is saved
      */
     private @Nullable LayerCall enqueue(Tensor x, Tensor y, Pass pass) {
         boolean saving = pass.isSaving();
@@ -180,7 +179,7 @@ public abstract class Layer {
     }
 
     /**
-     * Enqueues the gradients into memory of the caller's.
+     * Enqueues the gradients; the input's goes to memory of the caller.
      *
      * @param dx receives the gradient of the input, where that requires one; may be {@code dy} where {@link #worksInPlace}
      * @throws IllegalArgumentException when shapes, types or devices do not fit
@@ -250,7 +249,7 @@ public abstract class Layer {
         checkInput(x);
     }
 
-    /** The result may take the argument's place exactly, where that is allowed, and never a part of it. */
+    /** The result may lie exactly where the argument lies, if {@code inPlace}, and must not overlap a part of it. */
     private void checkPlaces(String result, Tensor to, String argument, Tensor from, boolean inPlace) {
         if (inPlace) {
             Checks.apartOrSame(result, to, argument, from);
@@ -266,12 +265,12 @@ public abstract class Layer {
         }
     }
 
-    /** Returns whether tensors must begin at a multiple of 16 bytes: false, unless a kernel of the layer asks for it. */
+    /** Returns whether tensors must begin at a multiple of 16 bytes: false, unless a kernel of the layer needs that. */
     boolean needsAlignment() {
         return false;
     }
 
-    /** Returns what errors call a layer, or something else that calls are made on, such as an embedding. */
+    /** Returns the name in errors of a layer, or of another object with forward and backward calls, such as an embedding. */
     static String nameOf(Object caller) {
         return switch (caller) {
             case Layer layer -> layer.name;
@@ -283,7 +282,7 @@ public abstract class Layer {
     }
 
     /**
-     * Checks that {@code parameter} lies where {@code x} does.
+     * Checks that {@code parameter} lies on the device of {@code x}.
      *
      * @param caller named in the error
      */
@@ -307,20 +306,20 @@ public abstract class Layer {
     protected abstract void run(Tensor x, Tensor y, Pass pass);
 
     /**
-     * Enqueues the gradients of the latest {@link #run} that was not undone yet. Where the input requires no gradient ({@link
-     * Tensor#requiresGradient}) nothing need be written to {@code dx}.
+     * Enqueues the gradients of the latest {@link #run} without a gradient call. If the input requires no gradient ({@link
+     * Tensor#requiresGradient}), {@code dx} need not be written.
      *
      * @param dy gradient of the output
      * @param dx receives the gradient of the input
      */
     protected abstract void gradient(Tensor dy, Tensor dx, Pass pass);
 
-    /** Returns the columns of the output of an input with these columns: as many, unless a layer says otherwise. */
+    /** Returns the number of columns of the output for an input with {@code inputColumns}: the same, unless overridden. */
     public long outputColumns(long inputColumns) {
         return inputColumns;
     }
 
-    /** Returns whether a parameter of this layer is trained: false, unless a layer says otherwise. */
+    /** Returns whether a parameter of this layer is trained: false, unless overridden. */
     public boolean requiresGradient() {
         return false;
     }
@@ -331,7 +330,7 @@ public abstract class Layer {
     }
 
     /**
-     * Checks what is particular to this layer before anything is enqueued.
+     * Checks requirements of this layer on its input, before anything is enqueued.
      *
      * @throws IllegalArgumentException when the input does not fit
      */
@@ -340,10 +339,10 @@ public abstract class Layer {
     /**
      * Returns which kernels run for an input like that of {@code pass}, line by line, and why not the others.
      *
-     * @param x an input as {@link #forward(Tensor, Pass)} takes it; what it holds does not count
-     * @param pass a begun one: it says how the sequences lie, which recipe computes the products, and whether it trains
-     * @throws IllegalArgumentException when {@code forward} would refuse the input, the sequences, or the bias or mask of scores; what
-     *     a {@link FanOut} was not given yet is not checked
+     * @param x an input as {@link #forward(Tensor, Pass)} takes it; its contents are not read
+     * @param pass a pass that was begun; sequences, recipe and training mode are taken from it
+     * @throws IllegalArgumentException when {@code forward} would refuse the input, the sequences, or the bias or mask of scores; the
+     *     tensor of a {@link FanOut} is not checked before its forward call
      * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      */
     public final String explain(Tensor x, Pass pass) {
@@ -351,12 +350,12 @@ public abstract class Layer {
         return explanation(x, pass);
     }
 
-    /** Returns what {@link #explain} does inside another layer, whose input {@code x} is: not its columns, but its type and rows count. */
+    /** Like {@link #explain}, for this layer inside another one with input {@code x}, of which only type and rows are used. */
     final String explainInside(Tensor x, Pass pass) {
         return explanation(x, pass);
     }
 
-    /** Returns what {@link #explain} does, of this layer. */
+    /** Returns the lines of {@link #explain} for this layer. */
     protected String explanation(Tensor x, Pass pass) {
         return name + ": " + getClass().getSimpleName();
     }
@@ -371,17 +370,17 @@ public abstract class Layer {
         return false;
     }
 
-    /** Returns sizes and options for {@link #toString}, such as {@code in=32, out=96}; nothing unless a layer says more. */
+    /** Returns sizes and options for {@link #toString}, such as {@code in=32, out=96}; empty unless overridden. */
     protected String summary() {
         return "";
     }
 
-    /** Returns the layers inside, which {@link #toString} shows below this one; none unless a layer says more. */
+    /** Returns the layers inside, which {@link #toString} shows below this one; none unless overridden. */
     protected List<Layer> inside() {
         return List.of();
     }
 
-    /** Returns name, class, sizes and what is not as usual in a line, and a line for each layer inside. */
+    /** Returns a line with name, class, sizes and options that differ from the defaults, and a line for each layer inside. */
     @Override
     public String toString() {
         String type =

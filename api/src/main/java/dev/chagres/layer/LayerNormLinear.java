@@ -28,10 +28,10 @@ public final class LayerNormLinear extends PreNorm {
     }
 
     /**
-     * Declares in {@code plan} the norm's parameters and what this rank has of the product's.
+     * Declares in {@code plan} the norm's parameters and this rank's part of the product's.
      *
      * @param outputs of the whole product
-     * @param mode {@link ParallelMode#NONE} or {@link ParallelMode#COLUMN}: what the norm gives is whole on each rank
+     * @param mode {@link ParallelMode#NONE} or {@link ParallelMode#COLUMN}: each rank has the whole output of the norm
      * @throws IllegalArgumentException when the mode is {@link ParallelMode#ROW}, or the plan's tensor-parallel ranks do not divide the
      *     outputs
      */

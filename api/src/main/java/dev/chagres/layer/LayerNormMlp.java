@@ -4,12 +4,12 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.ModelPlan;
 
 /**
- * {@code y = activation(norm(x) W1^T + b1) W2^T + b2}, where {@link MlpConfig#bias} says so without b1 and b2.
+ * {@code y = activation(norm(x) W1^T + b1) W2^T + b2}, without b1 and b2 if {@link MlpConfig#bias} is {@link Bias#ABSENT}.
  *
  * <p>Parameters: the norm's under {@code norm}; {@code fc1} [F, H], or [2 F, H] where the activation is gated, and {@code fc2}
  * [H, F] as {@link Linear}.
  *
- * <p>16-bit types run GELU in the product's epilogue; everything else runs the activation as a kernel of its own.
+ * <p>16-bit types run GELU in the product's epilogue; other types and activations use a separate kernel for the activation.
  *
  * <p>Threading: the device's thread.
  *

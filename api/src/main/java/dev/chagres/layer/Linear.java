@@ -17,7 +17,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Where the pass has a recipe ({@link Pass#autocast}) and both sizes of the weight are multiples of 16, its three products
  * run in eight bits: input, weight and the gradient of the output are cast; the bias and all results keep their types.
  *
- * <p>In a plan of {@link dev.chagres.model.TensorParallel} ranks a {@link ParallelMode} says whether they split it, and how.
+ * <p>In a plan of {@link dev.chagres.model.TensorParallel} ranks a {@link ParallelMode} says whether and how they split the layer.
  *
  * <p>Threading: the device's thread.
  *
@@ -58,11 +58,12 @@ public final class Linear extends Layer {
     }
 
     /**
-     * Declares in {@code plan} what this rank has of the weight and, where it is present, the bias.
+     * Declares in {@code plan} this rank's part of the weight and, where it is present, of the bias.
      *
-     * @param inputs of the whole product; of a {@link ParallelMode#ROW} this rank reads its part of them
-     * @param outputs of the whole product; of a {@link ParallelMode#COLUMN} this rank computes its part of them
-     * @throws IllegalArgumentException when a size is not positive, or the plan's tensor-parallel ranks do not divide what is split
+     * @param inputs columns of the whole input; with {@link ParallelMode#ROW} this rank reads a part of them
+     * @param outputs columns of the whole output; with {@link ParallelMode#COLUMN} this rank computes a part of them
+     * @throws IllegalArgumentException when a size is not positive, or the plan's tensor-parallel ranks do not divide the columns that are
+     *     split
      */
     public Linear(long inputs, long outputs, Bias bias, ParallelMode mode, Initializer initializer, ModelPlan plan) {
         Checks.given("bias", bias);
@@ -78,13 +79,13 @@ public final class Linear extends Layer {
         this(split.declareWeight(initializer, plan), split, bias, plan);
     }
 
-    /** Makes a {@link ParallelMode#ROW} of a branch, which may have a part of the tokens outside. */
+    /** Makes a {@link ParallelMode#ROW} layer at the end of a branch, whose output may be split by tokens. */
     static Linear ofRows(long inputs, long outputs, Bias bias, Initializer initializer, ModelPlan plan) {
         LinearSplit split = LinearSplit.of(ParallelMode.ROW, inputs, outputs, plan);
         return new Linear(split.declareWeight(initializer, plan), split, bias, plan);
     }
 
-    /** Makes a {@link ParallelMode#COLUMN} whose outputs have sections of these sizes: a rank has a part of each. */
+    /** Makes a {@link ParallelMode#COLUMN} layer whose outputs have sections of these sizes; a rank has a part of each section. */
     static Linear ofSections(long inputs, List<Long> sections, Bias bias, Initializer initializer, ModelPlan plan) {
         LinearSplit split = LinearSplit.ofSections(inputs, sections, plan);
         return new Linear(split.declareWeight(initializer, plan), split, bias, plan);
@@ -107,9 +108,9 @@ public final class Linear extends Layer {
      * Multiplies by a weight that another layer declared, such as an embedding's table; only the bias is declared in
      * {@code plan}. The two layers' gradients of the weight add up.
      *
-     * <p>Of the table of {@link Embedding#vocabularyParallel} each tensor-parallel rank has some rows. It reads all tokens, which are the
-     * same on all ranks, computes its own columns of the output, and sums the input's gradient over the ranks; sequence-parallel ranks
-     * have all tokens behind a {@link TokenGather}.
+     * <p>With the table of {@link Embedding#vocabularyParallel}, of which each tensor-parallel rank has some rows, a rank reads all tokens,
+     * which must be the same on all ranks, computes its own columns of the output, and sums the input's gradient over the ranks;
+     * sequence-parallel ranks put a {@link TokenGather} before the layer.
      *
      * @param weight [out, in], or the rows of it that this rank of {@code plan} has
      * @throws IllegalArgumentException when the weight is no matrix, or is split by columns or among other ranks than those of the plan
@@ -133,12 +134,12 @@ public final class Linear extends Layer {
                 weight, LinearSplit.tied(weight, Checks.given("plan", plan)), Checks.given("bias", bias), plan);
     }
 
-    /** Returns how it is split among the plan's tensor-parallel ranks. */
+    /** Returns how the layer is split among the plan's tensor-parallel ranks. */
     public ParallelMode parallelMode() {
         return split.mode();
     }
 
-    /** Returns the weight [out, in], or what this rank has of it. */
+    /** Returns the weight [out, in], or this rank's part of it. */
     public Parameter weight() {
         return weight;
     }
@@ -149,7 +150,7 @@ public final class Linear extends Layer {
     }
 
     /**
-     * Returns the bias [out], or what this rank has of it.
+     * Returns the bias [out], or this rank's part of it.
      *
      * @throws IllegalStateException when there is none
      */
@@ -162,27 +163,27 @@ public final class Linear extends Layer {
         return present;
     }
 
-    /** Returns its parameters and what a recipe says of them, for layers that put something between the products. */
+    /** Returns the parameters and their places of a recipe, for layers that combine products with other kernels. */
     LinearSites sites() {
         return sites;
     }
 
-    /** Returns what makes the operand of its input, for the same layers. */
+    /** Returns the maker of the input operand, for the same layers. */
     LinearInput input() {
         return input;
     }
 
-    /** Returns what makes that operand where the kernel casts the input that computes it, for the same layers. */
+    /** Returns the maker of the input operand for the case that the kernel which computes the input also casts it, for the same layers. */
     FusedCast fusedCast() {
         return input.fusedCast();
     }
 
-    /** Returns the gradient of its output as backward's products read it, for the same layers. */
+    /** Returns the gradient of the output as the products of backward read it, for the same layers. */
     GradientOperand outputGradient() {
         return outputGradient;
     }
 
-    /** Returns its three products, for the same layers. */
+    /** Returns the three products, for the same layers. */
     LinearProducts products() {
         return products;
     }

@@ -15,9 +15,9 @@ import dev.chagres.te.ClampedSwiglu;
  * @param norm of the input
  * @param inner columns F between the two products
  * @param activation between them
- * @param clampedSwiglu the numbers of {@link Activation#CLAMPED_SWIGLU}; other activations have none
+ * @param clampedSwiglu limit and alpha of {@link Activation#CLAMPED_SWIGLU}; not used by other activations
  * @param bias of both products
- * @param recomputation what backward computes again instead of keeping it
+ * @param recomputation which tensors backward computes again, so that they are not kept
  * @param inputInitializer of the first weight
  * @param outputInitializer of the second weight
  */
@@ -39,8 +39,8 @@ public record MlpConfig(
         /** The activation's output, [T, F]: one elementwise kernel for a quarter of a layer's memory. */
         ACTIVATION,
         /**
-         * The first product and the activation: [T, F] less, or [T, 2 F] where the activation is gated. What the norm gave is
-         * kept; a {@link Recomputed} layer computes that again, too, and the second product.
+         * The first product and the activation: [T, F] less, or [T, 2 F] where the activation is gated. The output of the norm is kept; a
+         * {@link Recomputed} layer also computes that output and the second product again.
          */
         FC1_AND_ACTIVATION
     }
@@ -64,8 +64,8 @@ public record MlpConfig(
     }
 
     /**
-     * Layer norm, GELU and four times as many columns inside; weights normal with deviation 0.02, as ESM-2 and BERT begin;
-     * backward computes the activation again ({@link Recomputation#ACTIVATION}).
+     * Layer norm, GELU and four times as many columns inside; weights from a normal distribution with standard deviation 0.02, as in ESM-2
+     * and BERT; backward computes the activation again ({@link Recomputation#ACTIVATION}).
      *
      * @param hidden columns H
      */
@@ -81,7 +81,7 @@ public record MlpConfig(
                 Initializer.normal(DEVIATION));
     }
 
-    /** Returns the same with another norm, and so perhaps other columns H. */
+    /** Returns the same with another norm, which may have another number of columns H. */
     public MlpConfig withNorm(NormConfig newNorm) {
         return new MlpConfig(
                 newNorm, inner, activation, clampedSwiglu, bias, recomputation, inputInitializer, outputInitializer);
@@ -118,13 +118,13 @@ public record MlpConfig(
                 norm, inner, activation, clampedSwiglu, newBias, recomputation, inputInitializer, outputInitializer);
     }
 
-    /** Returns the same with another choice of what backward computes again. */
+    /** Returns the same with another choice of the tensors that backward computes again. */
     public MlpConfig withRecomputation(Recomputation newRecomputation) {
         return new MlpConfig(
                 norm, inner, activation, clampedSwiglu, bias, newRecomputation, inputInitializer, outputInitializer);
     }
 
-    /** Returns the same with weights that begin otherwise. */
+    /** Returns the same with other initializers of the weights. */
     public MlpConfig withInitializers(Initializer input, Initializer output) {
         return new MlpConfig(norm, inner, activation, clampedSwiglu, bias, recomputation, input, output);
     }

@@ -12,10 +12,10 @@ import org.jspecify.annotations.Nullable;
  * Self-attention with its norm and projections: {@code y = attention(rotate(norm(x) Wqkv^T + bqkv)) Wo^T + bo}, over {@link
  * Pass#sequences()}; without bias there are no bqkv and bo.
  *
- * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [(h + 2 g) d, H] with the rows of the h
- * heads of the query, then those of the g heads of the key ({@link AttentionConfig#keyHeads}: grouped or multi-query attention
- * where they are fewer), then the value's; {@code projection} [H, h d]; with {@link AttentionConfig#qkNorm} {@code q_norm} and
- * {@code k_norm} [d]; with a learnable softmax {@code softmax_offset} [h].
+ * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [(h + 2 g) d, H] with the rows of the h query
+ * heads, then those of the g key heads ({@link AttentionConfig#keyHeads}: fewer in grouped or multi-query attention), then those of the g
+ * value heads; {@code projection} [H, h d]; with {@link AttentionConfig#qkNorm} {@code q_norm} and {@code k_norm} [d]; with a learnable
+ * softmax {@code softmax_offset} [h].
  *
  * <p>Threading: the device's thread.
  *
@@ -57,7 +57,7 @@ public final class MultiheadAttention extends PreNorm {
     }
 
     /**
-     * Makes one that has no norm: {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}.
+     * Makes attention without a norm: {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}.
      *
      * @param hidden columns H of the input
      * @param config heads and what they see
@@ -98,16 +98,16 @@ public final class MultiheadAttention extends PreNorm {
     }
 
     /**
-     * Adds a bias to the scores of forward calls from now on: what {@code biases} was given in the same pass. {@link
-     * DotProductAttention#bias} says its shape.
+     * Adds a bias to the scores of forward calls from now on: the tensor that {@code biases} was given in the same pass, with the shape
+     * that {@link DotProductAttention#bias} says.
      */
     public void bias(FanOut biases) {
         attention.heads().bias(biases);
     }
 
     /**
-     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
-     * {@code pre_scale_bias}. It takes the place of a bias that was said before.
+     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j +
+     * bias)}: TE's {@code pre_scale_bias}. It replaces a bias that was set before.
      *
      * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
      */
@@ -120,7 +120,7 @@ public final class MultiheadAttention extends PreNorm {
         return attention.heads().sinks();
     }
 
-    /** Returns the product that makes query, key and value. */
+    /** Returns the product that computes query, key and value. */
     public Linear qkv() {
         return attention.qkv();
     }

@@ -13,8 +13,8 @@ import dev.chagres.te.Normalization.Gamma;
  * @param kind layer norm or RMS norm
  * @param size columns H
  * @param epsilon added under the root, positive
- * @param gamma whether a column's factor is its weight, which begins at 1, or 1 + its weight, which begins at 0: weight decay then
- *     draws factors to 1
+ * @param gamma whether the factor of a column is its weight, initially 1, or 1 + its weight, initially 0, so that weight decay pulls
+ *     factors towards 1
  */
 public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
     /** TE's default. */
@@ -24,7 +24,7 @@ public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
     public enum Kind {
         /** With mean and bias. */
         LAYER_NORM,
-        /** Without. */
+        /** Without mean and bias. */
         RMS_NORM
     }
 
@@ -45,7 +45,7 @@ public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
     }
 
     /**
-     * With weights that are the factors.
+     * Makes a norm whose weights are the factors.
      *
      * @throws IllegalArgumentException when the size is not positive, or epsilon is not
      */
@@ -80,7 +80,7 @@ public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
         return new NormFunction(function, gamma, epsilon);
     }
 
-    /** Returns the first weights: those of factors of 1. */
+    /** Returns the initializer of the weights, with which all factors are 1. */
     Initializer initializer() {
         return gamma == Gamma.PLAIN ? Initializer.ones() : Initializer.zeros();
     }

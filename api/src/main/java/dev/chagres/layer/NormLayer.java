@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm {
-    /** What backward needs. */
+    /** The tensors that backward needs. */
     static final class Rows extends Saved {
         private final Kept x = new Kept("the norm's input");
         private final Kept mean = new Kept("the mean of each row");
@@ -73,8 +73,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     /**
-     * Enqueues {@code y = norm(x)} or, where there are {@code copies} with a scale, fills these and leaves y alone. Without a
-     * scale their amax receives the largest magnitude of y.
+     * Enqueues {@code y = norm(x)}. If there are {@code copies} with a scale, it writes these instead of y. If {@code copies} have no
+     * scale, their amax receives the largest magnitude of y.
      */
     final void run(Tensor x, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
         Scope kept = pass.kept();
@@ -88,7 +88,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         save(x, mean, inverse, pass);
     }
 
-    /** Enqueues {@code y = norm(x)} and, where there are {@code copies}, fills these, too. */
+    /** Enqueues {@code y = norm(x)}, and also writes {@code copies} if there are any. */
     final void runBoth(Tensor x, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
         if (copies == null) {
             run(x, y, null, pass);
@@ -102,8 +102,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     /**
-     * Enqueues {@code sum = x + residual} and {@code y = norm(sum)} or, where there are {@code copies}, fills these as {@link
-     * #run(Tensor, Tensor, QuantizedTensor, Pass)} does. {@code sum} may be {@code x} or {@code residual}.
+     * Enqueues {@code sum = x + residual} and {@code y = norm(sum)}, or writes {@code copies} instead of y as {@link #run(Tensor, Tensor,
+     * QuantizedTensor, Pass)} does. {@code sum} may be {@code x} or {@code residual}.
      */
     final void runOfSum(Tensor x, Tensor residual, Tensor sum, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
         if (!ResidualNorm.takes(x)) {
@@ -157,12 +157,12 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         return requiresGradient() || saved.peek(pass).x.get().requiresGradient();
     }
 
-    /** Gives back what the latest forward call saved, where nothing below the norm learns. */
+    /** Drops the tensors that the latest forward call saved, when neither the norm nor a layer before it is trained. */
     final void discard(Pass pass) {
         saved.pop(pass);
     }
 
-    /** Adds {@code gradient}, in the type of the weights, to that of {@code parameter}, or writes it. */
+    /** Adds {@code gradient}, in the type of the weights, to the gradient of {@code parameter}, or overwrites it. */
     static void accumulate(Parameter parameter, Tensor gradient, Pass pass) {
         if (!parameter.isFrozen()) {
             Output output = pass.nextGradient(parameter);
@@ -201,7 +201,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     /**
      * Returns which functions compute the norm there.
      *
-     * @param besides what forward computes with its output, as a verb and its object; empty for nothing
+     * @param besides what forward also computes of its output, as a verb and its object; empty for nothing
      */
     final String explain(Tensor x, NormPlace place, String besides) {
         String what = switch (config.kind()) {
@@ -235,7 +235,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
                 : own() + "_bwd and ops_add, which adds the gradient of the sum";
     }
 
-    /** Returns how Transformer Engine's two functions begin. */
+    /** Returns the common beginning of the names of Transformer Engine's two functions. */
     private String own() {
         return switch (config.kind()) {
             case LAYER_NORM -> "te_layernorm";

@@ -1,7 +1,8 @@
 package dev.chagres.layer;
 
 /**
- * Where a transformer layer has the norm that is not the MLP's or cross-attention's, which always stand before these.
+ * Where a transformer layer has its first norm: before self-attention or at the end of the layer. The norms of MLP and cross-attention
+ * always come before these.
  *
  * <p>Threading: immutable.
  *
@@ -10,6 +11,6 @@ package dev.chagres.layer;
 public enum NormPlacement {
     /** Before self-attention. */
     INPUT,
-    /** Behind the last sum: {@code y = norm(…)}; self-attention reads x as it is. */
+    /** After the last sum: {@code y = norm(…)}; self-attention reads x without a norm. */
     OUTPUT
 }

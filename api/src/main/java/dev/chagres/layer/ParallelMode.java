@@ -7,7 +7,7 @@ package dev.chagres.layer;
  * <p>Threading: immutable.
  */
 public enum ParallelMode {
-    /** Each rank has all of it: what it computes is the same on all ranks. */
+    /** Each rank has the whole layer, with the same results on all ranks. */
     NONE,
     /**
      * A rank has some of the outputs: rows of the weight, and of the bias. The input is the same on all ranks, and its gradient is summed

@@ -19,12 +19,12 @@ import org.jspecify.annotations.Nullable;
 // Over 400 lines: nearly half are Javadoc, and most methods are one line. The classes of the fields do the work.
 
 /**
- * One micro-batch's way through a model: forward down, backward up. A pass owns what is the same for every layer on the way:
- * memory, sequences, random numbers, and the order of what was saved.
+ * Carries one micro-batch through a model, forward and backward. A pass owns what all layers share: memory, sequences, random numbers, and
+ * the order in which forward calls have saved tensors.
  *
- * <p>It is made once and begun again for each micro-batch; from the second time on nothing is allocated. Everything that a
- * pass handed out dies at the next {@link #begin()}. Several passes may be under way at once on one stream, as long as the
- * calls of one are not made inside a layer of another.
+ * <p>A pass is made once, and {@link #begin()} is called for each micro-batch; from the second micro-batch on nothing is allocated. {@link
+ * #begin()} closes every tensor that the pass has handed out. Several passes may be in use at once on one stream, as long as calls of one
+ * are not made inside a layer's call of another.
  *
  * <p>Two switches: a <em>training</em> pass applies dropout, and a <em>saving</em> pass keeps what backward needs.
  *
@@ -41,7 +41,7 @@ public final class Pass implements AutoCloseable {
     private final PassGradients gradients;
     private final SavedStack saved;
     private final Observers observers = new Observers();
-    /** What {@link #withoutSaving} returns. */
+    /** The object that {@link #withoutSaving} returns. */
     private final SavingSwitch savingSwitch = new SavingSwitch();
 
     private final PassCalls calls = new PassCalls(this);
@@ -84,8 +84,8 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Begins a micro-batch: what the pass handed out before is closed. Where a backward call of the previous micro-batch has failed,
-     * or was refused and not repeated, the gradients of this step are forgotten: see {@link Parameters#forgetGradients}.
+     * Begins a micro-batch and closes the tensors that the pass has handed out before. If a backward call of the previous micro-batch has
+     * failed, or was refused and not repeated, the gradients of this step are discarded: see {@link Parameters#forgetGradients}.
      *
      * @throws IllegalStateException inside a layer's call or {@code Communicator.group}, or when the pass, its stream or its device
      *     is closed
@@ -104,8 +104,8 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Ends the micro-batch: what the pass handed out is closed, and its memory laid out for as much as was ever in use, as {@link
-     * #begin()} does. A capture comes after it: see {@link Stream#capture}.
+     * Ends the micro-batch: closes the tensors that the pass has handed out, and enlarges its memory to the most that was ever in use, as
+     * {@link #begin()} does. Call it before a capture: see {@link Stream#capture}.
      *
      * @throws IllegalStateException inside a layer's call or {@code Communicator.group}, or when the pass, its stream or its device
      *     is closed
@@ -117,14 +117,14 @@ public final class Pass implements AutoCloseable {
         microBatches++;
     }
 
-    /** Returns a number that is another one after {@link #begin()} and after {@link #end()}. */
+    /** Returns a number that changes with each {@link #begin()} and {@link #end()}. */
     long microBatch() {
         return microBatches;
     }
 
     /**
-     * Says that this micro-batch has failed outside of the layers' calls: the next {@link #begin()} forgets the gradients of this
-     * step, as after a backward call that failed.
+     * Marks this micro-batch as failed outside of layers' calls: the next {@link #begin()} discards the gradients of this step, as after a
+     * backward call that failed.
      */
     public void abandon() {
         gradients.fail();
@@ -149,8 +149,8 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Begins a micro-batch over these sequences: {@link #begin()}, then {@link #sequences(Sequences)}. Their offsets lie in another
-     * scope than the pass's own, which begins anew.
+     * Begins a micro-batch over these sequences: {@link #begin()}, then {@link #sequences(Sequences)}. Their offsets must lie in another
+     * scope than the pass's own, which is restarted.
      */
     public Pass begin(Sequences newSequences) {
         Checks.given("sequences", newSequences).check();
@@ -166,7 +166,7 @@ public final class Pass implements AutoCloseable {
         return this;
     }
 
-    /** Says which token belongs to which sequence from here on; it may change between layers. */
+    /** Sets which token belongs to which sequence from now on; it may change between layers. */
     public void sequences(Sequences newSequences) {
         Checks.given("sequences", newSequences).check();
         sequences = newSequences;
@@ -175,7 +175,7 @@ public final class Pass implements AutoCloseable {
     /**
      * Returns which token belongs to which sequence.
      *
-     * @throws IllegalStateException when nobody has said
+     * @throws IllegalStateException when {@link #sequences(Sequences)} was not called
      */
     public Sequences sequences() {
         Sequences present = sequences;
@@ -187,8 +187,8 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Computes the products that {@code newQuantizers} covers in eight bits from here on, until {@link #noAutocast}; {@link
-     * #begin()} leaves that as it is. Backward computes as its forward did.
+     * Computes the products that {@code newQuantizers} covers in eight bits from now on, also after {@link #begin()}, until {@link
+     * #noAutocast}. Backward uses the recipe of its forward call.
      *
      * <p>Source: TE's {@code autocast(enabled=True)}.
      *
@@ -199,8 +199,8 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Computes every product in the model's type from here on, but records what the recipe would: the largest magnitudes,
-     * forward and backward. {@link Parameters#nextStep} makes scales of them.
+     * Computes every product in the model's type from now on, but records the amaxes that the recipe would record, forward and backward.
+     * {@link Parameters#nextStep} computes scales from them.
      *
      * <p>Source: TE's {@code autocast(enabled=False, calibrating=True)}.
      *
@@ -211,21 +211,21 @@ public final class Pass implements AutoCloseable {
         recipe.calibrate(newQuantizers);
     }
 
-    /** Computes every product in the model's type from here on. */
+    /** Computes every product in the model's type from now on. */
     public void noAutocast() {
         recipe.restore(null, false);
     }
 
     /**
-     * Computes products by {@code plan} from here on; {@link #begin()} leaves that as it is. {@link ProductPlan#FIRST} until it is
-     * called: Transformer Engine's kernels, without measuring. {@link ProductPlan#MEASURED} is for steps that come again with
-     * the same sizes; it measures at the first one, so run one before a capture.
+     * Chooses the kernels of matrix products by {@code plan} from now on, also after {@link #begin()}. The default is {@link
+     * ProductPlan#FIRST}: Transformer Engine's kernels, without measuring. {@link ProductPlan#MEASURED} is for steps that repeat their
+     * sizes; it measures in the first one, so run one step before a capture.
      */
     public void productPlan(ProductPlan plan) {
         productPlan = Checks.given("plan", plan);
     }
 
-    /** Returns by which plan products are computed. */
+    /** Returns the plan by which kernels of matrix products are chosen. */
     public ProductPlan productPlan() {
         return productPlan;
     }
@@ -235,19 +235,19 @@ public final class Pass implements AutoCloseable {
         return recipe.quantizers();
     }
 
-    /** Returns whether the pass only records what the recipe would. */
+    /** Returns whether the pass only records amaxes for the recipe. */
     public boolean isCalibrating() {
         return recipe.isCalibrating();
     }
 
-    /** For authors of layers: returns whether casts of this pass record: where it trains. */
+    /** For authors of layers: returns whether casts of this pass record amaxes, as those of a training pass do. */
     public Recording recording() {
         return recipe.recording();
     }
 
     /**
-     * Fixes the random numbers of this micro-batch. Without this call seed and step are 0 and the micro-batch is the number of
-     * times this pass was begun.
+     * Fixes the random numbers of this micro-batch. Without this call seed and step are 0 and the micro-batch is the number of calls of
+     * {@link #begin()} so far.
      *
      * @param seed of the run
      * @param step the run's step, such as {@link Parameters#step()}
@@ -285,19 +285,21 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * For authors of layers: returns the scope for what backward needs. While nothing is saved it goes back when the layer's
-     * call returns.
+     * For authors of layers: returns the scope for tensors that backward needs. While nothing is saved, its memory is taken back when the
+     * layer's call returns.
      */
     public Scope kept() {
         return memory.kept(saving);
     }
 
-    /** For authors of layers: returns the scope for what goes back when the layer's call returns. */
+    /** For authors of layers: returns the scope for temporary tensors, whose memory is taken back when the layer's call returns. */
     public Scope temporary() {
         return memory.temporary();
     }
 
-    /** For authors of layers: says that the gradient of {@code parameter} is written now, and returns how. */
+    /**
+     * For authors of layers: announces that the gradient of {@code parameter} is written now, and returns whether to overwrite or to add.
+     */
     public Output nextGradient(Parameter parameter) {
         return gradients.next(parameter);
     }
@@ -311,7 +313,7 @@ public final class Pass implements AutoCloseable {
     }
 
     /**
-     * Keeps nothing until the returned object is closed: for a head whose output is only looked at.
+     * Saves nothing for backward until the returned object is closed: for a head that is only evaluated.
      *
      * {@snippet file="dev/chagres/ExamplesTest.java" region="withoutSaving"}
      *
@@ -347,27 +349,27 @@ public final class Pass implements AutoCloseable {
         }
     }
 
-    /** Tells {@code observer} of every layer's call from now on. */
+    /** Notifies {@code observer} of every layer's call from now on. */
     public void observe(PassObserver observer) {
         observers.add(Checks.given("observer", observer));
     }
 
-    /** Tells {@code observer} no more. */
+    /** Stops notifying {@code observer}. */
     public void forget(PassObserver observer) {
         observers.remove(observer);
     }
 
-    /** Returns whether anybody is told of layers' calls. */
+    /** Returns whether there are observers. */
     public boolean isObserved() {
         return !observers.isEmpty();
     }
 
-    /** Returns what keys need that travel round ranks. */
+    /** Returns the state for keys and values that ranks pass on in a ring. */
     PassRing ring() {
         return ring;
     }
 
-    /** For sharding: returns the calls of this pass that may use parameters, and who is told of them. */
+    /** For sharding: returns the calls of this pass that may use parameters, and their observer. */
     public PassCalls calls() {
         return calls;
     }
@@ -403,7 +405,7 @@ public final class Pass implements AutoCloseable {
         return draws;
     }
 
-    /** Returns the sequences, or null when nobody has said. */
+    /** Returns the sequences, or null when they were not set. */
     @Nullable
     Sequences sequencesOrNull() {
         return sequences;

@@ -5,7 +5,7 @@ import dev.chagres.layer.PassObserver.Direction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * For sharding: the calls of one pass that may use parameters, of layers and of embeddings, and who is told of them.
+ * For sharding: the calls of layers and embeddings in one pass, which may use parameters, and their observer.
  *
  * <p>Threading: the device's thread.
  */
@@ -18,9 +18,9 @@ public final class PassCalls {
     }
 
     /**
-     * Tells {@code newObserver} of every call from now on.
+     * Notifies {@code newObserver} of every call from now on.
      *
-     * @throws IllegalStateException when another one is told, or inside a layer's call
+     * @throws IllegalStateException when there is another observer, or inside a layer's call
      */
     public void observe(CallObserver newObserver) {
         pass.memory().ensureOutsideCalls("observe");
@@ -31,14 +31,14 @@ public final class PassCalls {
         observer = Checks.given("newObserver", newObserver);
     }
 
-    /** Tells {@code present} no more. */
+    /** Stops notifying {@code present}. */
     public void forget(CallObserver present) {
         if (observer == present) {
             observer = null;
         }
     }
 
-    /** Returns how many forward calls, and calls inside them, have saved what no backward call has taken. */
+    /** Returns how many forward calls, and calls inside them, have saved tensors that no backward call has used yet. */
     public int savedCount() {
         return pass.saved().count();
     }
@@ -49,7 +49,7 @@ public final class PassCalls {
     }
 
     /**
-     * Goes on as after {@code count} draws: those of the layers that other ranks of a pipeline have computed of this micro-batch.
+     * Sets the number of draws to {@code count}: the draws of layers that other ranks of a pipeline have computed for this micro-batch.
      *
      * @throws IllegalArgumentException when the count is negative
      */

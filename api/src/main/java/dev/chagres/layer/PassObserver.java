@@ -1,17 +1,17 @@
 package dev.chagres.layer;
 
 /**
- * Is told when a pass enters and leaves each layer. Layers nest, so calls do. {@link PassProfile} measures, {@link
- * ProfilerRanges} names ranges for profilers.
+ * Is notified when a pass enters and leaves each layer. Calls nest as layers do. {@link PassProfile} measures, {@link ProfilerRanges} names
+ * ranges for profilers.
  *
  * <p>Threading: the device's thread.
  */
 public interface PassObserver {
-    /** Which way. */
+    /** Direction of a call. */
     enum Direction {
-        /** Down: outputs. */
+        /** Computes outputs. */
         FORWARD,
-        /** Up: gradients. */
+        /** Computes gradients. */
         BACKWARD
     }
 
@@ -21,10 +21,10 @@ public interface PassObserver {
     /**
      * A layer's call has enqueued all its work.
      *
-     * @param keptBytes memory that the call has added to what is kept for backward; 0 in backward
+     * @param keptBytes memory that the call has kept for backward; 0 for a backward call
      */
     void left(Layer layer, Direction direction, Pass pass, long keptBytes);
 
-    /** A layer's call has thrown an exception: {@link #left} does not come. Does nothing unless an observer says otherwise. */
+    /** A layer's call has thrown an exception, so {@link #left} is not called for it. Does nothing unless overridden. */
     default void failed(Layer layer, Direction direction, Pass pass) {}
 }

@@ -16,9 +16,9 @@ import org.jspecify.annotations.Nullable;
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="observers"}
  *
- * <p>Time on the device is measured with events, which are used again once the device has passed them: nothing waits before
- * {@link #rows()}, and steps that repeat their calls make no garbage. The events themselves take some time of the host, so
- * that small layers look slower than they are. Times of a layer hold those of the layers inside it.
+ * <p>Time on the device is measured with events, which are reused once they are done: nothing waits before {@link #rows()}, and steps that
+ * repeat their calls make no garbage. Recording events takes host time, so small layers seem slower than they are. Times of a layer include
+ * those of the layers inside it.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,7 +26,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
     private static final double BYTES_PER_MIB = 1 << 20;
 
     /**
-     * What was measured of a layer, as means of its calls.
+     * The measurements of a layer, as means over its calls.
      *
      * @param layer its name
      * @param depth number of layers that this one is called inside
@@ -36,7 +36,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
      * @param backwardMillis device time of a backward call
      * @param hostForwardMillis host time of a forward call, until all its work is enqueued
      * @param hostBackwardMillis host time of a backward call, likewise
-     * @param keptBytes the most memory that one forward call has added to what is kept for backward, its own output left out
+     * @param keptBytes the most memory that one forward call has kept for backward, without its own output
      */
     public record Row(
             String layer,
@@ -54,7 +54,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
         }
     }
 
-    /** One call, from when it begins until the device has passed its end. */
+    /** One call, from its beginning until the device is done with it. */
     private static final class Call {
         private final Event begin;
         private final Event end;
@@ -93,7 +93,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
     private final ProfilePlace top = new ProfilePlace(null, -1);
     private final List<Call> all = new ArrayList<>();
     private final List<Call> free = new ArrayList<>();
-    /** Calls under way, outermost first. */
+    /** Calls that have not ended, outermost first. */
     private final List<Call> open = new ArrayList<>();
     /** Calls that have ended on the host and perhaps not on the device, oldest first. */
     private final ArrayDeque<Call> unread = new ArrayDeque<>();
@@ -152,7 +152,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
         }
     }
 
-    /** Null where observing began inside the call of {@code layer}. */
+    /** Returns null if observing began inside the call of {@code layer}. */
     private @Nullable Call removeOpen(Layer layer) {
         boolean known = !open.isEmpty() && open.getLast().place().layer == layer;
         return known ? open.removeLast() : null;
@@ -224,7 +224,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
         return text.toString();
     }
 
-    /** Forgets what was measured so far, such as the first steps, in which kernels are built. */
+    /** Discards the measurements so far, such as those of the first steps, in which kernels are built. */
     public void clear() {
         rows();
         top.clear();

@@ -18,7 +18,7 @@ public final class ProfilerRanges implements PassObserver, AutoCloseable {
     private record Names(Range forward, Range backward) {}
 
     private final IdentityHashMap<Layer, Names> names = new IdentityHashMap<>();
-    /** Calls that are under way and whose beginning was told. */
+    /** The number of open ranges: calls that have not ended and whose beginning was observed. */
     private int open;
 
     private boolean closed;
@@ -59,7 +59,7 @@ public final class ProfilerRanges implements PassObserver, AutoCloseable {
     }
 
     private void pop() {
-        // None is open where observing began inside a call.
+        // No range is open if observing began inside a call.
         if (open > 0) {
             open--;
             Range.pop();

@@ -3,8 +3,8 @@ package dev.chagres.layer;
 import dev.chagres.internal.Checks;
 
 /**
- * A norm of each head of query and key, over its d elements, which keeps scores in bounds. {@link #none} has none; the others
- * have TE's epsilon and come after the rotation, as in TE.
+ * A norm of each head of query and key, over its d elements, which bounds the scores. {@link #none} is no norm; {@link #of} has TE's
+ * epsilon and comes after the rotation, as in TE.
  *
  * <p>Threading: immutable.
  *
@@ -31,9 +31,9 @@ public record QkNorm(Kind kind, float epsilon, Place place) {
 
     /** Where the norm stands. */
     public enum Place {
-        /** It reads what was rotated. */
+        /** After the rotation. */
         AFTER_ROTATION,
-        /** The rotation reads what it wrote. */
+        /** Before the rotation. */
         BEFORE_ROTATION
     }
 
@@ -65,7 +65,7 @@ public record QkNorm(Kind kind, float epsilon, Place place) {
         return new QkNorm(kind, newEpsilon, place);
     }
 
-    /** Returns the same elsewhere. */
+    /** Returns the same at another place. */
     public QkNorm withPlace(Place newPlace) {
         return new QkNorm(kind, epsilon, newPlace);
     }

@@ -12,8 +12,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * A layer that keeps only its input, and runs its forward again in backward: less memory for more work, the same bits.
  *
- * <p>What the second forward saves lies in memory of the stream's that goes back when backward returns. Recomputed layers may
- * hold recomputed layers.
+ * <p>The second forward saves its tensors in memory of the stream, which is taken back when backward returns. Recomputed layers may contain
+ * recomputed layers.
  *
  * <p>Threading: the device's thread.
  */
@@ -72,7 +72,7 @@ public final class Recomputed extends Layer {
         boolean calibrating = pass.isCalibrating();
         boolean saving = pass.isSaving();
         Scope kept = pass.memory().keptScope();
-        // Where a recomputed layer holds this one, the memory is in use already: this call's lies on top of it.
+        // Inside another recomputed layer the memory is in use already: this call's part lies on top of it.
         Scope below = kept == pass.scope() ? Inside.recomputed(pass.stream()) : kept;
         Scope again = below.open();
         long repeated = pass.saved().repeat(context);
@@ -82,7 +82,7 @@ public final class Recomputed extends Layer {
             pass.restoreSequences(context.sequences);
             pass.recipe().restore(context.quantizers, context.calibrating);
             pass.saving(true);
-            // The output forms again where it stood, unless its gradient has taken that place.
+            // Writes the output to its former memory, unless its gradient lies there.
             inner.forward(x, Checks.overlaps(dy, y) ? again.like(y) : y, pass);
             inner.backward(dy, dx, pass);
         } finally {

@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 /**
- * What the output of a branch is added to.
+ * The tensor to which the output of a branch is added.
  *
  * <p>Threading: immutable.
  *

@@ -5,8 +5,8 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The saved objects of one layer: forward pushes one onto the pass, backward pops it. Objects are used again, so that a steady
- * step makes none.
+ * The saved objects of one layer: forward pushes one onto the pass, backward pops it. Objects are reused, so that repeated steps make no
+ * garbage.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,7 +29,7 @@ public final class SavedPool<S extends Saved> {
     }
 
     /**
-     * Puts an object on top of what the pass has saved.
+     * Pushes an object onto the pass.
      *
      * @return the object, for forward to fill; null while the pass saves nothing
      */
@@ -55,7 +55,7 @@ public final class SavedPool<S extends Saved> {
         return typed(object);
     }
 
-    /** Puts an object that {@link #take} gave on top of what the pass has saved, or back while the pass saves nothing. */
+    /** Pushes an object from {@link #take} onto the pass, or returns it to the pool while the pass saves nothing. */
     void keep(S object, Pass pass) {
         if (pass.isSaving()) {
             pass.saved().push(object);
@@ -69,7 +69,7 @@ public final class SavedPool<S extends Saved> {
     }
 
     /**
-     * Takes the object on top of what the pass has saved.
+     * Pops the object that was pushed last onto the pass.
      *
      * @throws IllegalStateException when another forward call came last: its backward must be called first
      */
@@ -81,10 +81,10 @@ public final class SavedPool<S extends Saved> {
         return object;
     }
 
-    /** Returns the object on top, which stays there; refuses as {@link #pop}. */
+    /** Returns the object that {@link #pop} would return, without popping it; throws as {@link #pop} does. */
     S peek(Pass pass) {
         Saved top = pass.saved().top();
-        if (top != null) { // Else no gradient of the micro-batch is missing that a backward call could write.
+        if (top != null) { // With nothing saved, no backward call of this micro-batch is missing.
             pass.gradients().backwardAsked();
         }
         if (top == null || top.pool != this) {
@@ -103,7 +103,7 @@ public final class SavedPool<S extends Saved> {
                 : "this pass evaluates and saves nothing; make one with Pass.training";
     }
 
-    /** Two layers may have one name, such as those of two plans. */
+    /** Adds more than the name if two layers have the same one, as layers of two plans may. */
     private String nameOf(SavedPool<?> other) {
         String name = other.name();
         return name.equals(name()) ? "another " + name : name;
@@ -113,7 +113,7 @@ public final class SavedPool<S extends Saved> {
         return Layer.nameOf(owner);
     }
 
-    /** Takes back an object that nobody popped. */
+    /** Takes back an object that was pushed but not popped. */
     void recycle(Saved object) {
         object.below = free;
         free = object;
@@ -124,7 +124,7 @@ public final class SavedPool<S extends Saved> {
         return (S) object;
     }
 
-    /** Returns whose saved objects these are. */
+    /** Returns the owner's name. */
     @Override
     public String toString() {
         return "saved objects of " + Layer.nameOf(owner);

@@ -10,7 +10,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * Layers one after another: {@code y = layers[n - 1](… layers[0](x))}.
  *
- * <p>While nothing is saved the outputs between them take two buffers in turn, or none where all work in place.
+ * <p>While nothing is saved, the outputs between layers alternate between two buffers, or need none if all layers work in place.
  *
  * <p>Threading: the device's thread.
  */
@@ -50,7 +50,7 @@ public final class Sequential extends Layer {
         return new Sequential("layers", made);
     }
 
-    /** What a maker that was cast returns may be anything. */
+    /** Checks the object at run time, since a maker that was cast may return another type. */
     private static Layer layer(Object made, int number) {
         if (Checks.given("maker.apply(" + number + ")", made) instanceof Layer layer) {
             return layer;

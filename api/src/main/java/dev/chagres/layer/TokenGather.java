@@ -7,8 +7,8 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
 
 /**
- * Gives all tokens to each of several sequence-parallel ranks, which has a part of them: what stands behind layers of a {@link
- * TensorParallel#withSequenceParallel} plan. What follows computes the same on all ranks.
+ * Gathers the tokens of all sequence-parallel ranks, each of which has a part, on every rank. It comes after the layers of a {@link
+ * TensorParallel#withSequenceParallel} plan; the layers after it compute the same on all ranks.
  *
  * <p>Threading: the device's thread.
  *

@@ -7,7 +7,7 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
 
 /**
- * Gives each of several sequence-parallel ranks its part of the tokens, which all have: what stands before layers of a {@link
+ * Takes the part of a sequence-parallel rank from the tokens, which all ranks have. It comes before the layers of a {@link
  * TensorParallel#withSequenceParallel} plan.
  *
  * <p>Threading: the device's thread.

@@ -12,14 +12,14 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * {@code h = x + path(dropout(attention(norm(x))))}, {@code y = h + path(dropout(mlp(norm(h))))}: a pre-norm layer over {@link
- * Pass#sequences()}. {@code path} leaves a branch out of whole sequences.
+ * Pass#sequences()}. {@code path} is drop path, which drops a branch for whole sequences.
  *
- * <p>A decoder has cross-attention between both, over what a {@link FanOut} holds; the pass's sequences then name both sides:
+ * <p>A decoder has cross-attention between both branches, over the tensor of a {@link FanOut}; the pass's sequences then name both sides:
  * {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}. {@link TransformerLayerConfig#branchOrder}, {@link
  * TransformerLayerConfig#residual} and {@link TransformerLayerConfig#normPlacement} change the sums.
  *
- * <p>Parameters: {@code attention} as {@link MultiheadAttention}; {@code cross_attention} as {@link CrossAttention}, in a
- * decoder; {@code mlp} as {@link LayerNormMlp}; {@code norm}, where the last sum has one.
+ * <p>Parameters: {@code attention} as {@link MultiheadAttention}; {@code cross_attention} as {@link CrossAttention}, in a decoder; {@code
+ * mlp} as {@link LayerNormMlp}; {@code norm}, if there is a norm after the last sum.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="transformerLayer"}
  *
@@ -39,7 +39,7 @@ public final class TransformerLayer extends Layer {
     /**
      * Declares the parameters in {@code plan}.
      *
-     * @throws IllegalArgumentException when the configuration has cross-attention, which reads a memory
+     * @throws IllegalArgumentException when the configuration has cross-attention, which needs a {@link FanOut}
      */
     public TransformerLayer(TransformerLayerConfig config, ModelPlan plan) {
         if (Checks.given("config", config).crossAttention() != null) {
@@ -119,7 +119,7 @@ public final class TransformerLayer extends Layer {
     }
 
     /**
-     * Returns the norm of the last sum.
+     * Returns the norm after the last sum.
      *
      * @throws IllegalStateException when there is none
      */
@@ -151,16 +151,16 @@ public final class TransformerLayer extends Layer {
     }
 
     /**
-     * Adds a bias to the scores of self-attention's forward calls from now on: what {@code biases} was given in the same pass. {@link
-     * DotProductAttention#bias} says its shape.
+     * Adds a bias to the scores of self-attention's forward calls from now on: the tensor that {@code biases} was given in the same pass,
+     * with the shape that {@link DotProductAttention#bias} says.
      */
     public void bias(FanOut biases) {
         attention.bias(biases);
     }
 
     /**
-     * Adds a bias to the scores of self-attention's forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j + bias)}: TE's
-     * {@code pre_scale_bias}. It takes the place of a bias that was said before.
+     * Adds a bias to the scores of self-attention's forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale
+     * (q_i . k_j + bias)}: TE's {@code pre_scale_bias}. It replaces a bias that was set before.
      *
      * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
      */

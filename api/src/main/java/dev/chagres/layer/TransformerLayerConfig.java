@@ -10,17 +10,17 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: immutable.
  *
- * @param norm of self-attention's input, or of the last sum
+ * @param norm of self-attention's input, or after the last sum
  * @param attention heads, mask and dropout of self-attention
  * @param crossAttention between self-attention and MLP; null where there is none
- * @param mlp last branch
- * @param branchOrder whether the MLP reads what attention gave
- * @param residual what each branch is added to
+ * @param mlp the last branch
+ * @param branchOrder whether the MLP reads the output or the input of attention
+ * @param residual the tensor to which each branch is added
  * @param normPlacement where {@code norm} stands
- * @param hiddenDropout of what each branch adds to the residual stream
- * @param dropPath of whole sequences in what each branch adds: with its probability a sequence passes a branch unchanged, and
- *     what the branch adds to the others is divided by {@code 1 - probability}
- * @param bias of self-attention's products; the other branches have their own word, and {@link #withBias} sets all
+ * @param hiddenDropout dropout of each branch's output
+ * @param dropPath drop path of each branch's output: a sequence is dropped from it with this probability, and the output for the others is
+ *     divided by {@code 1 - probability}
+ * @param bias of self-attention's products; {@code crossAttention} and {@code mlp} have their own, and {@link #withBias} sets all
  * @param initializer of self-attention's weights
  */
 public record TransformerLayerConfig(
@@ -38,7 +38,7 @@ public record TransformerLayerConfig(
     private static final float DEVIATION = 0.02f;
 
     /**
-     * Checks that all branches have the same width, and that parallel branches have nothing else that changes sums.
+     * Checks that all branches have the same width, and that parallel branches have no other option that changes sums.
      *
      * @throws IllegalArgumentException when they do not
      */
@@ -78,7 +78,7 @@ public record TransformerLayerConfig(
     }
 
     /**
-     * Layer norm, GELU, four times as many columns inside, no dropout, weights normal with deviation 0.02.
+     * Layer norm, GELU, four times as many columns inside, no dropout, weights from a normal distribution with standard deviation 0.02.
      *
      * @param hidden columns H
      */
@@ -156,7 +156,7 @@ public record TransformerLayerConfig(
                 draft.initializer);
     }
 
-    /** Returns the same with another norm in each place, over as many columns. */
+    /** Returns the same with another norm at each place, over the same number of columns. */
     public TransformerLayerConfig withNorm(NormConfig newNorm) {
         return with(draft -> {
             draft.norm = newNorm;
@@ -181,12 +181,12 @@ public record TransformerLayerConfig(
         return with(draft -> draft.mlp = newMlp);
     }
 
-    /** Returns the same with the MLP behind attention or beside it. */
+    /** Returns the same with the MLP after attention or parallel to it. */
     public TransformerLayerConfig withBranchOrder(BranchOrder newOrder) {
         return with(draft -> draft.branchOrder = newOrder);
     }
 
-    /** Returns the same with sums taken from elsewhere. */
+    /** Returns the same with branches added to another tensor. */
     public TransformerLayerConfig withResidual(ResidualSource newResidual) {
         return with(draft -> draft.residual = newResidual);
     }
@@ -196,12 +196,12 @@ public record TransformerLayerConfig(
         return with(draft -> draft.normPlacement = newPlacement);
     }
 
-    /** Returns the same with values dropped from what each branch adds. */
+    /** Returns the same with dropout of each branch's output. */
     public TransformerLayerConfig withHiddenDropout(Dropout newDropout) {
         return with(draft -> draft.hiddenDropout = newDropout);
     }
 
-    /** Returns the same with sequences left out of what each branch adds: stochastic depth. */
+    /** Returns the same with drop path, also called stochastic depth, of each branch's output. */
     public TransformerLayerConfig withDropPath(Dropout newDropPath) {
         return with(draft -> draft.dropPath = newDropPath);
     }
@@ -215,7 +215,7 @@ public record TransformerLayerConfig(
         });
     }
 
-    /** Returns the same with all weights beginning otherwise. */
+    /** Returns the same with another initializer of all weights. */
     public TransformerLayerConfig withInitializer(Initializer newInitializer) {
         return with(draft -> {
             draft.initializer = newInitializer;
