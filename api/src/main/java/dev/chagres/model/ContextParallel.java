@@ -7,13 +7,14 @@ import dev.chagres.nccl.Communicator;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The ranks among which the tokens of a micro-batch are shared out: each rank computes norms, products, MLP, embedding and loss of its
- * own tokens. Attention alone needs the others': there each rank gets all tokens of some heads, by an all-to-all before and one
- * behind, or {@link #withAllGather} all keys, or {@link #withRing} the keys of one rank after another. TE's {@code cp_group} with {@code cp_comm_type="a2a"}.
+ * The ranks that split the tokens of a micro-batch: each rank computes norms, products, MLP, embedding and loss of its own tokens. Only
+ * attention needs the tokens of other ranks: an all-to-all before it and one after it give each rank all tokens of some heads; {@link
+ * #withAllGather} gathers all keys instead, and {@link #withRing} passes the keys of one rank after another. TE's {@code cp_group} with
+ * {@code cp_comm_type="a2a"}.
  *
- * <p>Rank r of N has a stretch of the T tokens as they lie in memory, whatever sequences they belong to: those from {@code r T / N} on,
- * rounded down to a multiple of 16 where T is at least 16 N. The pass has the sequences of all T tokens, the same on each rank.
- * Gradients of parameters are terms of a sum over the ranks, as those of data-parallel ranks are.
+ * <p>Rank r of N has consecutive tokens of the T tokens in memory, across sequence boundaries: those from {@code r T / N} on, rounded down
+ * to a multiple of 16 if T is at least 16 N. The pass has the sequences of all T tokens, the same on each rank. Each rank's gradients of
+ * parameters are terms of a sum over the ranks, as with data-parallel ranks.
  *
  * <p>All ranks make the same calls of layers, over their parts of the same tokens.
  *
@@ -26,7 +27,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class ContextParallel {
     private static final ContextParallel NONE = new ContextParallel(null, Exchange.HEADS);
-    /** Parts begin at multiples of so many tokens, for products in eight bits, where there are enough. */
+    /** Parts begin at multiples of this many tokens, for products in eight bits, if there are enough tokens. */
     private static final long MULTIPLE = 16;
 
     /** Null where each rank has all tokens. */
@@ -34,7 +35,7 @@ public final class ContextParallel {
 
     private final Exchange exchange;
 
-    /** What attention exchanges. */
+    /** What ranks exchange for attention. */
     private enum Exchange {
         HEADS,
         KEYS,
@@ -47,13 +48,13 @@ public final class ContextParallel {
         this.exchange = exchange;
     }
 
-    /** Returns that of a plan whose layers read all tokens. */
+    /** Returns the value for a plan whose layers read all tokens. */
     public static ContextParallel none() {
         return NONE;
     }
 
     /**
-     * Shares tokens out among the ranks of {@code group}, such as a mesh's along its dimension {@code CONTEXT}. One rank has all.
+     * Splits tokens among the ranks of {@code group}, such as those along a mesh's dimension {@code CONTEXT}. A single rank has all tokens.
      *
      * @param group closed after the last call of a layer
      */
@@ -62,10 +63,9 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns the same ranks with attention of a rank's own queries over the keys and values of all tokens, which are gathered; their
-     * gradients are reduced and scattered. The ranks need not divide the heads. The pass has the sequences that {@code
-     * PackedPart.of} makes. Masks and windows are those of the whole sequences; masks by element, biases of scores and
-     * cross-attention are refused.
+     * Returns the same ranks, where each attends with its own queries to the keys and values of all tokens: these are gathered, and their
+     * gradients reduced and scattered. The ranks need not divide the heads. The pass needs the sequences that {@code PackedPart.of} makes.
+     * Masks and windows are those of the whole sequences; masks by element, biases of scores and cross-attention are refused.
      *
      * <p>Source: TE's {@code cp_comm_type="all_gather"}.
      */
@@ -74,10 +74,10 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns the same ranks with attention of a rank's own queries over keys and values that travel round the ranks: while a rank attends
-     * to those that it has, the next ones come, and their gradients travel on with them in backward. No rank ever has all keys. The ranks
-     * need not divide the heads. The pass has the sequences of all T tokens, packed and without gaps, as with {@link #of}. Masks are none
-     * or causal; windows, biases of scores and cross-attention are refused.
+     * Returns the same ranks, where each attends with its own queries to keys and values that are passed from rank to rank in a ring: while
+     * a rank attends to one block it receives the next, and in backward their gradients are passed on, too. No rank ever has all keys. The
+     * ranks need not divide the heads. The pass needs the sequences of all T tokens, packed and without gaps. Masks are none or causal;
+     * windows, biases of scores and cross-attention are refused.
      *
      * <p>Source: TE's {@code cp_comm_type="p2p"}; Liu et al., Ring attention with blockwise transformers (2023).
      */
@@ -86,31 +86,31 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns the same as {@link #withRing} for causal models: of 2 N chunks of the tokens rank r has chunk r and chunk 2 N - 1 - r, so
-     * that all ranks attend equally much. Its tokens then lie in memory in two stretches, which {@link #own} puts together.
+     * Returns the same as {@link #withRing} for causal models: rank r has the chunks r and 2 N - 1 - r of 2 N chunks of the tokens, so that
+     * all ranks compute equally much attention. {@link #own} then copies the two chunks into one tensor.
      *
-     * <p>Source: TE's {@code cp_comm_type="p2p"}, which shares the tokens out so.
+     * <p>Source: TE's {@code cp_comm_type="p2p"}, which splits the tokens in this way.
      */
     public ContextParallel withBalancedRing() {
         return group == null ? this : new ContextParallel(group, Exchange.BALANCED_RING);
     }
 
-    /** Returns whether keys and values travel round the ranks. */
+    /** Returns whether ranks pass keys and values on in a ring. */
     public boolean passesKeysOn() {
         return exchange == Exchange.RING || exchange == Exchange.BALANCED_RING;
     }
 
-    /** Returns how many stretches of the tokens a rank has. */
+    /** Returns the number of chunks of consecutive tokens that a rank has. */
     public int chunks() {
         return exchange == Exchange.BALANCED_RING ? 2 : 1;
     }
 
     /**
-     * Returns the number, among those of all ranks in the order of tokens, of a rank's stretch.
+     * Returns the index of a rank's chunk among the chunks of all ranks, in the order of tokens.
      *
      * @param rank from 0 to N - 1
      * @param index which of its {@link #chunks}, in the order in which it has them
-     * @throws IllegalArgumentException when there is no such rank, or it has no such stretch
+     * @throws IllegalArgumentException when there is no such rank, or it has no such chunk
      */
     public int chunk(int rank, int index) {
         if (rank < 0 || rank >= size()) {
@@ -123,11 +123,11 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns the first token of a stretch; of the number behind the last one, T.
+     * Returns the first token of a chunk; T for the index after the last chunk.
      *
      * @param tokens T, of all ranks together
      * @param chunk from 0 to N times {@link #chunks}
-     * @throws IllegalArgumentException when there is no such stretch, or there are fewer tokens than stretches
+     * @throws IllegalArgumentException when there is no such chunk, or there are fewer tokens than chunks
      */
     public long chunkBegin(long tokens, int chunk) {
         int all = size() * chunks();
@@ -157,7 +157,7 @@ public final class ContextParallel {
         return group != null && exchange == Exchange.HEADS;
     }
 
-    /** Returns the number of ranks: 1 where each has all tokens. */
+    /** Returns the number of ranks; 1 if tokens are not split. */
     public int size() {
         return group == null ? 1 : group.ranks();
     }
@@ -167,7 +167,7 @@ public final class ContextParallel {
         return group == null ? 0 : group.rank();
     }
 
-    /** Returns whether tokens are shared out. */
+    /** Returns whether tokens are split among several ranks. */
     public boolean isSplit() {
         return group != null;
     }
@@ -175,7 +175,7 @@ public final class ContextParallel {
     /**
      * Returns the communicator of the ranks.
      *
-     * @throws IllegalStateException where each rank has all tokens
+     * @throws IllegalStateException when tokens are not split
      */
     public Communicator group() {
         Communicator present = group;
@@ -187,7 +187,7 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns a rank's share of {@code count} heads inside attention: all where keys are gathered or travel round the ranks.
+     * Returns a rank's share of {@code count} heads inside attention: all if keys are gathered or passed on in a ring.
      *
      * @param what named in the error, such as {@code heads}
      * @param layer named in the error
@@ -212,12 +212,12 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns the first token of the part of rank {@code rank}; the last rank's ends before that of rank N, which is {@code tokens}.
+     * Returns the first token of the part of rank {@code rank}; {@code tokens} for rank N, the end of the last part.
      *
      * @param tokens T, of all ranks together
      * @param rank from 0 to N
      * @throws IllegalArgumentException when there is no such rank, or fewer tokens than ranks
-     * @throws IllegalStateException when a rank has two stretches
+     * @throws IllegalStateException when a rank has two chunks
      */
     public long begin(long tokens, int rank) {
         int ranks = size();
@@ -236,7 +236,7 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns how many of {@code tokens} are this rank's; one rank has all, be they none.
+     * Returns how many of {@code tokens} this rank has; a single rank has all, also if there are none.
      *
      * @throws IllegalArgumentException when there are fewer tokens than ranks, or it is negative
      */
@@ -248,7 +248,7 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns how many of {@code tokens} are those of rank {@code rank}.
+     * Returns how many of {@code tokens} rank {@code rank} has.
      *
      * @throws IllegalArgumentException when there are fewer tokens than ranks, or no such rank
      */
@@ -262,11 +262,11 @@ public final class ContextParallel {
     }
 
     /**
-     * Returns this rank's part of what belongs to all tokens, such as identifiers or labels.
+     * Returns this rank's part of a tensor with a row for each token, such as identifiers or labels.
      *
      * @param whole [T] or [T, columns], of any type
-     * @param scope hands out the view, or memory for two stretches, which are copied on its stream
-     * @return [t] or [t, columns]; {@code whole} itself where each rank has all tokens
+     * @param scope hands out the view, or memory for two chunks, which are copied on its stream
+     * @return [t] or [t, columns]; {@code whole} itself if tokens are not split
      * @throws IllegalArgumentException when it has other dimensions, or fewer tokens than there are ranks
      */
     public Tensor own(Tensor whole, Scope scope) {

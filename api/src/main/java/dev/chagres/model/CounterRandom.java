@@ -3,7 +3,7 @@ package dev.chagres.model;
 import dev.chagres.internal.Checks;
 
 /**
- * Random numbers by counter: the number of an element follows from a key and the element alone.
+ * Counter-based random numbers: the number of an element is a function of a key and the element's index alone.
  *
  * <p>Threading: immutable.
  *
@@ -32,7 +32,7 @@ public final class CounterRandom {
     }
 
     /**
-     * Returns a normal number with mean 0 and deviation 1: elements 2 i and 2 i + 1 are the cosine and the sine of one pair of
+     * Returns a normal number with mean 0 and standard deviation 1: elements 2 i and 2 i + 1 are the cosine and the sine of one pair of
      * {@code sqrt(-2 ln u) (cos 2 pi v, sin 2 pi v)}.
      */
     public static double normal(long key, long element) {

@@ -14,7 +14,7 @@ import java.util.function.Consumer;
  * <p>Source: TE's {@code Float8Tensor} as a parameter.
  *
  * @param copies [rows, columns]: the matrix and, once a backward pass has needed it, its transpose
- * @param dtype what its values count as, and are saved in: the model's type
+ * @param dtype the model's type, in which its values are saved
  * @param caster casts a matrix [rows, columns] of FLOAT32, BFLOAT16 or FLOAT16 into the copies
  */
 public record EightBitWeight(QuantizedTensor copies, DType dtype, Consumer<Tensor> caster) {
@@ -26,9 +26,9 @@ public record EightBitWeight(QuantizedTensor copies, DType dtype, Consumer<Tenso
     }
 
     /**
-     * Enqueues the cast of {@code x} into the copies, with the scale that the recipe has now.
+     * Enqueues the cast of {@code x} into the copies, with the recipe's present scale.
      *
-     * @param x [rows, columns], FLOAT32, BFLOAT16 or FLOAT16, free again once the stream has passed
+     * @param x [rows, columns], FLOAT32, BFLOAT16 or FLOAT16, which may be reused once the stream has done the cast
      * @throws IllegalArgumentException when shape, type or device does not fit
      * @throws IllegalStateException when the quantizers are closed
      */

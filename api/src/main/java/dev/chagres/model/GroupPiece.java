@@ -12,8 +12,8 @@ import dev.chagres.internal.Checks;
  * @param dtype type of the weights
  * @param weightOffset first element in the weights of this type of all groups
  * @param gradientOffset first element in the gradients of all groups, -1 where frozen
- * @param count elements, with those between and behind parameters
- * @param decayed elements from the first on whose weights decay
+ * @param count elements, including the padding between and after parameters
+ * @param decayed number of leading elements that weight decay applies to
  */
 public record GroupPiece(DType dtype, long weightOffset, long gradientOffset, long count, long decayed) {
     /** Checks that the type is there. */
@@ -21,13 +21,13 @@ public record GroupPiece(DType dtype, long weightOffset, long gradientOffset, lo
         Checks.given("dtype", dtype);
     }
 
-    /** Returns whether {@code parameter} belongs to this. */
+    /** Returns whether {@code parameter} belongs to this piece. */
     public boolean holds(Parameter parameter) {
         long offset = Checks.given("parameter", parameter).weightOffset();
         return parameter.placedType() == dtype && offset >= weightOffset && offset < weightOffset + count;
     }
 
-    /** Returns the first element of {@code parameter} in this. */
+    /** Returns the first element of {@code parameter} in this piece. */
     public long offset(Parameter parameter) {
         return Checks.given("parameter", parameter).weightOffset() - weightOffset;
     }

@@ -1,7 +1,7 @@
 package dev.chagres.model;
 
 /**
- * How a parameter begins.
+ * The initial values of a parameter.
  *
  * <p>Normal numbers are drawn by counter from the seed, the parameter's name and the element's number: any part of any
  * parameter can be drawn alone, in any order and by any thread, and has the same bits on every machine.

@@ -11,10 +11,10 @@ import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The parameters that layers have declared, before any memory is taken: a model is described first and placed afterwards.
+ * The parameters that layers have declared, before memory is allocated: a model is described first and allocated afterwards.
  *
- * <p>{@link #child} gives names a prefix. {@link #group} does so, too, and says that what is declared there belongs together:
- * its weights lie side by side in memory, so that they can be gathered, recomputed and saved as one.
+ * <p>{@link #child} adds a prefix to names. {@link #group} does so, too, and makes the parameters that are declared there one group, whose
+ * weights lie side by side in memory, so that they can be gathered, recomputed and saved together.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="plan"}
  *
@@ -23,15 +23,15 @@ import org.jspecify.annotations.Nullable;
 public final class ModelPlan {
     private enum Grouping {
         ON,
-        /** A group is no more than a prefix of names. */
+        /** Groups only add a prefix to names. */
         OFF
     }
 
-    /** What a rank's gradients of parameters declared here are. */
+    /** What a rank's gradients mean for parameters that are declared here. */
     private enum Gradients {
-        /** Those of the rank's part, or the same on all tensor-parallel ranks. */
+        /** The gradient of the rank's part, or the same gradient on all tensor-parallel ranks. */
         WHOLE,
-        /** A term of the sum over tensor-parallel ranks. */
+        /** A term of a sum over tensor-parallel ranks. */
         PARTIAL
     }
 
@@ -39,7 +39,7 @@ public final class ModelPlan {
     private final String prefix;
     private final String group;
     private final Gradients gradients;
-    /** Those of all parts of the plan. */
+    /** The declarations of all parts of the plan. */
     private final Declarations declared;
 
     /** Begins an empty plan. */
@@ -47,7 +47,7 @@ public final class ModelPlan {
         this(TensorParallel.none());
     }
 
-    /** Begins an empty plan of what one of several tensor-parallel ranks has of a model. */
+    /** Begins an empty plan of the part of a model that one of several tensor-parallel ranks has. */
     public ModelPlan(TensorParallel tensorParallel) {
         this(Grouping.ON, Checks.given("tensorParallel", tensorParallel), ContextParallel.none());
     }
@@ -58,9 +58,9 @@ public final class ModelPlan {
     }
 
     /**
-     * Begins an empty plan of what one of several tensor-parallel ranks has of a model, of which each of several context-parallel ranks
-     * computes a part of the tokens. Attention's heads are divided among all of these ranks. Tensor-parallel ranks that are {@link
-     * TensorParallel#withSequenceParallel} share out the tokens of their context-parallel rank between layers.
+     * Begins an empty plan of the part of a model that one of several tensor-parallel ranks has, where each of several context-parallel
+     * ranks computes a part of the tokens. Attention's heads are split among all of these ranks. With {@link
+     * TensorParallel#withSequenceParallel} the tensor-parallel ranks also split the tokens of their context-parallel rank between branches.
      */
     public ModelPlan(TensorParallel tensorParallel, ContextParallel contextParallel) {
         this(
@@ -81,18 +81,18 @@ public final class ModelPlan {
         this.declared = declared;
     }
 
-    /** Begins an empty plan whose {@link #group} is no more than {@link #child}: all parameters form one group. */
+    /** Begins an empty plan whose {@link #group} only adds a prefix, like {@link #child}: all parameters form one group. */
     public static ModelPlan ungrouped() {
         return new ModelPlan(Grouping.OFF, TensorParallel.none(), ContextParallel.none());
     }
 
     /**
-     * For sharding: returns a plan of some parameters of this one, the same objects, and of the places of their groups where a recipe may
-     * cast: what one stage of a pipeline has of the model. Nothing more is declared in either after this.
+     * For sharding: returns a plan of some of this plan's parameters, the same objects, and of the quantizer sites of their groups: the
+     * part of the model that one stage of a pipeline has. Nothing more can be declared in either plan after this.
      *
      * @param chosen which parameters
-     * @param kind parameters of a group whose kinds are not equal form groups of their own, such as those that other stages have, too, so that
-     *     they lie alike wherever they are
+     * @param kind parameters of one group with different kinds form different groups, such as those that other stages also have, so that
+     *     their memory layout is the same on all stages
      */
     public ModelPlan part(Predicate<Parameter> chosen, Function<Parameter, ?> kind) {
         Checks.given("chosen", chosen);
@@ -101,9 +101,9 @@ public final class ModelPlan {
     }
 
     /**
-     * Returns a plan of the same parameters in smaller groups: those of a group whose kinds are not equal form groups of their own. Ranks that
-     * share groups out then gather and sum less at a time, in more collectives. A group has what one layer reads, such as a branch of a
-     * {@code TransformerLayer}. Nothing more is declared in either plan after this.
+     * Returns a plan of the same parameters in smaller groups: parameters of one group with different kinds form different groups. Ranks
+     * that shard groups then gather and sum less at a time, in more collectives. A group must contain all parameters that one layer reads,
+     * such as a branch of a {@code TransformerLayer}. Nothing more can be declared in either plan after this.
      *
      * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="regrouped"}
      *
@@ -130,29 +130,29 @@ public final class ModelPlan {
         return declared.tensorParallel();
     }
 
-    /** Returns the ranks among which the tokens are shared out that layers declared here read. */
+    /** Returns the ranks that split the tokens which layers declared here read. */
     public ContextParallel contextParallel() {
         return declared.contextParallel();
     }
 
     /**
-     * For authors of layers: returns this part for whole parameters of which each tensor-parallel rank computes a term of the gradient,
-     * such as a norm of its heads. {@link Parameters#completeGradients} adds the terms up.
+     * For authors of layers: returns this part for parameters that every tensor-parallel rank has whole, but of whose gradient each rank
+     * computes a term, such as a norm of its heads. {@link Parameters#completeGradients} sums the terms.
      */
     public ModelPlan withPartialGradients() {
         Gradients summed = tensorParallel().isSplit() ? Gradients.PARTIAL : Gradients.WHOLE;
         return new ModelPlan(grouping, prefix, group, summed, declared);
     }
 
-    /** Returns the name of this part without the dot behind it, such as {@code layers.0}; empty for the whole plan. */
+    /** Returns the name of this part without the trailing dot, such as {@code layers.0}; empty for the whole plan. */
     public String name() {
         return prefix.isEmpty() ? "" : prefix.substring(0, prefix.length() - 1);
     }
 
     /**
      * Returns this part for layers that read a rank's part of the tokens, such as a norm between {@code TokenScatter} and {@code
-     * TokenGather}: where ranks are sequence-parallel each computes a term of the gradients. Layers that are split themselves, such as a
-     * {@code TransformerLayer}, say so of their own norms.
+     * TokenGather}: if ranks are sequence-parallel, each computes a term of the gradients. Layers that are split themselves, such as a
+     * {@code TransformerLayer}, do this for their own norms.
      */
     public ModelPlan forTokenParts() {
         return tensorParallel().isSequenceParallel() ? withPartialGradients() : this;
@@ -170,8 +170,8 @@ public final class ModelPlan {
     }
 
     /**
-     * For authors of layers: declares a parameter of the model's type of which this rank keeps a part. It begins as that part of the
-     * whole one begins.
+     * For authors of layers: declares a parameter of the model's type of which this rank keeps a part. Its initial values are those of that
+     * part of the whole parameter.
      *
      * @param name behind this part's prefix
      * @throws IllegalArgumentException as {@link #declare(String, Initializer, long...)}, or when the split is one among other ranks
@@ -183,7 +183,7 @@ public final class ModelPlan {
     }
 
     /**
-     * For authors of layers: declares a parameter of a type of its own of which this rank keeps a part.
+     * For authors of layers: declares a parameter of type {@code dtype} of which this rank keeps a part.
      *
      * @param name behind this part's prefix
      * @param dtype FLOAT32, BFLOAT16 or FLOAT16
@@ -196,8 +196,8 @@ public final class ModelPlan {
     }
 
     /**
-     * For authors of layers: declares a weight of the model's type whose gradient matrix products alone write, as {@link
-     * Parameter#isWrittenByProducts} says.
+     * For authors of layers: declares a weight of the model's type whose gradient only matrix products write: see {@link
+     * Parameter#isWrittenByProducts}.
      *
      * @param name behind this part's prefix
      * @throws IllegalArgumentException as {@link #declare(String, Initializer, long...)}
@@ -230,7 +230,7 @@ public final class ModelPlan {
     }
 
     /**
-     * Declares a parameter of a type of its own, such as a norm's weight in FLOAT32 in a model of BFLOAT16.
+     * Declares a parameter of type {@code dtype}, such as a norm's weight in FLOAT32 in a model of BFLOAT16.
      *
      * @param name behind this part's prefix
      * @param dtype FLOAT32, BFLOAT16 or FLOAT16
@@ -252,7 +252,7 @@ public final class ModelPlan {
             String name, Initializer initializer, @Nullable DType dtype, Shape shape, @Nullable ParameterSplit split) {
         String full = prefix + Checks.given("name", name);
         Checks.given("initializer", initializer);
-        Shape whole = split == null ? shape : split.whole(); // Of an uneven split a rank may have nothing.
+        Shape whole = split == null ? shape : split.whole(); // With an uneven split a rank may have nothing.
         for (long size : whole.sizes()) {
             if (size < 1) {
                 throw new IllegalArgumentException(full + ": expected positive sizes, got " + whole);
@@ -265,7 +265,7 @@ public final class ModelPlan {
     }
 
     /**
-     * Declares a place where a recipe may cast what is no weight.
+     * Declares a place where a recipe may cast a tensor other than a weight.
      *
      * @param name behind this part's prefix
      * @throws IllegalArgumentException when the role is that of a weight

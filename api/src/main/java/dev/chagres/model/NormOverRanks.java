@@ -10,7 +10,7 @@ import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
 
 /**
- * For sharding: the norm of what ranks have in parts: that of the vector of their norms.
+ * For sharding: the norm of gradients of which each rank has a part, that is the norm of the vector of the ranks' norms.
  *
  * <p>Threading: the device's thread.
  */
@@ -21,7 +21,7 @@ public final class NormOverRanks implements ShardedStep, AutoCloseable {
     private final Tensor partials;
     private final TensorLists lists;
 
-    /** Takes a little memory of {@code scope}, for the ranks of {@code communicator}. */
+    /** Allocates a little memory from {@code scope}, for the ranks of {@code communicator}. */
     public NormOverRanks(Scope scope, Communicator communicator) {
         this.communicator = Checks.given("communicator", communicator);
         stream = Checks.given("scope", scope).stream();
@@ -36,7 +36,7 @@ public final class NormOverRanks implements ShardedStep, AutoCloseable {
         MultiTensor.l2norm(skip, lists, partials, norm, stream);
     }
 
-    /** Frees lists of the host; the memory goes with its scope. A second call does nothing. */
+    /** Frees lists of the host; the device memory is freed with its scope. A second call does nothing. */
     @Override
     public void close() {
         lists.close();

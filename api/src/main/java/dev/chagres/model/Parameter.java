@@ -9,14 +9,14 @@ import dev.chagres.internal.Inside;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
-// Over 400 lines: 140 are Javadoc and imports, and most methods are one line. Parameters owns the memory.
+// Over 400 lines: 140 are Javadoc and imports, and most methods have one line. Parameters owns the memory.
 
 /**
- * One named parameter of a layer: its shape and beginning, and, once {@link Parameters} gave it memory, its weight and
+ * One named parameter of a layer: its shape and initializer, and, once {@link Parameters} has allocated memory for it, its weight and
  * gradient.
  *
- * <p>A gradient belongs to one step: the first backward pass of the step writes it, later ones add to it
- * ({@link #nextGradient}). Tied weights, layers that are used twice and micro-batches so need no word from the caller.
+ * <p>A gradient belongs to one step: the first backward pass of the step writes it, later ones add to it ({@link #nextGradient}). So tied
+ * weights, layers that are used twice and micro-batches need no call of their own.
  *
  * <p>Threading: the device's thread.
  */
@@ -27,12 +27,12 @@ public final class Parameter {
     private final Shape shape;
     private final Initializer initializer;
     private final @Nullable DType ownType;
-    /** Null where this rank has all of it. */
+    /** Null if this rank has the whole parameter. */
     private final @Nullable ParameterSplit split;
 
     private final boolean partial;
     private boolean frozen;
-    /** Whether several stages of a pipeline have it. */
+    /** Whether several stages of a pipeline have the parameter. */
     private boolean tied;
 
     private boolean writtenByProducts;
@@ -70,12 +70,12 @@ public final class Parameter {
         return name;
     }
 
-    /** Returns the shape of what this rank has of it. */
+    /** Returns the shape of this rank's part of the parameter. */
     public Shape shape() {
         return shape;
     }
 
-    /** Returns which part of it this tensor-parallel rank keeps, null where it keeps all. */
+    /** Returns which part of the parameter this tensor-parallel rank keeps; null if it keeps all. */
     public @Nullable ParameterSplit split() {
         return split;
     }
@@ -85,37 +85,37 @@ public final class Parameter {
         return split == null ? shape : split.whole();
     }
 
-    /** Returns whether the gradient is the sum over tensor-parallel ranks of what each computes. */
+    /** Returns whether the gradient is the sum over tensor-parallel ranks of the terms that each computes. */
     boolean isPartial() {
         return partial;
     }
 
-    /** Says that several stages of a pipeline have it, over which the gradient is summed. */
+    /** Marks the parameter as one that several stages of a pipeline have, over which the gradient is summed. */
     void tie() {
         tied = true;
     }
 
-    /** Says that matrix products alone write the gradient. */
+    /** Marks the gradient as one that only matrix products write. */
     void writeByProducts() {
         writtenByProducts = true;
     }
 
-    /** Returns whether matrix products alone write the gradient, which they can do in the weight's type, too. */
+    /** Returns whether only matrix products write the gradient; they can also write it in the weight's type. */
     public boolean isWrittenByProducts() {
         return writtenByProducts;
     }
 
-    /** Returns how the parameter begins. */
+    /** Returns the initializer. */
     public Initializer initializer() {
         return initializer;
     }
 
-    /** Returns the type that was declared for this parameter, or null where it has the model's. */
+    /** Returns the type that was declared for this parameter, or null if it has the model's type. */
     public @Nullable DType ownType() {
         return ownType;
     }
 
-    /** Returns whether optimizers decay the weight: matrices do, biases and norms do not. */
+    /** Returns whether weight decay applies: it does to matrices, not to biases and norms. */
     public boolean decays() {
         return shape.rank() >= 2;
     }
@@ -167,7 +167,7 @@ public final class Parameter {
     }
 
     /**
-     * Returns the weight for questions about its type and device: its elements are not read.
+     * Returns the weight for callers that read its type and device, but not its elements.
      *
      * @throws IllegalStateException as {@link #weight} does
      */
@@ -181,13 +181,13 @@ public final class Parameter {
         return present;
     }
 
-    /** Returns how the weight is kept: said by {@link Parameters#allocate}. */
+    /** Returns how the weight is kept, as chosen in {@link Parameters#allocate}. */
     public WeightStorage storage() {
         return storage;
     }
 
     /**
-     * Returns the weight where it is kept {@link WeightStorage#QUANTIZED_ONLY}: to read it, or to cast other values into it.
+     * Returns the weight that is kept {@link WeightStorage#QUANTIZED_ONLY}, to read it or to cast other values into it.
      *
      * @throws IllegalStateException when it is kept otherwise, or no quantizers have been allocated yet
      */
@@ -205,9 +205,9 @@ public final class Parameter {
     }
 
     /**
-     * For recipes: says where the eight bits lie, once.
+     * For recipes: sets the copies in eight bits. This may be called once.
      *
-     * @throws IllegalStateException when the weight is kept otherwise, or lies somewhere already
+     * @throws IllegalStateException when the weight is kept otherwise, or has copies already
      */
     public void hold(EightBitWeight newWeight) {
         Checks.given("newWeight", newWeight);
@@ -218,18 +218,18 @@ public final class Parameter {
         eightBits = newWeight;
     }
 
-    /** Returns whether quantizers have the weight, or had it until they were closed. */
+    /** Returns whether quantizers hold the weight, or held it until they were closed. */
     public boolean isHeld() {
         return eightBits != null;
     }
 
     /**
-     * Returns the gradient, FLOAT32. Of parameters that a strategy shares out it is whole from a step's first backward call that writes it
-     * until ranks sum it; one that {@link #isWrittenByProducts} has the weight's type there, where ranks sum in that type. {@link
-     * Parameters#gradients} has the rank's part of the sum, always FLOAT32.
+     * Returns the gradient, FLOAT32. For parameters that a strategy shards, the whole gradient exists from a step's first backward call
+     * that writes it until ranks sum it; if ranks sum in the weight's type, a gradient that {@link #isWrittenByProducts} has that type.
+     * {@link Parameters#gradients} has the rank's part of the sum, always FLOAT32.
      *
      * @throws IllegalStateException before {@link Parameters#allocate}, when the memory is gone, when the parameter is frozen or kept
-     *     {@link WeightStorage#QUANTIZED_ONLY}, or when it is shared out and this rank has not the whole gradient
+     *     {@link WeightStorage#QUANTIZED_ONLY}, or when it is sharded and this rank does not have the whole gradient
      */
     public Tensor gradient() {
         Tensor present = gradient;
@@ -253,8 +253,8 @@ public final class Parameter {
     }
 
     /**
-     * Says that a backward pass writes the gradient now, and returns how: {@link Output#OVERWRITE} for the first one of this
-     * step, {@link Output#ADD} for later ones.
+     * Announces that a backward pass writes the gradient now, and returns how: {@link Output#OVERWRITE} for the first one of this step,
+     * {@link Output#ADD} for later ones.
      *
      * @throws IllegalStateException when the gradient was summed over ranks in this step
      */
@@ -285,7 +285,7 @@ public final class Parameter {
     }
 
     /**
-     * Returns the parameters that this one belongs to.
+     * Returns the {@link Parameters} that own this one's memory.
      *
      * @throws IllegalStateException before {@link Parameters#allocate}
      */
@@ -297,7 +297,7 @@ public final class Parameter {
         return present;
     }
 
-    /** Enqueues zeros where no backward pass of this step has written the gradient. */
+    /** Enqueues zeroing of the gradient if no backward pass of this step has written it. */
     void completeGradient(Stream stream) {
         if (!isTrained()) {
             return;
@@ -312,7 +312,7 @@ public final class Parameter {
         }
     }
 
-    /** Returns the number of its group in {@link ParameterSharing#groups}, where it has memory. */
+    /** Returns the index of its group in {@link ParameterSharing#groups}, once it has memory. */
     public int group() {
         return group;
     }
@@ -321,7 +321,7 @@ public final class Parameter {
         group = newGroup;
     }
 
-    /** Says where the whole weight and gradient have their place, whether they are here or not. */
+    /** Sets the place of the whole weight and gradient in the vectors of the whole model, whether this rank has them or not. */
     void lie(ParameterLayout.Place place) {
         placedType = place.dtype();
         weightOffset = place.weight();
@@ -357,12 +357,12 @@ public final class Parameter {
         gradient = null;
     }
 
-    /** Says in which of the owner's generations the gradient was written last. */
+    /** Sets the owner's generation in which the gradient was written last. */
     void written(int generation) {
         written = generation;
     }
 
-    /** Says that no backward pass of this step has written the gradient. */
+    /** Marks the gradient as not written in this step. */
     void forgetGradient() {
         written = NEVER;
     }
@@ -372,7 +372,7 @@ public final class Parameter {
         return isEightBitsOnly() ? owner != null && owner.isOpen() : weight != null && weight.isLive();
     }
 
-    /** Says that its memory will be the quantizers'. */
+    /** Sets the owner of a weight whose memory the quantizers will allocate. */
     void awaitQuantizers(Parameters newOwner) {
         owner = newOwner;
         tied = false;

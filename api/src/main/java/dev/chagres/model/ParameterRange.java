@@ -4,15 +4,15 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 
 /**
- * A stretch of trained parameters that lie side by side and are treated alike by optimizers.
+ * A range of trained parameters that lie side by side and that optimizers update in the same way.
  *
  * <p>Threading: immutable.
  *
  * @param weights the vector of all weights of one type
  * @param weightOffset first element in {@code weights}
  * @param gradientOffset first element in {@link Parameters#gradients()}
- * @param count elements, with those between parameters, which are 0 and stay so
- * @param decay whether optimizers decay the weights
+ * @param count elements, including those between parameters, which are always 0
+ * @param decay whether weight decay applies
  */
 public record ParameterRange(Tensor weights, long weightOffset, long gradientOffset, long count, Decay decay) {
     /** Checks that everything is there. */
@@ -21,7 +21,7 @@ public record ParameterRange(Tensor weights, long weightOffset, long gradientOff
         Checks.given("decay", decay);
     }
 
-    /** Whether weights decay. */
+    /** Whether weight decay applies. */
     public enum Decay {
         /** Matrices. */
         DECAYED,

@@ -4,12 +4,12 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What one of several ranks keeps of a model: the same part of every group of the plan.
+ * The part of a model that one of several ranks keeps: the same part of every group of the plan.
  *
  * <p>Threading: immutable.
  *
- * @param updated the part of which it keeps gradients and what optimizers keep
- * @param weights the part of which it keeps weights, with {@code updated} inside; null where it keeps all
+ * @param updated the part of which it keeps gradients and the optimizer's state
+ * @param weights the part of which it keeps weights, which contains {@code updated}; null if it keeps all weights
  */
 public record ParameterShard(Part updated, @Nullable Part weights) {
     /**
@@ -46,7 +46,7 @@ public record ParameterShard(Part updated, @Nullable Part weights) {
     /**
      * Checks that the parts fit.
      *
-     * @throws IllegalArgumentException when what is updated is no part of the weights
+     * @throws IllegalArgumentException when {@code updated} is no part of {@code weights}
      */
     public ParameterShard {
         Checks.given("updated", updated);

@@ -12,8 +12,8 @@ import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What strategies that share a model out among ranks do with its {@link Parameters}: where groups lie, when they are used, and memory
- * that is lent to them meanwhile.
+ * The access of strategies that shard a model among ranks to its {@link Parameters}: where groups lie, when they are used, and memory that
+ * is lent to them for the time of use.
  *
  * <p>Threading: the device's thread.
  */
@@ -22,18 +22,18 @@ public final class ParameterSharing {
 
     private final Parameters parameters;
     private final List<PlacedGroup> groups;
-    /** Null where this process has the whole model. */
+    /** Null if this process has the whole model. */
     private final @Nullable ParameterShard shard;
 
     private final ContextParallel contextParallel;
     private @Nullable ParameterUse use;
-    /** What makes a norm of what this rank counts the norm of all, one after another. */
+    /** The reductions, in order, that turn this rank's norm into the norm over all ranks. */
     private final List<ShardedStep> norms = new ArrayList<>();
-    /** Null where this rank has all stages of the model. */
+    /** Null if this rank has all stages of the model. */
     private @Nullable PipelineStages stages;
 
     private boolean counted;
-    /** By optimizer, what must be the same on all ranks that update these weights alike. */
+    /** For each optimizer its settings, which must be the same on all ranks that update these weights. */
     private final IdentityHashMap<Object, String> optimizers = new IdentityHashMap<>();
 
     ParameterSharing(
@@ -47,7 +47,7 @@ public final class ParameterSharing {
         this.contextParallel = contextParallel;
     }
 
-    /** Returns the ranks among which the tokens are shared out, so that each computes a term of every gradient. */
+    /** Returns the ranks that split the tokens, so that each computes a term of every gradient. */
     public ContextParallel contextParallel() {
         return contextParallel;
     }
@@ -57,7 +57,7 @@ public final class ParameterSharing {
         return groups;
     }
 
-    /** Returns the part of the model that is kept here, null where all is. */
+    /** Returns the part of the model that this rank keeps; null if it keeps all. */
     public @Nullable ParameterShard shard() {
         return shard;
     }
@@ -71,15 +71,15 @@ public final class ParameterSharing {
         return parameters.vectors.weights(type);
     }
 
-    /** Returns what {@link Parameters#state()} has beside weights: the number of steps, and what is done after loading. */
+    /** Returns {@link Parameters#state()} without the weights: the number of steps, and the actions after loading. */
     public State stepState() {
         return parameters.states.step();
     }
 
     /**
-     * Returns what {@link Parameters#weightState()} has beside weights: what is left out of a file, and what is done after loading.
+     * Returns {@link Parameters#weightState()} without the weights: which entries of a file are ignored, and the actions after loading.
      *
-     * @param model where these are the parameters of a part of a model, the whole of it; else null
+     * @param model the whole model, if these are the parameters of a part of it; else null
      */
     public State weightStepState(@Nullable ModelPlan model) {
         return parameters.states.besideWeights(
@@ -90,9 +90,9 @@ public final class ParameterSharing {
     }
 
     /**
-     * Tells {@code newUse} from now on when weights are read and gradients written.
+     * Notifies {@code newUse} from now on when weights are read and gradients written.
      *
-     * @throws IllegalStateException when another one is told
+     * @throws IllegalStateException when there is another observer
      */
     public void observe(ParameterUse newUse) {
         if (use != newUse) {
@@ -102,9 +102,9 @@ public final class ParameterSharing {
     }
 
     /**
-     * Checks that nobody is told of the parameters' use.
+     * Checks that there is no observer of the parameters' use.
      *
-     * @throws IllegalStateException when somebody is
+     * @throws IllegalStateException when there is one
      */
     public void ensureUnshared() {
         if (use != null) {
@@ -113,7 +113,7 @@ public final class ParameterSharing {
         }
     }
 
-    /** Tells {@code present} no more. */
+    /** Stops notifying {@code present}. */
     public void forget(ParameterUse present) {
         if (use == present) {
             use = null;
@@ -125,12 +125,15 @@ public final class ParameterSharing {
         return use;
     }
 
-    /** Returns whether gradients are summed over ranks, or shared out among them. */
+    /** Returns whether gradients are summed over ranks or sharded among them. */
     boolean isOverRanks() {
         return use != null || stages != null || parameters.tensorParallel().isSplit();
     }
 
-    /** A norm or an optimizer is about to read the gradients: whoever sums them over ranks says whether it has. */
+    /**
+     * Called when a norm or an optimizer is about to read the gradients: the strategy that sums them over ranks throws if it has not done
+     * so.
+     */
     void stepping() {
         ParameterUse present = use;
         if (present != null) {
@@ -142,22 +145,21 @@ public final class ParameterSharing {
         }
     }
 
-    /** Says that a norm is one over further ranks, which have something else than this one. Each rank says it in the same order. */
+    /** Extends norms to further ranks, which have other parameters than this one. Each rank must make these calls in the same order. */
     public void step(ShardedStep further) {
         norms.add(Checks.given("further", further));
     }
 
-    /** Says that a norm is not one over those ranks any more: some of them have failed. */
+    /** Removes ranks from norms, because some of them have failed. */
     public void forget(ShardedStep former) {
         norms.remove(Checks.given("former", former));
     }
 
     /**
-     * Enqueues {@code norm = sqrt(sum over ranks of norm^2)} over all ranks among which the model is divided; nothing where this rank has
-     * all of it.
+     * Enqueues {@code norm = sqrt(sum over ranks of norm^2)} over all ranks that split the model; nothing if this rank has the whole model.
      *
-     * @param norm FLOAT32 [1]: that of what this rank counts
-     * @param skip INT32 [1]: set to 1 where a rank's norm is not finite
+     * @param norm FLOAT32 [1]: the norm of the gradients that this rank counts
+     * @param skip INT32 [1]: set to 1 if a rank's norm is not finite
      */
     public void normOverRanks(Tensor norm, Tensor skip) {
         for (int i = 0; i < norms.size(); i++) {
@@ -189,7 +191,7 @@ public final class ParameterSharing {
         parameter.lendGradient(gradient);
     }
 
-    /** Takes back what was lent to the members of a group: their gradients are refused to readers until others are lent. */
+    /** Takes the lent gradients of a group's parameters back: reading them throws until other memory is lent. */
     public void takeBackGradients(int group) {
         List<Parameter> members = groups.get(group).members();
         for (int i = 0; i < members.size(); i++) {
@@ -209,9 +211,9 @@ public final class ParameterSharing {
     }
 
     /**
-     * Says that these are the parameters of one rank of a pipeline: what other ranks have of it is summed, counted and compared, too.
+     * Makes these the parameters of one rank of a pipeline: sums, norms and comparisons then include the other ranks.
      *
-     * @throws IllegalStateException when it was said already, or a norm counts the gradients
+     * @throws IllegalStateException when this was called already, or a norm uses the gradients
      */
     public void stages(PipelineStages newStages) {
         ensureUnstaged();
@@ -220,7 +222,7 @@ public final class ParameterSharing {
         step(newStages);
     }
 
-    /** Returns the parameters that a rank of the pipeline has; none where these are no pipeline's. */
+    /** Returns the parameters that a rank of the pipeline has; none without a pipeline. */
     public List<Parameter> ofStages(int rank) {
         return stages == null ? List.of() : stages.of(rank);
     }
@@ -233,7 +235,7 @@ public final class ParameterSharing {
     /**
      * Checks that these can become the parameters of one rank of a pipeline.
      *
-     * @throws IllegalStateException when they were that before, or a norm counts the gradients already
+     * @throws IllegalStateException when they are already, or a norm uses the gradients already
      */
     public void ensureUnstaged() {
         if (stages != null) {
@@ -250,7 +252,7 @@ public final class ParameterSharing {
     /**
      * Checks that this rank has all stages of the model.
      *
-     * @throws IllegalStateException when it has those of one of several ranks of a pipeline
+     * @throws IllegalStateException when it has only those of one of several ranks of a pipeline
      */
     public void ensureAllStages() {
         if (stages != null && stages.size() > 1) {
@@ -259,7 +261,7 @@ public final class ParameterSharing {
         }
     }
 
-    /** Enqueues {@code value = max over the stages of a pipeline of value} for each of {@code values}; nothing where this rank has all. */
+    /** Enqueues {@code value = max over the stages of a pipeline of value} for each of {@code values}; nothing without a pipeline. */
     public void maxOverStages(List<Tensor> values) {
         if (stages != null) {
             stages.max(values);
@@ -267,9 +269,9 @@ public final class ParameterSharing {
     }
 
     /**
-     * Returns the gradients that this rank counts in a norm over all ranks, so that each element is counted once: of tensor-parallel ranks
-     * rank 0 counts all of its own, the others those of which they keep a part; of what several stages of a pipeline have, the first
-     * one counts it; and of gradients that are shared out each rank counts what it keeps. None is longer than 2^30 elements.
+     * Returns the gradients that this rank counts in a norm over all ranks, so that each element is counted once: among tensor-parallel
+     * ranks, rank 0 counts all of its gradients and the others only those that are split; a parameter on several stages of a pipeline
+     * counts at its first stage; and of sharded gradients each rank counts its part. None is longer than 2^30 elements.
      *
      * @param scope hands out the views
      */
@@ -279,7 +281,7 @@ public final class ParameterSharing {
         counted = true;
         boolean first = parameters.tensorParallel().rank() == 0;
         PipelineStages present = stages;
-        // Memory of parts between parameters may hold what another group has left there.
+        // The padding between sharded parameters may hold values of another group.
         if (shard == null && first && (present == null || present.countsAll())) {
             addPieces(gradients, scope, pieces);
             return pieces;
@@ -295,7 +297,7 @@ public final class ParameterSharing {
     }
 
     /**
-     * Returns what this rank keeps of the gradient of {@code parameter}; null where that is nothing.
+     * Returns this rank's part of the gradient of {@code parameter}; null if it has none.
      *
      * @param scope hands out the view
      */
@@ -310,24 +312,24 @@ public final class ParameterSharing {
                         parameter, groups.get(parameter.group()), shard.updated(), parameters.gradients(), scope);
     }
 
-    /** For optimizers: says that {@code optimizer} updates these parameters, with settings that strategies compare among ranks. */
+    /** For optimizers: registers {@code optimizer}, which updates these parameters, with settings that strategies compare among ranks. */
     public void optimizedBy(Object optimizer, String settings) {
         optimizers.put(Checks.given("optimizer", optimizer), Checks.given("settings", settings));
     }
 
-    /** For optimizers: says that {@code optimizer} updates these parameters no more. */
+    /** For optimizers: removes {@code optimizer}, which no longer updates these parameters. */
     public void forgetOptimizer(Object optimizer) {
         optimizers.remove(Checks.given("optimizer", optimizer));
     }
 
-    /** Returns the settings of the optimizers of these parameters; empty where there is none. */
+    /** Returns the settings of the optimizers of these parameters; empty if there is none. */
     public String optimizerSettings() {
         return optimizers.values().stream().sorted().collect(Collectors.joining(" and "));
     }
 
     /**
-     * For optimizers: returns the first element, in {@link Parameters#gradients}, of what this rank keeps of a parameter's gradient; -1
-     * where that is nothing.
+     * For optimizers: returns the first element, in {@link Parameters#gradients}, of this rank's part of a parameter's gradient; -1 if it
+     * has none.
      */
     public long gradientOffset(Parameter parameter) {
         try (Scope views = parameters.scope().open()) {
@@ -350,7 +352,7 @@ public final class ParameterSharing {
         }
     }
 
-    /** Says that no backward pass of this step has written gradients of a group. */
+    /** Marks the gradients of a group as not written in this step. */
     public void forgetGradients(int group) {
         List<Parameter> members = groups.get(group).members();
         for (int i = 0; i < members.size(); i++) {

@@ -5,11 +5,12 @@ import dev.chagres.internal.Checks;
 import java.util.List;
 
 /**
- * Which part of a parameter one of several tensor-parallel ranks keeps: along one dimension, which has sections, the rank-th of
- * {@code ranks} consecutive parts of each section, one behind the other. The parts of a section of S are ceil(S / ranks) long; where the
- * ranks do not divide S a later one is shorter, and the last ones may be empty.
+ * The part of a parameter that one of several tensor-parallel ranks keeps. One dimension consists of sections, and each section of {@code
+ * ranks} consecutive parts; a rank keeps its part of each section, concatenated. The parts of a section of S are ceil(S / ranks) long; if
+ * the ranks do not divide S, a later part is shorter, and the last ones may be empty.
  *
- * <p>The weight [3 h d, H] of query, key and value is so split by rows, with a section each: a rank has all three of its heads.
+ * <p>For example the weight [3 h d, H] of query, key and value is split by rows, with a section for each of the three: so a rank has query,
+ * key and value of its heads.
  *
  * <p>Threading: immutable.
  *
@@ -47,7 +48,7 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         }
     }
 
-    /** Returns where the part of rank {@code rank} of {@code size} begins, or ends where the next rank's does. */
+    /** Returns where the part of rank {@code rank} of {@code size} begins, which is where that of the rank before ends. */
     static long begin(long size, int rank, int ranks) {
         return Math.min(size, rank * Math.ceilDiv(size, (long) ranks));
     }
@@ -76,14 +77,14 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         return inner;
     }
 
-    /** Returns the shape of the rank's part, which has no elements where there are not enough for all ranks. */
+    /** Returns the shape of the rank's part, which has no elements if there are not enough for all ranks. */
     public Shape shape() {
         long[] sizes = whole.sizes();
         sizes[dimension] = parts();
         return new Shape(sizes);
     }
 
-    /** Returns whether all ranks have equally much. */
+    /** Returns whether the parts of all ranks have the same size. */
     public boolean isEven() {
         return sections.stream().allMatch(section -> section % ranks == 0);
     }
@@ -94,7 +95,7 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
     }
 
     /**
-     * Returns the number in the whole, row-major, of an element of the rank's part.
+     * Returns the row-major index in the whole parameter of an element of the rank's part.
      *
      * @throws IndexOutOfBoundsException when the part has no such element
      */
@@ -113,7 +114,7 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
     }
 
     /**
-     * Returns the number in the rank's part of an element of the whole; -1 where another rank has it.
+     * Returns the index in the rank's part of an element of the whole parameter; -1 if another rank has it.
      *
      * @throws IndexOutOfBoundsException when the whole has no such element
      */
@@ -136,7 +137,7 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
         return own ? (row / size * parts() + before + index) * inner + element % inner : -1;
     }
 
-    /** Returns where along the whole dimension the rank's {@code index}-th place lies. */
+    /** Returns the position along the whole dimension of the rank's {@code index}-th position. */
     private long place(long index) {
         long begin = 0;
         for (long section : sections) {
@@ -151,8 +152,8 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
     }
 
     /**
-     * Returns how many elements, side by side in a part and in the whole, are moved as one: a divisor of what each rank has of each
-     * section.
+     * Returns the number of elements that are contiguous both in a part and in the whole, for copies: it divides the size of each rank's
+     * part of each section.
      */
     public long run() {
         long common = 0;

@@ -1,12 +1,12 @@
 package dev.chagres.model;
 
 /**
- * For sharding: is told when weights are read and gradients written, by {@link ParameterSharing#observe}.
+ * For sharding: is notified when weights are read and gradients written; see {@link ParameterSharing#observe}.
  *
  * <p>Threading: the device's thread.
  */
 public interface ParameterUse {
-    /** The weight is about to be handed out, to be read. */
+    /** The weight is about to be returned to a reader. */
     void reading(Parameter parameter);
 
     /** A backward pass is about to write or add to the gradient. */

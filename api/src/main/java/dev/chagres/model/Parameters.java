@@ -18,8 +18,8 @@ import org.jspecify.annotations.Nullable;
 // the work.
 
 /**
- * The memory of a model's parameters: weights, a vector for each type, and FLOAT32 gradients of what is trained, one vector. Each
- * parameter is a view of both. Groups of the plan lie side by side; inside a group what decays comes first.
+ * The memory of a model's parameters: a vector of weights for each type, and one vector of FLOAT32 gradients of the trained parameters.
+ * Each parameter is a view of both. Groups of the plan lie side by side; inside a group, parameters with weight decay come first.
  *
  * <p>This object counts steps. A gradient belongs to the step in which a backward pass wrote it: {@link #nextStep}, which
  * optimizers call, makes the next backward pass overwrite it.
@@ -40,7 +40,7 @@ public final class Parameters implements AutoCloseable {
     private final StepCount steps;
     final PartialGradients partials;
     final ParameterStates states;
-    /** What is closed before the memory goes. */
+    /** Objects that are closed before the memory is freed. */
     private final List<AutoCloseable> adopted = new ArrayList<>();
 
     /** What the capture under way records of the gradients. */
@@ -49,7 +49,7 @@ public final class Parameters implements AutoCloseable {
 
     private boolean closed;
 
-    /** For {@link ParameterAllocation}, which then tells each parameter where it lies. */
+    /** For {@link ParameterAllocation}, which then sets the place of each parameter. */
     Parameters(ModelPlan plan, DType dtype, ParameterLayout layout, ParameterVectors vectors, long seed) {
         this.vectors = vectors;
         this.dtype = dtype;
@@ -74,7 +74,7 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Takes memory for everything in {@code plan} and begins every parameter as it was declared. Gradients begin as 0.
+     * Allocates memory for all parameters of {@code plan} and writes their initial values. Gradients are 0.
      *
      * @param dtype type of the weights that were declared without one: FLOAT32, BFLOAT16 or FLOAT16
      * @param seed equal seeds give equal weights, on every machine
@@ -86,8 +86,7 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Takes memory as {@link #allocate(Device, ModelPlan, DType, long)} does, and keeps weights of products as {@code storage}
-     * says.
+     * Allocates memory as {@link #allocate(Device, ModelPlan, DType, long)} does, with weights of products stored as {@code storage} says.
      *
      * {@snippet file="dev/chagres/ExamplesTest.java" region="quantizedWeights"}
      *
@@ -101,9 +100,9 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * For sharding: takes memory for the part of a model that one rank keeps, of a plan that {@link ModelPlan#padGroups} has padded for
-     * as many ranks. Gradients, and weights that are shared out, have memory in layers' calls only while someone lends it; {@link
-     * #ranges} and {@link #gradients} are those of the part.
+     * For sharding: allocates memory for the part of a model that one rank keeps, of a plan that {@link ModelPlan#padGroups} has padded for
+     * the number of ranks. Whole gradients and sharded weights have memory only while it is lent ({@link ParameterSharing#lendWeight});
+     * {@link #ranges} and {@link #gradients} are those of the part.
      *
      * @throws IllegalArgumentException when the type is no float, the plan is empty, or it is not padded for so many ranks
      * @throws IllegalStateException when a parameter has memory already
@@ -113,9 +112,10 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * For sharding: takes memory as {@link #allocate(Device, ModelPlan, DType, long, ParameterShard)} does, that of weights elsewhere.
+     * For sharding: allocates memory as {@link #allocate(Device, ModelPlan, DType, long, ParameterShard)} does, but the weights from {@code
+     * weightMemory}.
      *
-     * @param weightMemory is asked once for a scope of so many bytes, which these parameters close
+     * @param weightMemory called once with a number of bytes; opens a scope, which these parameters close
      * @throws IllegalArgumentException as without it
      * @throws IllegalStateException when a parameter has memory already
      */
@@ -131,7 +131,7 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * For recipes: writes the first values of a parameter, as it was declared, and waits for that.
+     * For recipes: writes the initial values of a parameter, and waits until they are written.
      *
      * @param target as many elements as the parameter has, FLOAT32, BFLOAT16 or FLOAT16
      */
@@ -166,8 +166,8 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Returns all weights of the model's type as one vector; elements between parameters are 0 and stay so. Whoever lets kernels
-     * write to it calls {@link #changed} afterwards.
+     * Returns all weights of the model's type as one vector; elements between parameters are always 0. Call {@link #changed} after a kernel
+     * has written to it.
      *
      * @throws IllegalStateException when every parameter has a type of its own, or the parameters are closed
      */
@@ -194,7 +194,7 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Checks that the parameters have their memory, as each launch of a graph does that writes their gradients.
+     * Checks that the parameters have their memory, as each launch of a graph that writes their gradients does.
      *
      * @throws IllegalStateException when they are closed, or their scope was restarted
      */
@@ -213,12 +213,12 @@ public final class Parameters implements AutoCloseable {
         return !closed;
     }
 
-    /** Returns the stretches of trained parameters that optimizers treat alike, in the order of the gradients. */
+    /** Returns the ranges of trained parameters that optimizers update in the same way, in the order of the gradients. */
     public List<ParameterRange> ranges() {
         return ranges;
     }
 
-    /** For sharding: returns where groups lie, who is told of their use, and who lends them memory. */
+    /** For sharding: returns the access to places, use and lent memory of groups. */
     public ParameterSharing sharing() {
         return sharing;
     }
@@ -233,54 +233,58 @@ public final class Parameters implements AutoCloseable {
         return quantizers;
     }
 
-    /** Returns the ranks among which layers are split. */
+    /** Returns the ranks that split the layers. */
     public TensorParallel tensorParallel() {
         return tensorParallel;
     }
 
-    /** Returns the number of elements of all parameters as this rank has them, without alignment. */
+    /** Returns the number of elements of this rank's parameters, without alignment. */
     public long count() {
         return all.stream().mapToLong(p -> p.shape().count()).sum();
     }
 
-    /** Returns the bytes of weights and gradients; what is kept {@link WeightStorage#QUANTIZED_ONLY} lies with the quantizers. */
+    /**
+     * Returns the bytes of weights and gradients, without weights that are kept {@link WeightStorage#QUANTIZED_ONLY}, whose memory the
+     * quantizers own.
+     */
     public long byteSize() {
         return vectors.byteSize();
     }
 
-    /** Returns the scope that owns the memory; what an optimizer enqueues runs on its stream. */
+    /** Returns the scope that owns the memory; optimizers run on its stream. */
     public Scope scope() {
         return vectors.scope();
     }
 
-    /** Returns the number of steps taken: of calls of {@link #nextStep}, and what a loaded state said. */
+    /** Returns the number of steps taken: calls of {@link #nextStep}, plus the number from a loaded state. */
     public long step() {
         return steps.step();
     }
 
     /**
-     * Enqueues zeroing of the gradients that no backward pass of this step has written, so that a norm or an optimizer sees 0
-     * there, and the sums over tensor-parallel ranks of those that each has computed a term of. A second call in one step does
-     * nothing.
+     * Enqueues zeroing of the gradients that no backward pass of this step has written, so that a norm or an optimizer reads 0 there, and
+     * sums over tensor-parallel ranks of the gradients of which each rank has computed a term. A second call in one step does nothing.
      *
      * @throws IllegalStateException inside {@code Communicator.group}
      */
     public void completeGradients() {
         Inside.state(scope().stream()).ensureNotGrouping("completeGradients");
         sharing.stepping();
-        for (int i = 0; vectors.shard() == null && i < all.size(); i++) { // Whoever sums parts has completed them.
+        for (int i = 0;
+                vectors.shard() == null && i < all.size();
+                i++) { // The strategy that sums sharded gradients has done this.
             all.get(i).completeGradient(scope().stream());
         }
         partials.sum(steps.generation());
     }
 
-    /** Refuses a backward call that would add a term to a gradient that was summed over ranks or stages. */
+    /** Throws if a backward call would add a term to a gradient that was summed over ranks or stages. */
     void ensureUnsummed(Parameter parameter) {
         partials.ensureUnsummed(parameter, steps.generation());
     }
 
     /**
-     * Counts a step: the next backward pass overwrites the gradients. Optimizers call it once they have used them.
+     * Counts a step: the next backward pass overwrites the gradients. Optimizers call this once they have used the gradients.
      *
      * @throws IllegalStateException inside {@code Communicator.group}
      */
@@ -290,8 +294,8 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Counts a step that the device may have skipped: under a loss scale it skips a step whose gradients are not finite. What {@link
-     * #atNextStep} changes on the device then stays as it was, too.
+     * Counts a step that the device may have skipped, as it skips a step whose gradients are not finite under a loss scale. The actions of
+     * {@link #atNextStep} then change nothing on the device.
      *
      * @param skip INT32 [1]: 1 where the step was skipped
      * @throws IllegalArgumentException when type, shape or device do not fit
@@ -309,8 +313,8 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * For what {@link #atNextStep} runs: returns INT32 [1], 1 where the device has skipped the step that ends; null where no step can
-     * be skipped.
+     * For actions of {@link #atNextStep}: returns INT32 [1], 1 if the device has skipped the step that ends; null if no step can be
+     * skipped.
      */
     public @Nullable Tensor skip() {
         return steps.skip();
@@ -326,14 +330,14 @@ public final class Parameters implements AutoCloseable {
         steps.atForgetting(action);
     }
 
-    /** Runs {@code action} no more. */
+    /** Stops running {@code action}. */
     public void forget(Runnable action) {
         steps.forget(action);
     }
 
     /**
-     * Abandons the gradients of this step, such as those of a backward pass that failed: the next one overwrites them. While a stream
-     * captures, it does so now, not at the graph's launches.
+     * Abandons the gradients of this step, such as those of a backward pass that failed: the next backward pass overwrites them. While a
+     * stream captures, this happens now, not at the graph's launches.
      */
     public void forgetGradients() {
         Inside.state(scope().stream()).ensureCurrent();
@@ -341,16 +345,19 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Says that weights were written from outside: optimizers take them over before their next step, and recipes cast them anew. What
-     * {@link Tensor#set}, {@link Tensor#copyFrom} and {@link Tensor#zero} write is noticed without this call; what kernels write
-     * needs it. While the stream captures it says so of each launch of the graph, too. Where each rank has a part of the weights, all ranks
-     * write theirs, or call this, between the same calls of layers: whole weights are gathered anew.
+     * Announces that weights were written from outside: optimizers copy them to their masters before their next step, and recipes cast them
+     * anew. Writes by {@link Tensor#set}, {@link Tensor#copyFrom} and {@link Tensor#zero} are noticed without this call; writes by kernels
+     * need it. In a capture the call also holds for each launch of the graph. If weights are sharded, all ranks must write theirs, or call
+     * this, between the same calls of layers, since whole weights are gathered again.
      */
     public void changed() {
         Capture.nowAndEachLaunch(Inside.state(scope().stream()).capture(), this, Parameters::countChange);
     }
 
-    /** For optimizers: returns whether the capture under way has recorded writes of weights from outside, such as {@link #changed} tells of. */
+    /**
+     * For optimizers: returns whether the present capture has recorded writes of weights from outside, by a method of {@link Tensor} or
+     * announced by {@link #changed}.
+     */
     public boolean isChangedInCapture() {
         Capture capture = Inside.state(scope().stream()).capture();
         return capture != null && (capture.changes(this) || vectors.isWrittenBy(capture));
@@ -362,44 +369,44 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * For optimizers: says that the step which is enqueued now writes weights, also at each launch of a graph that captures it. Backward calls
-     * of earlier forward calls, which have read others, are refused from then on.
+     * For optimizers: announces that the step which is enqueued now writes weights, also at each launch of a graph that captures it. From
+     * then on backward calls of earlier forward calls are refused, since these have read other weights.
      */
     public void updating() {
         steps.changeWeightsEachStep();
     }
 
-    /** For passes: returns the number of the latest change among those of all weights on the device. */
+    /** For passes: returns the number of the latest change of these weights, counted over the changes of all weights on the device. */
     public long changedAt() {
         return steps.changedAt();
     }
 
-    /** Returns a number that is another one after {@link #changed}, and after a method of {@link Tensor} has written weights. */
+    /** Returns a number that changes with each {@link #changed} and each write of weights by a method of {@link Tensor}. */
     public int version() {
         return vectors.version();
     }
 
     /**
-     * Lists what must be saved of the weights to go on exactly: each weight by its name, and the number of steps. A weight that is kept
-     * {@link WeightStorage#QUANTIZED_ONLY} is saved in the model's type, as what its eight bits stand for, and cast when it is loaded, from
-     * FLOAT32, BFLOAT16 or FLOAT16, with the scale that the recipe has by then.
+     * Lists the state of the weights that is needed to go on exactly: each weight by its name, and the number of steps. A weight that is
+     * kept {@link WeightStorage#QUANTIZED_ONLY} is saved dequantized, in the model's type, and cast when it is loaded, from FLOAT32,
+     * BFLOAT16 or FLOAT16, with the recipe's scale at that time.
      *
-     * @throws IllegalStateException when weights lie in parts on several ranks, or are kept QUANTIZED_ONLY and have no quantizers yet
+     * @throws IllegalStateException when weights are sharded among ranks, or are kept QUANTIZED_ONLY and have no quantizers yet
      */
     public State state() {
         return states.weightsAndStep();
     }
 
     /**
-     * Lists the weights alone, each by its name, to begin with those that were trained before. They are loaded from a file of weights, and
-     * from that of a whole run, of which everything else is left out: numbers such as that of the steps, what an optimizer keeps, the
-     * scales of a recipe, the loss scale. A tensor that belongs to no weight of this model is refused. The file may have the weights in FLOAT32,
-     * BFLOAT16 or FLOAT16, whichever of these the model has: in a wider type they stay the same numbers, in a narrower one they are rounded to nearest even. Of
-     * weights of 16 bits those bits are taken that passes multiply; an optimizer makes its masters of them before its next step.
+     * Lists the weights alone, each by its name, to begin with weights that were trained before. They can be loaded from a file of weights,
+     * and from the file of a whole run, whose other entries are ignored: numbers such as that of the steps, the optimizer's state, the
+     * scales of a recipe, the loss scale. A tensor that belongs to no weight of this model is refused. The file may have the weights in
+     * FLOAT32, BFLOAT16 or FLOAT16; they are converted to the model's type: exactly to a wider type, rounded to nearest even to a narrower
+     * one. From a run with 16-bit weights these are loaded, not their masters; an optimizer makes its masters of them before its next step.
      *
      * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="one"}
      *
-     * @throws IllegalStateException when weights lie in parts on several ranks, which load them by {@code Strategy.weightState}, {@code
+     * @throws IllegalStateException when weights are sharded among ranks, which load them by {@code Strategy.weightState}, {@code
      *     TensorParallelState.ofWeights} or {@code PipelineParallel.weightState}; or as {@link #state()}
      */
     public State weightState() {
@@ -415,7 +422,7 @@ public final class Parameters implements AutoCloseable {
         return steps.generation();
     }
 
-    /** Says that no gradient that is there belongs to this step, and returns the generation of those that will. */
+    /** Marks all gradients as not written in this step, and returns the new generation. */
     int renewGradients() {
         steps.renew();
         return steps.generation();
@@ -428,9 +435,10 @@ public final class Parameters implements AutoCloseable {
     }
 
     /**
-     * Closes {@code child}, whose {@code close} throws nothing checked and may be called twice, before these parameters.
+     * Takes {@code child} over, to close it before these parameters are closed; its {@code close} must throw nothing checked and may be
+     * called twice.
      *
-     * @throws IllegalArgumentException when it is these parameters themselves, or they will close it already
+     * @throws IllegalArgumentException when it is these parameters themselves, or was adopted already
      */
     public void adopt(AutoCloseable child) {
         if (Checks.given("child", child) == this || adopted.contains(child)) {
@@ -440,7 +448,7 @@ public final class Parameters implements AutoCloseable {
         adopted.add(child);
     }
 
-    /** Closes {@code child} no more: it has closed itself. */
+    /** Gives {@code child} up, because it was closed. */
     public void disown(AutoCloseable child) {
         adopted.remove(child);
     }

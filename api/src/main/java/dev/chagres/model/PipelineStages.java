@@ -14,8 +14,8 @@ import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * For sharding: what a step of the parameters of one rank of a pipeline needs of the other ranks: sums of the gradients of parameters that
- * several ranks have, the norm over all, and the largest magnitudes.
+ * For sharding: the collectives of a step among the ranks of a pipeline: sums of the gradients of parameters that several ranks have, the
+ * norm over all ranks, and the largest magnitudes.
  *
  * <p>Threading: the device's thread.
  */
@@ -37,7 +37,7 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
     private final Communicator ranks;
     private final Stream stream;
     private final List<Tied> tied;
-    /** What this rank keeps of the gradient of each, null for nothing. */
+    /** This rank's part of the gradient of each, null if it has none. */
     private final List<@Nullable Tensor> gradients = new ArrayList<>();
 
     private final Set<Parameter> countedElsewhere;
@@ -46,12 +46,12 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
     private final Runnable sums = this::enqueueSums;
 
     /**
-     * Takes a little memory.
+     * Allocates a little memory.
      *
      * @param scope of the parameters
      * @param ranks of the pipeline
-     * @param tied what this rank has in common with others, in the same order on each
-     * @param countedElsewhere of these, those that a rank before this one counts in the norm
+     * @param tied parameters that this rank has in common with others, in the same order on each rank
+     * @param countedElsewhere those of them that a rank before this one counts in the norm
      * @param ofRank gives the parameters of each rank of the pipeline
      */
     public PipelineStages(
@@ -68,7 +68,7 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
         norm = new NormOverRanks(scope, ranks);
     }
 
-    /** Tells the parameters that several ranks have; {@code kept} is what this rank keeps of a gradient, null for nothing. */
+    /** Marks the parameters that several ranks have; {@code kept} returns this rank's part of a gradient, or null. */
     void tie(Function<Parameter, @Nullable Tensor> kept) {
         for (Tied one : tied) {
             one.parameter.tie();
@@ -94,7 +94,7 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
         return !countedElsewhere.contains(parameter);
     }
 
-    /** Enqueues {@code gradient = sum over ranks of gradient} for what several ranks have. */
+    /** Enqueues {@code gradient = sum over ranks of gradient} for parameters that several ranks have. */
     void sumTied() {
         if (!tied.isEmpty()) {
             Communicator.group(sums);
@@ -123,7 +123,7 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
         });
     }
 
-    /** Frees lists of the host; the memory goes with its scope. A second call does nothing. */
+    /** Frees lists of the host; the device memory is freed with its scope. A second call does nothing. */
     @Override
     public void close() {
         norm.close();

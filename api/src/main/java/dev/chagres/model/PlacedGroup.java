@@ -8,11 +8,11 @@ import java.util.List;
  *
  * <p>Threading: immutable.
  *
- * @param name its full name, empty for what belongs to none
+ * @param name its full name, empty for parameters of no group
  * @param members its parameters, in the order of their declaration
  * @param gradientOffset first element in the gradients of all groups
- * @param gradientCount elements, with those between parameters; 0 where all are frozen
- * @param pieces what of it is alike, in the order of memory
+ * @param gradientCount elements, including those between parameters; 0 if all are frozen
+ * @param pieces ranges with the same type, frozen or trained, in the order of memory
  */
 public record PlacedGroup(
         String name, List<Parameter> members, long gradientOffset, long gradientCount, List<GroupPiece> pieces) {

@@ -11,25 +11,25 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable.
  */
 public final class QuantizerSite {
-    /** The part of a name whose products stay in the model's type, unless a recipe is told otherwise: {@value}. */
+    /** Products of layers with this part in their names stay in the model's type, unless a recipe is configured otherwise: {@value}. */
     public static final String HEAD = "head";
 
-    /** What products in eight bits sum over comes in multiples of {@value}. */
+    /** Products in eight bits sum over multiples of {@value} elements. */
     public static final long STEP = 16;
 
-    /** What is cast. */
+    /** Which tensor is cast. */
     public enum Role {
         /** The input of a product, forward. */
         INPUT,
-        /** Its weight, forward. */
+        /** The weight of a product, forward. */
         WEIGHT,
-        /** The gradient of its output, backward. */
+        /** The gradient of a product's output, backward. */
         GRADIENT,
-        /** What attention reads or gives, forward. */
+        /** An input or output of attention, forward. */
         ATTENTION,
-        /** The softmax weights inside of attention, none above 1. */
+        /** The softmax weights inside attention, at most 1. */
         ATTENTION_WEIGHTS,
-        /** A gradient that attention's backward reads, rounds inside or gives. */
+        /** A gradient that attention's backward reads, writes, or rounds inside. */
         ATTENTION_GRADIENT;
 
         /** Returns whether a gradient is cast. */
@@ -37,7 +37,7 @@ public final class QuantizerSite {
             return this == GRADIENT || this == ATTENTION_GRADIENT;
         }
 
-        /** Returns whether it belongs to an attention, which few recipes compute in eight bits. */
+        /** Returns whether the tensor belongs to attention, which few recipes compute in eight bits. */
         public boolean isOfAttention() {
             return this == ATTENTION || this == ATTENTION_WEIGHTS || this == ATTENTION_GRADIENT;
         }
@@ -75,7 +75,7 @@ public final class QuantizerSite {
         return group;
     }
 
-    /** Returns what is cast. */
+    /** Returns the role of the tensor. */
     public Role role() {
         return role;
     }
@@ -98,7 +98,7 @@ public final class QuantizerSite {
         return present;
     }
 
-    /** Returns whether {@link #HEAD} is a part of the name, between dots. */
+    /** Returns whether {@link #HEAD} is one of the parts of the name between dots. */
     public boolean isInHead() {
         return List.of(name.split("\\.")).contains(HEAD);
     }

@@ -3,7 +3,7 @@ package dev.chagres.model;
 import dev.chagres.Tensor;
 
 /**
- * For sharding: what a step with parameters whose gradients are shared out needs of the other ranks.
+ * For sharding: the reduction over ranks that a step with sharded gradients needs.
  *
  * <p>Threading: the device's thread.
  */
@@ -11,7 +11,7 @@ public interface ShardedStep {
     /**
      * Enqueues {@code norm = sqrt(sum over ranks of norm^2)}.
      *
-     * @param norm FLOAT32 [1]: that of this rank's part
+     * @param norm FLOAT32 [1]: the norm of this rank's part
      * @param skip INT32 [1]: set to 1 where a rank's norm is not finite
      */
     void normOverRanks(Tensor norm, Tensor skip);

@@ -16,7 +16,7 @@ import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What must be saved to go on exactly: named tensors on the device, and named numbers that the host keeps.
+ * A state that is saved to go on exactly: named tensors on the device, and named numbers of the host.
  *
  * <p>Threading: the device's thread.
  */
@@ -48,9 +48,9 @@ public final class State {
         }
     }
 
-    /** Which elements a tensor may have: others are refused before anything is loaded. */
+    /** Which values a tensor may have: other values are refused before anything is loaded. */
     public enum Values {
-        /** Whatever the type has. */
+        /** All values of the type. */
         ANY,
         /** Finite numbers above 0, such as scales. */
         POSITIVE,
@@ -74,12 +74,12 @@ public final class State {
     private final List<Runnable> beforeSharing;
     private final List<Runnable> afterLoading;
     private final List<Runnable> lastAfterLoading;
-    /** Null where a file must have nothing else. */
+    /** The tensors of a file that are ignored; null if the file must have nothing else. */
     private final @Nullable Predicate<String> leftOut;
 
     private final Set<String> weightsAlone;
     private final Predicate<String> ofRecipe;
-    /** What a file has of another recipe. */
+    /** Names of tensors of another recipe that a file has. */
     private final Set<String> ofOtherRecipe;
 
     private State(Builder builder) {
@@ -132,34 +132,34 @@ public final class State {
         return numbers;
     }
 
-    /** Returns the weights by name, in order, that exist in eight bits alone: saved as their values, and cast while they are loaded. */
+    /** Returns the weights, by name and in order, that exist in eight bits alone: their values are saved, and cast when they are loaded. */
     public Map<String, EightBitWeight> eightBits() {
         return eightBits;
     }
 
-    /** Returns whether a file from which this is loaded may have numbers of its own, which are left out. */
+    /** Returns whether a file from which this is loaded may have further numbers, which are ignored. */
     public boolean leavesOutNumbers() {
         return leftOut != null;
     }
 
-    /** Returns whether a file from which this is loaded may have a tensor of this name, which is not here and is left out. */
+    /** Returns whether a file from which this is loaded may have a further tensor of this name, which is ignored. */
     public boolean leavesOut(String name) {
         Checks.given("name", name);
         return ofOtherRecipe.contains(name) || leftOut != null && leftOut.test(name);
     }
 
     /**
-     * Returns whether a tensor of this name, here or in a file, is one that recipes keep: a scale or a history. None is known without
-     * the state of parameters, or their weights.
+     * Returns whether a tensor of this name, here or in a file, belongs to a recipe: a scale or a history. Without the state of parameters,
+     * or their weights, this is always false.
      */
     public boolean isOfRecipe(String name) {
         return ofRecipe.test(Checks.given("name", name));
     }
 
     /**
-     * Returns the same without what a recipe keeps, to be loaded from the file of a run of another recipe.
+     * Returns the same without scales and histories, to be loaded from the file of a run with another recipe.
      *
-     * @param ignored names of tensors that such a file has beside this, which are left out
+     * @param ignored names of further tensors of such a file, which are ignored
      */
     public State withoutRecipe(List<String> ignored) {
         Builder rest = new Builder();
@@ -169,15 +169,15 @@ public final class State {
     }
 
     /**
-     * Returns the names of weights that a model begins with, here or on the ranks that share them out: a file may have them in FLOAT32,
-     * BFLOAT16 or FLOAT16, whichever of these the model has. None where this goes on with a run, which keeps every bit.
+     * Returns the names of weights that are loaded alone, on this rank or on the ranks that shard them: a file may have them in FLOAT32,
+     * BFLOAT16 or FLOAT16, and they are converted. Empty for the state of a whole run, which keeps every bit.
      */
     public Set<String> weightsAlone() {
         return weightsAlone;
     }
 
     /**
-     * For sharding: checks that everything in it is a tensor or a number, for other ranks can be given no other.
+     * For sharding: checks that it has only tensors and numbers, since nothing else can be sent to other ranks.
      *
      * @throws IllegalArgumentException when weights exist in eight bits alone
      */
@@ -199,7 +199,7 @@ public final class State {
         beforeSharing.forEach(Runnable::run);
     }
 
-    /** Says that tensors and numbers were loaded: what was derived from them is made again. */
+    /** Called when tensors and numbers have been loaded: recomputes values that are derived from them. */
     public void loaded() {
         afterLoading.forEach(Runnable::run);
         lastAfterLoading.forEach(Runnable::run);
@@ -240,7 +240,7 @@ public final class State {
         public Builder() {}
 
         /**
-         * Adds a tensor of any elements.
+         * Adds a tensor with any values.
          *
          * @throws IllegalArgumentException when the name is taken
          */
@@ -251,8 +251,8 @@ public final class State {
         /**
          * Adds a tensor.
          *
-         * @param may the elements that it may have; other than ANY for FLOAT32 and BFLOAT16 alone
-         * @throws IllegalArgumentException when the name is taken, or elements of another type are limited
+         * @param may the values that it may have; other than ANY only for FLOAT32 and BFLOAT16
+         * @throws IllegalArgumentException when the name is taken, or the values of another type are limited
          */
         public Builder tensor(String name, Tensor tensor, Values may) {
             ensureFree(name);
@@ -292,13 +292,16 @@ public final class State {
             return this;
         }
 
-        /** Adds a check that throws when the state is of this rank alone, and not of all ranks that train together. */
+        /** Adds a check that throws when the state belongs to this rank alone, and not to all ranks that train together. */
         public Builder beforeSharing(Runnable check) {
             beforeSharing.add(Checks.given("check", check));
             return this;
         }
 
-        /** Lets files from which this is loaded have more: numbers, and tensors with names that {@code names} takes. All of it is left out. */
+        /**
+         * Allows files from which this is loaded to have further numbers, and further tensors whose names {@code names} accepts. All of
+         * these are ignored.
+         */
         public Builder leaveOut(Predicate<String> names) {
             Predicate<String> present = leftOut;
             Checks.given("names", names);
@@ -306,25 +309,25 @@ public final class State {
             return this;
         }
 
-        /** Lets a file have weights of these names, which may lie on other ranks, in another type of floating-point numbers. */
+        /** Allows a file to have weights of these names, which may lie on other ranks, in another floating-point type. */
         public Builder weightsAlone(List<String> names) {
             weightsAlone.addAll(Checks.givenAll("names", names));
             return this;
         }
 
-        /** Says which names are those of tensors that recipes keep: scales and histories, of this recipe or of another. */
+        /** Sets which names are those of scales and histories, of this recipe or of another. */
         public Builder ofRecipe(Predicate<String> names) {
             ofRecipe = ofRecipe.or(Checks.given("names", names));
             return this;
         }
 
-        /** Adds what is done once everything was loaded. */
+        /** Adds an action that runs once everything was loaded. */
         public Builder afterLoading(Runnable action) {
             afterLoading.add(Checks.given("action", action));
             return this;
         }
 
-        /** Adds what is done once everything was loaded and every {@link #afterLoading} of every part has run. */
+        /** Adds an action that runs once everything was loaded and every {@link #afterLoading} action of every part has run. */
         public Builder lastAfterLoading(Runnable action) {
             lastAfterLoading.add(Checks.given("action", action));
             return this;
@@ -335,7 +338,7 @@ public final class State {
             return new State(this);
         }
 
-        /** Adds another state, of its tensors those with names that {@code which} takes. */
+        /** Adds another state, with those of its tensors whose names {@code which} accepts. */
         private void add(State part, Predicate<String> which) {
             part.tensors.forEach((name, tensor) -> {
                 if (which.test(name)) {

@@ -30,7 +30,7 @@ public final class TensorParallel {
         PART
     }
 
-    /** Null where nothing is split. */
+    /** Null if nothing is split. */
     private final @Nullable Communicator group;
 
     private final Tokens tokens;
@@ -40,14 +40,14 @@ public final class TensorParallel {
         this.tokens = tokens;
     }
 
-    /** Returns that of a plan whose layers are whole. */
+    /** Returns the value for a plan whose layers are not split. */
     public static TensorParallel none() {
         return NONE;
     }
 
     /**
-     * Splits layers among the ranks of {@code group}, such as a mesh's along its dimension {@code TENSOR}. Among one rank they stay
-     * whole.
+     * Splits layers among the ranks of {@code group}, such as those along a mesh's dimension {@code TENSOR}. With a single rank they are
+     * not split.
      *
      * @param group closed after the last call of a layer
      */
@@ -56,10 +56,9 @@ public final class TensorParallel {
     }
 
     /**
-     * Returns the same ranks with sequence parallelism: between its branches a layer's residual stream and norms have a part of the
-     * tokens on each rank, the r-th of as many equal ones as there are ranks. A branch gathers the tokens that it reads, and reduces and
-     * scatters what it gives, in place of a sum over the ranks. A {@code TokenScatter} stands before such layers, a {@code TokenGather}
-     * behind them.
+     * Returns the same ranks with sequence parallelism: between branches, rank r has the residual stream and norms of the r-th of N equal
+     * parts of the tokens. A branch gathers its input tokens, and reduces and scatters its output, instead of a sum over the ranks. Put a
+     * {@code TokenScatter} before such layers and a {@code TokenGather} after them.
      *
      * <p>Source: Korthikanti et al., Reducing activation recomputation in large transformer models (2022); TE's {@code
      * sequence_parallel}.
@@ -73,12 +72,12 @@ public final class TensorParallel {
         return isSequenceParallel() ? of(group()) : this;
     }
 
-    /** Returns whether a rank has a part of the tokens between the branches of layers. */
+    /** Returns whether each rank has a part of the tokens between the branches of layers. */
     public boolean isSequenceParallel() {
         return tokens == Tokens.PART;
     }
 
-    /** Returns the number of ranks: 1 where layers are whole. */
+    /** Returns the number of ranks; 1 if layers are not split. */
     public int size() {
         return group == null ? 1 : group.ranks();
     }
@@ -108,9 +107,8 @@ public final class TensorParallel {
     }
 
     /**
-     * Returns the first of the consecutive ones of {@code count} that a rank has where the ranks need not divide them, such as rows of a
-     * vocabulary: {@code min(count, rank ceil(count / N))}. Those of rank {@code rank + 1} begin where they end; the last ranks may have
-     * none.
+     * Returns the first of a rank's consecutive elements of {@code count}, such as rows of a vocabulary, which the ranks need not divide:
+     * {@code min(count, rank ceil(count / N))}. They end where those of rank {@code rank + 1} begin; the last ranks may have none.
      *
      * @param rank from 0 to the number of ranks
      * @throws IllegalArgumentException when the count is negative, or there is no such rank
@@ -142,7 +140,7 @@ public final class TensorParallel {
     }
 
     /**
-     * Enqueues {@code tensor = sum over ranks of tensor}; nothing where layers are whole or there are no elements.
+     * Enqueues {@code tensor = sum over ranks of tensor}; nothing if layers are not split or there are no elements.
      *
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
@@ -168,7 +166,7 @@ public final class TensorParallel {
     }
 
     /**
-     * Enqueues {@code part = sum over ranks of whole[r R .. (r + 1) R)}, r being this rank.
+     * Enqueues {@code part = sum over ranks of whole[r R .. (r + 1) R)}, where r is this rank.
      *
      * @param whole [N R, columns]
      * @param part [R, columns] in the same type
@@ -182,7 +180,7 @@ public final class TensorParallel {
     }
 
     /**
-     * Enqueues {@code tensor = max over ranks of tensor}; nothing where layers are whole or there are no elements.
+     * Enqueues {@code tensor = max over ranks of tensor}; nothing if layers are not split or there are no elements.
      *
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
@@ -194,7 +192,7 @@ public final class TensorParallel {
     }
 
     /**
-     * Enqueues {@code value = max over ranks of value} for each of {@code values} in one call; nothing where layers are whole.
+     * Enqueues {@code value = max over ranks of value} for each of {@code values} in one call; nothing if layers are not split.
      *
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */

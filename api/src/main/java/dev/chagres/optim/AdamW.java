@@ -13,17 +13,15 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import java.util.List;
 
 /**
- * Adam with decoupled weight decay, on FP32 master weights; {@link Config} has Adam's own decay, smaller moments and masters, too:
- * {@code m = b1 m + (1 - b1) g}, {@code v = b2 v + (1 - b2) g^2},
- * {@code w = w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + decay w)}.
+ * Adam with decoupled weight decay, on FP32 master weights; {@link Config} also has L2 decay and smaller moments and masters: {@code m = b1
+ * m + (1 - b1) g}, {@code v = b2 v + (1 - b2) g^2}, {@code w = w - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + decay w)}.
  *
  * <p>g is the gradient, w the weight, m and v their running mean and square, which begin at 0; b1 and b2 are the betas, lr the
  * learning rate, t the number of the step from 1 on.
  *
- * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; {@link
- * Parameters#changed} makes the next step begin from what the weights are then. Matrices decay, biases and norms do not. The
- * kernels read learning rate, step number and gradient scale on the device, and nothing waits. Everything runs on the
- * parameters' stream.
+ * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; after {@link Parameters#changed} the
+ * next step copies the weights to the masters first. Weight decay applies to matrices, not to biases and norms. The kernels read learning
+ * rate, step number and gradient scale on the device, and the host does not wait. Everything runs on the parameters' stream.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="optimizer"}
  *
@@ -32,11 +30,11 @@ import java.util.List;
  * <p>Source: Loshchilov and Hutter, Decoupled weight decay regularization (2017); {@code ops_adam_ranges} in {@code ops.h}.
  */
 public final class AdamW implements AutoCloseable {
-    /** What is kept of FP32 beside weights of 16 bits. */
+    /** How FP32 masters of 16-bit weights are kept. */
     public enum Masters {
         /** A FLOAT32 copy, from which the weight is rounded to nearest even: 4 bytes a weight. */
         FLOAT32,
-        /** Of BFLOAT16 weights, the low 16 bits of that copy; the weight is its upper half, rounded: 2 bytes a weight. */
+        /** For BFLOAT16 weights, the low 16 bits of that copy; the weight is its upper half, rounded: 2 bytes a weight. */
         REMAINDER
     }
 
@@ -46,10 +44,10 @@ public final class AdamW implements AutoCloseable {
      * @param beta1 the share of the running mean that a step keeps, within [0, 1)
      * @param beta2 the share of the running square that a step keeps, within [0, 1)
      * @param epsilon added to the root, positive
-     * @param weightDecay of matrices, not negative
-     * @param decayMode where the decay goes: beside the rate, or with L2, as in Adam itself, into the gradient
+     * @param weightDecay weight decay of matrices, not negative
+     * @param decayMode whether the decay is decoupled, or L2, which adds it to the gradient as in Adam itself
      * @param momentDType type of mean and square, FLOAT32 or BFLOAT16
-     * @param masters what is kept beside weights of 16 bits
+     * @param masters how masters of 16-bit weights are kept
      * @param biasCorrection whether mean and square are divided by {@code 1 - b1^t} and {@code 1 - b2^t}
      */
     public record Config(
@@ -62,7 +60,7 @@ public final class AdamW implements AutoCloseable {
             Masters masters,
             BiasCorrection biasCorrection) {
         /**
-         * Makes those with decoupled decay, FLOAT32 moments and masters, and corrected moments.
+         * Makes a configuration with decoupled decay, FLOAT32 moments and masters, and bias correction.
          *
          * @throws IllegalArgumentException when one is out of its range
          */
@@ -134,7 +132,7 @@ public final class AdamW implements AutoCloseable {
         }
 
         /**
-         * Returns this with another decay of matrices.
+         * Returns this with another weight decay of matrices.
          *
          * @throws IllegalArgumentException when it is negative
          */
@@ -142,7 +140,7 @@ public final class AdamW implements AutoCloseable {
             return new Config(beta1, beta2, epsilon, newWeightDecay, decayMode, momentDType, masters, biasCorrection);
         }
 
-        /** Returns this with the decay beside the rate, or in the gradient. */
+        /** Returns this with decoupled or L2 decay. */
         public Config withDecayMode(WeightDecay newDecayMode) {
             return new Config(beta1, beta2, epsilon, weightDecay, newDecayMode, momentDType, masters, biasCorrection);
         }
@@ -156,7 +154,7 @@ public final class AdamW implements AutoCloseable {
             return new Config(beta1, beta2, epsilon, weightDecay, decayMode, newMomentDType, masters, biasCorrection);
         }
 
-        /** Returns this with the moments corrected, or not. */
+        /** Returns this with or without bias correction of the moments. */
         public Config withBiasCorrection(BiasCorrection newCorrection) {
             return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, masters, newCorrection);
         }
@@ -176,8 +174,8 @@ public final class AdamW implements AutoCloseable {
     private final Tensor neverSkip;
 
     /**
-     * Takes memory for the state, in a scope of its own: FP32 mean, square and, for 16-bit weights, a master copy of what
-     * they are now.
+     * Allocates memory for the state, in a scope of its own: mean, square and, for 16-bit weights, masters with the present values of the
+     * weights.
      *
      * @throws IllegalArgumentException when a weight that is not frozen is kept {@code QUANTIZED_ONLY}
      * @throws IllegalStateException when the parameters are closed
@@ -187,9 +185,9 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
-     * Takes memory for the state as the other constructor does, of moments and masters as {@code config} says.
+     * Allocates memory for the state as the other constructor does, with parameter groups.
      *
-     * @param groups what has a rate or a decay of its own; a parameter belongs to the first group that takes it
+     * @param groups parameters with their own rate or decay; a parameter belongs to the first group that accepts it
      * @throws IllegalArgumentException when a group has no trained parameter, masters are remainders of FLOAT16 weights, or a weight that
      *     is not frozen is kept {@code QUANTIZED_ONLY}
      * @throws IllegalStateException when the parameters are closed
@@ -227,7 +225,7 @@ public final class AdamW implements AutoCloseable {
         }
     }
 
-    /** Returns the numbers of the method, and a line for each group with what it has of its own. */
+    /** Returns the numbers of the method, and a line for each group with its own rate and decay. */
     @Override
     public String toString() {
         StringBuilder text = new StringBuilder("AdamW").append(update.config().text());
@@ -237,13 +235,13 @@ public final class AdamW implements AutoCloseable {
         return text.toString();
     }
 
-    /** Says which kernels run a step, and why not the others. */
+    /** Returns which kernels run a step, and why others do not. */
     public String explain() {
         return update.explain();
     }
 
     /**
-     * Returns the number of steps taken. After a step under a {@link LossScaler} this waits: the device counts those.
+     * Returns the number of steps taken. After a step under a {@link LossScaler} this waits, since the device counts such steps.
      *
      * @throws IllegalStateException when this is closed
      */
@@ -258,11 +256,11 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
-     * Enqueues one step with the gradients of the parameters, clipped as {@code norm} has computed. When a gradient is not
-     * finite, weights and state stay as they are, although the step counts; under a {@link LossScaler} it does not count.
+     * Enqueues one step with the gradients of the parameters, clipped as {@code norm} has computed. When a gradient is not finite, weights
+     * and state stay unchanged, but the step counts; under a {@link LossScaler} it does not count.
      *
      * @param rate learning rate, not negative
-     * @param norm computed after the last backward pass; for this step alone
+     * @param norm computed after the last backward pass; usable for one step only
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or the norm is that of other parameters
      * @throws IllegalStateException when this or the parameters are closed, the norm was not computed since the last step, or inside
      *     {@code Communicator.group}
@@ -314,8 +312,8 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
-     * Sets the learning rate of the steps that a {@link dev.chagres.Graph} takes from its next launch on; {@link #step(float,
-     * GradientNorm)} sets it as well.
+     * Sets the learning rate of steps in a {@link dev.chagres.Graph}, from its next launch on; {@link #step(float, GradientNorm)} sets it
+     * as well.
      *
      * @param rate learning rate, not negative
      * @throws IllegalArgumentException when the rate is negative or no number, or a group's factor makes it infinite
@@ -345,9 +343,9 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
-     * Lists what must be saved to go on exactly: of each trained parameter {@code name.exp_avg} and {@code name.exp_avg_sq}, of the
-     * moments' type, and, where its weight has 16 bits, {@code name.master}, FLOAT32, or {@code name.remainder}, BYTE [elements,
-     * 2]; and the number of steps.
+     * Lists the state that is needed to go on exactly: for each trained parameter {@code name.exp_avg} and {@code name.exp_avg_sq}, of the
+     * moments' type, and, where its weight has 16 bits, {@code name.master}, FLOAT32, or {@code name.remainder}, BYTE [elements, 2]; and
+     * the number of steps.
      *
      * @throws IllegalStateException when this is closed
      */
@@ -356,7 +354,7 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
-     * For sharding: returns what {@link #state()} has beside {@link #vectors()}: the number of steps, and what is done after loading.
+     * For sharding: returns {@link #state()} without {@link #vectors()}: the number of steps, and the actions after loading.
      *
      * @throws IllegalStateException when this is closed
      */
@@ -370,7 +368,7 @@ public final class AdamW implements AutoCloseable {
     }
 
     /**
-     * For sharding: returns what is kept for each element of {@link Parameters#gradients}, in the order of {@link #state()}.
+     * For sharding: returns the vectors that hold state for each element of {@link Parameters#gradients}, in the order of {@link #state()}.
      *
      * @throws IllegalStateException when this is closed
      */

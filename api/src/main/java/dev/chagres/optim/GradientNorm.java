@@ -18,11 +18,11 @@ import org.jspecify.annotations.Nullable;
  * The global norm of all gradients, {@code sqrt(sum g^2)}, and the factor that clips it:
  * {@code min(1, maxNorm / (norm + 1e-6))}.
  *
- * <p>Both stay on the device: an optimizer reads the factor there, and the host need not wait. A norm that is not finite
- * gives the factor 0, and an optimizer that is given this object skips the step. With a {@link LossScaler} the norm is that of the
- * unscaled gradients, the factor divides by the scale too, and the scaler learns of the step.
+ * <p>Both stay on the device: an optimizer reads the factor there, and the host need not wait. If the norm is not finite, the factor is 0,
+ * and an optimizer that is given this object skips the step. With a {@link LossScaler} the norm is that of the unscaled gradients, the
+ * factor also divides by the loss scale, and the scaler is updated.
  *
- * <p>Of tensor-parallel ranks each computes the norm over all: what every rank has counts once.
+ * <p>Each tensor-parallel rank computes the norm over all ranks, in which gradients that every rank has count once.
  *
  * <p>Threading: the device's thread.
  *
@@ -38,7 +38,7 @@ public final class GradientNorm {
     private final Tensor norm;
     private final Tensor skip;
     private final Tensor scale;
-    /** Whether the factor is that of gradients which no optimizer has used yet. */
+    /** Whether the factor was computed and no optimizer has used it yet. */
     private boolean fresh;
 
     private final StepWork computed = new Computed();
@@ -50,7 +50,7 @@ public final class GradientNorm {
     private boolean freshInCapture;
 
     /**
-     * Prepares the norm over the gradients of {@code parameters}, in whose scope it takes a little memory until they close.
+     * Prepares the norm over the gradients of {@code parameters}. A little memory is allocated from their scope.
      *
      * @param maxNorm what the norm is clipped to; {@link Float#POSITIVE_INFINITY} never clips
      * @throws IllegalArgumentException when it is not positive
@@ -61,8 +61,7 @@ public final class GradientNorm {
     }
 
     /**
-     * Prepares the norm over gradients that {@code scaler} has scaled, in whose parameters' scope it takes a little memory until
-     * they close.
+     * Prepares the norm over gradients that {@code scaler} scales. A little memory is allocated from the scope of its parameters.
      *
      * @param maxNorm what the norm is clipped to; {@link Float#POSITIVE_INFINITY} never clips
      * @throws IllegalArgumentException when it is not positive
@@ -92,8 +91,8 @@ public final class GradientNorm {
     }
 
     /**
-     * Enqueues norm and factor on the parameters' stream, behind what was enqueued there. Gradients that no backward pass of
-     * this step has written count as 0.
+     * Enqueues norm and factor on the parameters' stream, after the work enqueued there. Gradients that no backward pass of this step has
+     * written count as 0.
      *
      * @throws IllegalStateException when the parameters are closed, or inside {@code Communicator.group}
      */
@@ -116,7 +115,7 @@ public final class GradientNorm {
     }
 
     /**
-     * Takes factor and {@link #skip} for one step of an optimizer.
+     * Uses factor and {@link #skip} for one step of an optimizer.
      *
      * @throws IllegalStateException when they were not computed since the last step
      */
@@ -137,7 +136,7 @@ public final class GradientNorm {
         }
     }
 
-    /** Where a stream captures, each launch computes the factor. */
+    /** In a capture: each launch computes the factor. */
     private final class Computed implements StepWork {
         @Override
         public void count() {
@@ -145,7 +144,7 @@ public final class GradientNorm {
         }
     }
 
-    /** A step with a factor that was computed before; before the launch, where a stream captures. */
+    /** A step with a factor that was computed before, in a capture before each launch. */
     private final class Used implements StepWork {
         @Override
         public void check() {
@@ -171,7 +170,7 @@ public final class GradientNorm {
         return norm;
     }
 
-    /** Returns what scales the gradients, null where nothing does. */
+    /** Returns the scaler of the gradients, null if there is none. */
     @Nullable
     LossScaler scaler() {
         return scaler;
@@ -182,7 +181,7 @@ public final class GradientNorm {
         return parameters;
     }
 
-    /** Returns INT32 [1]: 1 when a gradient is not finite. Zero times NaN is NaN, so that a factor alone saves nothing. */
+    /** Returns INT32 [1]: 1 when a gradient is not finite. The factor 0 is not enough, since zero times NaN is NaN. */
     Tensor skip() {
         return skip;
     }
@@ -192,7 +191,7 @@ public final class GradientNorm {
         return scale;
     }
 
-    /** Returns what the norm is clipped to, and the scaler of the gradients where there is one. */
+    /** Returns the maximum norm, and the scaler of the gradients if there is one. */
     @Override
     public String toString() {
         return "GradientNorm(maxNorm=" + maxNorm + (scaler == null ? "" : ", scaler=" + scaler) + ")";

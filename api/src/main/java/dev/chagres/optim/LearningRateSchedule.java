@@ -3,25 +3,25 @@ package dev.chagres.optim;
 import dev.chagres.internal.Checks;
 
 /**
- * Learning rate by step: a linear rise, then a fall.
+ * Learning rate by step: a linear warm-up, then a decay.
  *
- * <p>With peak {@code r}, {@code w} warm-up and {@code n} steps in all: step {@code t} (from 1) has {@code r t / w} up to
- * {@code w}, then falls from {@code r} to {@code floor * r} at step {@code n}, along a line or half a cosine, and stays.
+ * <p>With peak {@code r}, {@code w} warm-up and {@code n} steps in all: step {@code t} (from 1) has {@code r t / w} up to {@code w}, then
+ * falls from {@code r} to {@code floor * r} at step {@code n}, linearly or along half a cosine, and stays there.
  *
  * <p>Threading: immutable.
  *
  * @param peak highest rate, not negative
- * @param warmUpSteps steps of the rise, not negative
- * @param totalSteps step at which the fall ends, at least {@code warmUpSteps}
- * @param decay form of the fall
- * @param floor part of the peak that is left in the end, within [0, 1]
+ * @param warmUpSteps steps of the warm-up, not negative
+ * @param totalSteps step at which the decay ends, at least {@code warmUpSteps}
+ * @param decay form of the decay
+ * @param floor final rate as a part of the peak, within [0, 1]
  */
 public record LearningRateSchedule(float peak, int warmUpSteps, int totalSteps, Decay decay, float floor) {
-    /** Forms of the fall. */
+    /** Forms of the decay. */
     public enum Decay {
-        /** None. */
+        /** No decay. */
         CONSTANT,
-        /** A line. */
+        /** Linear. */
         LINEAR,
         /** Half a cosine. */
         COSINE

@@ -12,10 +12,9 @@ import dev.chagres.ops.LossScale;
  * Dynamic loss scaling for training in FP16: the loss's gradient is multiplied by a scale, so that small gradients do not become
  * 0, and the optimizer divides by it again.
  *
- * <p>A step whose gradients are not finite is skipped: weights, moments, master weights and the optimizer's step count stay as
- * they are, and {@code scale = backoffFactor * scale}. After {@code growthInterval} steps in a row that were taken
- * {@code scale = growthFactor * scale}. All of it is decided on the device; the host waits only where {@link #skippedSteps} or
- * {@link #currentScale} is asked.
+ * <p>A step whose gradients are not finite is skipped: weights, moments, master weights and the optimizer's step count stay unchanged, and
+ * {@code scale = backoffFactor * scale}. After {@code growthInterval} steps in a row that were not skipped, {@code scale = growthFactor *
+ * scale}. The device decides this; the host waits only in {@link #skippedSteps} and {@link #currentScale}.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="lossScaling"}
  *
@@ -27,7 +26,7 @@ public final class LossScaler {
     /**
      * How the scale changes.
      *
-     * @param initialScale the first scale, a positive number
+     * @param initialScale the initial scale, positive
      * @param growthFactor on the scale after growthInterval taken steps, above 1
      * @param backoffFactor on the scale after a skipped step, above 0 and below 1
      * @param growthInterval taken steps in a row after which the scale grows, at least 1
@@ -59,7 +58,7 @@ public final class LossScaler {
             }
         }
 
-        /** Returns this with another first scale. */
+        /** Returns this with another initial scale. */
         public Config withInitialScale(float newInitialScale) {
             return new Config(newInitialScale, growthFactor, backoffFactor, growthInterval);
         }
@@ -88,7 +87,7 @@ public final class LossScaler {
     private final Tensor counts;
 
     /**
-     * Begins with the first scale, in a few bytes of the scope of {@code parameters}, until they close.
+     * Begins with the initial scale. A few bytes are allocated from the scope of {@code parameters}.
      *
      * @throws IllegalStateException when the parameters are closed
      */
@@ -109,19 +108,19 @@ public final class LossScaler {
     }
 
     /**
-     * Returns the scale, FLOAT32 [1], which every backward pass of a step must multiply its loss's gradient by, as
-     * {@code CrossEntropy.backward(factor, scale, pass)} does.
+     * Returns the scale, FLOAT32 [1]. Every backward pass of a step must multiply its loss's gradient by it, as {@code
+     * CrossEntropy.backward(factor, scale, pass)} does.
      */
     public Tensor scale() {
         return scale;
     }
 
-    /** Waits for the steps under way and returns the scale that the next step has. */
+    /** Waits for the enqueued steps and returns the scale of the next step. */
     public float currentScale() {
         return scale.toFloats(scope.stream())[0];
     }
 
-    /** Waits for the steps under way and returns how many steps were skipped so far. */
+    /** Waits for the enqueued steps and returns how many steps were skipped so far. */
     public long skippedSteps() {
         return counts.toInts(scope.stream())[1];
     }
@@ -131,12 +130,12 @@ public final class LossScaler {
         return parameters;
     }
 
-    /** Enqueues what makes of the norm of scaled gradients that of the gradients, and the factor that unscales and clips. */
+    /** Enqueues the division of the norm of scaled gradients by the scale, and the factor that unscales and clips. */
     void clip(Tensor norm, float maxNorm, Tensor factor, Tensor skip) {
         LossScale.clip(norm, scale, maxNorm, factor, skip, scope.stream());
     }
 
-    /** Enqueues the end of a step: counts it, in {@code step} where it is taken, and changes the scale. */
+    /** Enqueues the end of a step: counts it, in {@code step} if it was not skipped, and updates the scale. */
     void update(Tensor skip, Tensor step) {
         LossScale.update(
                 skip,
@@ -150,7 +149,7 @@ public final class LossScaler {
     }
 
     /**
-     * Lists what must be saved to go on exactly: {@code loss_scaler.scale}, FLOAT32 [1]; {@code loss_scaler.growth_tracker}, the
+     * Lists the state that is needed to go on exactly: {@code loss_scaler.scale}, FLOAT32 [1]; {@code loss_scaler.growth_tracker}, the
      * steps taken since the scale changed last, and {@code loss_scaler.skipped_steps}, INT32 [1] each.
      */
     public State state() {
@@ -161,7 +160,7 @@ public final class LossScaler {
                 .build();
     }
 
-    /** Returns how the scale changes; {@link #currentScale} asks the device for what it is now. */
+    /** Returns the configuration; {@link #currentScale} reads the present scale from the device. */
     @Override
     public String toString() {
         return "LossScaler(initialScale=" + config.initialScale + ", growthFactor=" + config.growthFactor

@@ -6,16 +6,16 @@ import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Parameters that an optimizer gives a rate or a decay of their own.
+ * Parameters with their own learning rate or weight decay.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: the parameter groups of PyTorch's optimizers.
  *
  * @param name names the group in errors
- * @param members which parameters belong to it, but for those of groups before it
+ * @param members which parameters belong to it, except those of earlier groups
  * @param rateFactor on the learning rate, not negative
- * @param weightDecay of all members, not negative; null: as without a group
+ * @param weightDecay of all members, not negative; null for the decay that they have without a group
  */
 public record ParameterGroup(
         String name,
@@ -43,7 +43,7 @@ public record ParameterGroup(
         return new ParameterGroup(name, members, 1, null);
     }
 
-    /** Returns the name, the factor on the rate, and the decay where it has one of its own. */
+    /** Returns the name, the factor on the rate, and the group's own decay if it has one. */
     @Override
     public String toString() {
         return "ParameterGroup(name=" + name + ", rateFactor=" + rateFactor
@@ -55,7 +55,7 @@ public record ParameterGroup(
         return new ParameterGroup(name, members, newRateFactor, weightDecay);
     }
 
-    /** Returns this with a decay of all its members. */
+    /** Returns this with its own weight decay for all members. */
     public ParameterGroup withWeightDecay(float newWeightDecay) {
         return new ParameterGroup(name, members, rateFactor, newWeightDecay);
     }

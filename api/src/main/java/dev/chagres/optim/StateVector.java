@@ -7,11 +7,11 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameter;
 
 /**
- * One of the vectors that an optimizer keeps beside the gradients, in their order: a moment, or masters.
+ * One of the vectors of an optimizer's state, in the order of the gradients: a moment, or masters.
  *
  * <p>Threading: the device's thread.
  *
- * @param ending what the names of its parts end with in {@link AdamW#state()}
+ * @param ending the ending of the names of its parts in {@link AdamW#state()}
  * @param elements {@code width} for each element of {@link dev.chagres.model.Parameters#gradients}
  * @param width 1; 2 for remainders, which are pairs of bytes
  */
@@ -33,7 +33,7 @@ public record StateVector(String ending, Tensor elements, int width) {
         }
     }
 
-    /** Returns whether weights of {@code dtype} have a part of this: masters stand beside weights of 16 bits alone. */
+    /** Returns whether weights of {@code dtype} have a part of this vector: only 16-bit weights have masters. */
     public boolean isFor(DType dtype) {
         return Checks.given("dtype", dtype) != DType.FLOAT32 || !(ending.equals(MASTER) || ending.equals(REMAINDER));
     }
@@ -43,12 +43,15 @@ public record StateVector(String ending, Tensor elements, int width) {
         return new StateVector(ending, others, width);
     }
 
-    /** Returns the shape of what belongs to {@code parameter}, to this rank's part of a split one: its own, or [elements, 2]. */
+    /**
+     * Returns the shape of the part that belongs to {@code parameter}, or to this rank's part of a split parameter: the parameter's shape,
+     * or [elements, 2].
+     */
     public Shape shapeOf(Parameter parameter) {
         return shaped(Checks.given("parameter", parameter).shape());
     }
 
-    /** Returns the shape of what belongs to the whole of {@code parameter}, the parts of other ranks included. */
+    /** Returns the shape of the part that belongs to the whole {@code parameter}, including the parts of other ranks. */
     public Shape wholeShapeOf(Parameter parameter) {
         return shaped(Checks.given("parameter", parameter).wholeShape());
     }
