@@ -4,7 +4,7 @@ import dev.chagres.Tensor;
 import java.util.List;
 
 /**
- * For sharding: takes the largest magnitudes that ranks have recorded together, so that all of them make the same scales.
+ * For sharding: reduces the amaxes that ranks have recorded, so that all of them compute the same scales.
  *
  * <p>Threading: the device's thread.
  */
@@ -12,7 +12,7 @@ public interface AmaxReduction {
     /**
      * Enqueues {@code amaxes[i] = maximum over ranks of amaxes[i]}, element by element.
      *
-     * @param amaxes FLOAT32 vectors: those of forward and those of backward, of one step
+     * @param amaxes FLOAT32 vectors: the amaxes of forward and those of backward of one step
      */
     void max(List<Tensor> amaxes);
 }

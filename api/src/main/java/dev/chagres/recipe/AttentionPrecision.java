@@ -10,13 +10,11 @@ package dev.chagres.recipe;
 public enum AttentionPrecision {
     /** In the type of the model. */
     HIGH_PRECISION,
-    /**
-     * In eight bits: query, key and value are cast where attention begins. Their gradients leave it in the model's type.
-     */
+    /** In eight bits: query, key and value are cast before attention. Their gradients are in the model's type. */
     FP8_DPA,
     /**
-     * In eight bits, and what is around it, too: where nothing stands between, the product of query, key and value writes eight
-     * bits itself, and reads their gradients in eight bits.
+     * In eight bits, including the tensors around attention: if there is no other operation in between, the product of query, key and value
+     * writes eight bits itself, and reads their gradients in eight bits.
      */
     FP8_MHA
 }

@@ -10,8 +10,8 @@ package dev.chagres.recipe;
 public enum BackwardOverride {
     /** In eight bits, as forward does. */
     NONE,
-    /** In the model's type, with inputs and weights as they were before they were quantized; inputs are kept whole. */
+    /** In the model's type, with inputs and weights from before quantization; inputs are kept in the model's type. */
     HIGH_PRECISION,
-    /** In the model's type, with inputs and weights as forward used them: dequantized. */
+    /** In the model's type, with the dequantized inputs and weights of forward. */
     DEQUANTIZED
 }

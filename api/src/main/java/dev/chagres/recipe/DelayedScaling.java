@@ -5,23 +5,22 @@ import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
 
 /**
- * One scale a tensor, from the largest magnitudes of the steps before: {@code scale = fp8max 2^-margin / amax}. Nothing is
- * read twice: while values are cast, the largest of them is written down for the steps to come. Scales begin at 1, so that
- * small gradients vanish in the first step; {@link Quantizers} learn scales beforehand from a pass that
- * calibrates.
+ * One scale a tensor, from the largest magnitudes (amaxes) of earlier steps: {@code scale = fp8max 2^-margin / amax}. No tensor is read
+ * twice: a cast also records the amax for later steps. Scales begin at 1, so that small gradients vanish in the first step; a pass that
+ * calibrates finds scales beforehand.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: TE's {@code DelayedScaling}.
  *
- * @param margin powers of two by which the largest value stays below the type's; 0
+ * @param margin powers of two by which the largest value stays below the type's largest; 0
  * @param format HYBRID
- * @param amaxHistoryLength steps that are remembered; 1024
- * @param amaxComputeAlgorithm which of them counts; MAX
+ * @param amaxHistoryLength steps of the history; 1024
+ * @param amaxComputeAlgorithm which amax of the history is used; MAX
  * @param attention in which precision attention is computed; HIGH_PRECISION
- * @param forwardSums how the sums of {@code y = x W^T} are carried; FAST
- * @param inputGradientSums how the sums of {@code dx = dy W} are carried; SPLIT
- * @param weightGradientSums how the sums of {@code dW = dy^T x} are carried; SPLIT
+ * @param forwardSums accumulator of {@code y = x W^T}; FAST
+ * @param inputGradientSums accumulator of {@code dx = dy W}; SPLIT
+ * @param weightGradientSums accumulator of {@code dW = dy^T x}; SPLIT
  */
 public record DelayedScaling(
         int margin,
@@ -39,7 +38,7 @@ public record DelayedScaling(
     /**
      * Checks the values.
      *
-     * @throws IllegalArgumentException when the history has no step, or the margin is beyond 64 either way, where scales vanish
+     * @throws IllegalArgumentException when the history has no step, or the margin is outside -64 to 64, where scales vanish
      */
     public DelayedScaling {
         Checks.given("format", format);
@@ -96,7 +95,7 @@ public record DelayedScaling(
                 weightGradientSums);
     }
 
-    /** Returns the same with another number of steps remembered. */
+    /** Returns the same with another length of the history. */
     public DelayedScaling withAmaxHistoryLength(int newLength) {
         return new DelayedScaling(
                 margin,
@@ -109,7 +108,7 @@ public record DelayedScaling(
                 weightGradientSums);
     }
 
-    /** Returns the same with another choice among the remembered magnitudes. */
+    /** Returns the same with another choice among the amaxes of the history. */
     public DelayedScaling withAmaxComputeAlgorithm(AmaxAlgorithm newAlgorithm) {
         return new DelayedScaling(
                 margin,
@@ -123,7 +122,7 @@ public record DelayedScaling(
     }
 
     /**
-     * Returns the same with attention in another precision. Where cuDNN has none in eight bits, as of packed sequences and of heads
+     * Returns the same with attention in another precision. If cuDNN has no such attention in eight bits, as for packed sequences and heads
      * that are not 128 wide, attention stays in the model's type; {@code layer.explain} says so.
      */
     @Override
@@ -140,8 +139,8 @@ public record DelayedScaling(
     }
 
     /**
-     * Returns the same with the sums of one product carried otherwise. With {@code FAST} in backward, too, a layer of 4,096 columns takes
-     * 4 % less time on an H200.
+     * Returns the same with another accumulator for one product. With {@code FAST} also in backward, a layer of 4,096 columns takes 4 %
+     * less time on an H200.
      */
     public DelayedScaling withAccumulator(Product product, Accumulator accumulator) {
         Checks.given("accumulator", accumulator);
@@ -156,7 +155,7 @@ public record DelayedScaling(
                 product == Product.WEIGHT_GRADIENT ? accumulator : weightGradientSums);
     }
 
-    /** Returns {@link BackwardOverride#NONE}: as in TE, delayed scaling takes no other. */
+    /** Returns {@link BackwardOverride#NONE}: as in TE, delayed scaling has no other. */
     @Override
     public BackwardOverride backwardOverride() {
         return BackwardOverride.NONE;

@@ -9,16 +9,16 @@ import dev.chagres.te.QuantizationConfig.Scales;
 
 /**
  * A scale for every 1 x 128 values of inputs and gradients, and for every 128 x 128 block of weights, unless {@link #withBlocks} says
- * otherwise. Sums are always split: cuBLASLt has no other kernels.
+ * otherwise. Accumulators are always SPLIT: cuBLASLt has no other kernels.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: TE's {@code Float8BlockScaling}.
  *
  * @param format E4M3
- * @param input how scales of inputs are found; powers of two
- * @param weight how scales of weights are found; powers of two
- * @param gradient how scales of gradients are found; powers of two
+ * @param input how scales of inputs are computed; powers of two
+ * @param weight how scales of weights are computed; powers of two
+ * @param gradient how scales of gradients are computed; powers of two
  * @param blocks which elements share a scale; 1 x 128 of inputs and gradients, 128 x 128 of weights
  * @param backwardOverride in which precision backward computes; NONE
  */
@@ -41,9 +41,9 @@ public record Float8BlockScaling(
      */
     public record Blocks(Scaling input, Scaling weight, Scaling gradient) {
         /**
-         * Checks that each pair of them has a product.
+         * Checks that cuBLASLt has products of each pair.
          *
-         * @throws IllegalArgumentException when one is TENSOR, or more than one BLOCK_2D, of which cuBLASLt has no product
+         * @throws IllegalArgumentException when one is TENSOR, or more than one is BLOCK_2D, for which cuBLASLt has no product
          */
         public Blocks {
             check("input", input);
@@ -92,7 +92,7 @@ public record Float8BlockScaling(
         return new Float8BlockScaling(newFormat, input, weight, gradient, blocks, backwardOverride);
     }
 
-    /** Returns the same with scales that may be other numbers, everywhere. */
+    /** Returns the same with another kind of scales for all tensors. */
     public Float8BlockScaling withScales(Scales scales) {
         return new Float8BlockScaling(
                 format,
@@ -104,9 +104,9 @@ public record Float8BlockScaling(
     }
 
     /**
-     * Returns the same with scales of one kind of tensor found otherwise.
+     * Returns the same with another computation of scales for one kind of tensor.
      *
-     * @throws IllegalArgumentException when the role is of an attention, which is not cast
+     * @throws IllegalArgumentException when the role is one of attention, which is not cast
      */
     public Float8BlockScaling withQuantization(Role role, QuantizationConfig config) {
         Quantization.checkProduct(role);
@@ -120,8 +120,8 @@ public record Float8BlockScaling(
     }
 
     /**
-     * Returns the same with other blocks. At most one of the three has BLOCK_2D. Weights of BLOCK_1D are cast anew for backward, so they are
-     * not for {@code WeightStorage.QUANTIZED_ONLY}, and ranks gather them in 16 bits.
+     * Returns the same with other blocks. At most one of the three has BLOCK_2D. Weights of BLOCK_1D are cast again for backward, so they
+     * cannot be {@code WeightStorage.QUANTIZED_ONLY}, and ranks gather them in 16 bits.
      *
      * {@snippet file="dev/chagres/layer/ExplanationTest.java" region="blocks"}
      *
@@ -141,7 +141,7 @@ public record Float8BlockScaling(
         return Accumulator.SPLIT;
     }
 
-    /** Returns how scales of one kind of tensor are found. */
+    /** Returns how scales of one kind of tensor are computed. */
     QuantizationConfig config(Role role) {
         return switch (role) {
             case INPUT -> input;

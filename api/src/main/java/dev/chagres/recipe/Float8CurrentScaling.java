@@ -7,20 +7,20 @@ import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
 
 /**
- * One scale a tensor, from the largest magnitude in it: {@code scale = fp8max / amax}. The data is read once more than with
- * {@link DelayedScaling}, and nothing need be remembered.
+ * One scale a tensor, from the largest magnitude in it: {@code scale = fp8max / amax}. The data is read once more than with {@link
+ * DelayedScaling}, and there is no history.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: TE's {@code Float8CurrentScaling}.
  *
  * @param format HYBRID
- * @param input how scales of inputs are found; any FLOAT32 number
- * @param weight how scales of weights are found; any FLOAT32 number
- * @param gradient how scales of gradients are found; any FLOAT32 number
- * @param forwardSums how the sums of {@code y = x W^T} are carried; FAST
- * @param inputGradientSums how the sums of {@code dx = dy W} are carried; SPLIT
- * @param weightGradientSums how the sums of {@code dW = dy^T x} are carried; SPLIT
+ * @param input how scales of inputs are computed; any FLOAT32 number
+ * @param weight how scales of weights are computed; any FLOAT32 number
+ * @param gradient how scales of gradients are computed; any FLOAT32 number
+ * @param forwardSums accumulator of {@code y = x W^T}; FAST
+ * @param inputGradientSums accumulator of {@code dx = dy W}; SPLIT
+ * @param weightGradientSums accumulator of {@code dW = dy^T x}; SPLIT
  * @param backwardOverride in which precision backward computes; NONE
  */
 public record Float8CurrentScaling(
@@ -76,7 +76,7 @@ public record Float8CurrentScaling(
                 backwardOverride);
     }
 
-    /** Returns the same with scales that may be other numbers, everywhere. */
+    /** Returns the same with another kind of scales for all tensors. */
     public Float8CurrentScaling withScales(Scales scales) {
         return new Float8CurrentScaling(
                 format,
@@ -90,9 +90,9 @@ public record Float8CurrentScaling(
     }
 
     /**
-     * Returns the same with scales of one kind of tensor found otherwise.
+     * Returns the same with another computation of scales for one kind of tensor.
      *
-     * @throws IllegalArgumentException when the role is of an attention, which is not cast
+     * @throws IllegalArgumentException when the role is one of attention, which is not cast
      */
     public Float8CurrentScaling withQuantization(Role role, QuantizationConfig config) {
         Quantization.checkProduct(role);
@@ -107,7 +107,7 @@ public record Float8CurrentScaling(
                 backwardOverride);
     }
 
-    /** Returns the same with the sums of one product carried otherwise. */
+    /** Returns the same with another accumulator for one product. */
     public Float8CurrentScaling withAccumulator(Product product, Accumulator accumulator) {
         Checks.given("accumulator", accumulator);
         return new Float8CurrentScaling(
@@ -136,7 +136,7 @@ public record Float8CurrentScaling(
         };
     }
 
-    /** Returns how scales of one kind of tensor are found. */
+    /** Returns how scales of one kind of tensor are computed. */
     QuantizationConfig config(Role role) {
         return switch (role) {
             case INPUT -> input;

@@ -3,7 +3,7 @@ package dev.chagres.recipe;
 import dev.chagres.DType;
 
 /**
- * Which eight-bit type holds what.
+ * The eight-bit types of inputs, weights and gradients.
  *
  * <p>Threading: immutable.
  *

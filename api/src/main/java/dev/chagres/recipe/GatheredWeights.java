@@ -4,18 +4,18 @@ import dev.chagres.Tensor;
 import dev.chagres.model.QuantizerSite;
 
 /**
- * For sharding: hands out weights in eight bits whose parts {@link WeightParts} has cast and ranks have gathered.
+ * For sharding: returns weights in eight bits whose parts {@link WeightParts} has cast and ranks have gathered.
  *
  * <p>Threading: the device's thread.
  */
 public interface GatheredWeights {
     /**
-     * Returns the weight in eight bits, [rows, columns] as it is, for what the parameters' stream is given next.
+     * Returns the weight in eight bits, [rows, columns], for work that is enqueued next on the parameters' stream.
      *
      * @throws IllegalStateException outside of a layer's call
      */
     Tensor gathered(QuantizerSite site);
 
-    /** Calls {@link WeightParts#cast} for a pass that calibrates: nobody reads the bytes. */
+    /** Calls {@link WeightParts#cast} for a pass that calibrates, which does not read the bytes. */
     void record();
 }

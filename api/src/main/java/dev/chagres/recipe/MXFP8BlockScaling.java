@@ -3,8 +3,8 @@ package dev.chagres.recipe;
 import dev.chagres.te.Gemm.Accumulator;
 
 /**
- * A scale of eight bits for every 32 values. It needs a GPU of compute capability 10.0 (Blackwell): on others it is
- * refused, and nothing computes it in its place.
+ * A scale of eight bits for every 32 values. It needs a GPU of compute capability 10.0 (Blackwell): on others it is refused, without a
+ * fallback.
  *
  * <p>Threading: immutable.
  *

@@ -3,8 +3,8 @@ package dev.chagres.recipe;
 import dev.chagres.te.Gemm.Accumulator;
 
 /**
- * Four-bit values with a scale for every 16 of them. It needs a GPU of compute capability 10.0 (Blackwell): on others it is
- * refused, and nothing computes it in its place.
+ * Four-bit values with a scale for every 16 of them. It needs a GPU of compute capability 10.0 (Blackwell): on others it is refused,
+ * without a fallback.
  *
  * <p>Threading: immutable.
  *

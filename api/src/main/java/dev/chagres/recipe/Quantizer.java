@@ -13,7 +13,7 @@ import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
 
 /**
- * For authors of layers: casts the tensors of one place in a model to eight bits, as a recipe says. {@link Quantizers#at} has it.
+ * For authors of layers: casts the tensors of one place in a model to eight bits, as a recipe says. {@link Quantizers#at} returns it.
  *
  * <p>Threading: the device's thread.
  *
@@ -47,7 +47,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         return dtype;
     }
 
-    /** Returns a number that changes whenever scales of earlier steps do. */
+    /** Returns a number that changes whenever scales from earlier steps change. */
     final int scalesVersion() {
         return state.version();
     }
@@ -62,30 +62,30 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     }
 
     /**
-     * Returns whether the scale is known before the tensor is, so that the kernel which computes the tensor can cast it, too:
-     * into copies that {@link #setScale} has prepared.
+     * Returns whether the scale is known before the tensor, so that the kernel which computes the tensor can also cast it, into copies that
+     * {@link #setScale} has prepared.
      */
     public boolean knowsScale() {
         return false;
     }
 
     /**
-     * Returns whether the scale follows from the largest magnitude of the tensor. A kernel that computes the tensor may find it,
-     * too: {@link #cast} takes it as the amax of its {@code copies}.
+     * Returns whether the scale follows from the amax of the tensor. The kernel that computes the tensor may compute the amax, too; {@link
+     * #cast} then takes it as the amax of its {@code copies}.
      */
     public boolean scalesByAmax() {
         return false;
     }
 
     /**
-     * Enqueues {@code amax = max |x|} where the scale follows from it, and gives {@code copies} that amax: {@link #cast} takes it. So ranks
-     * that have a part of a tensor each can reduce theirs before they cast.
+     * Enqueues {@code amax = max |x|} and sets it as the amax of {@code copies}, for {@link #cast}. So ranks that each have a part of a
+     * tensor can reduce their amaxes before they cast.
      *
      * @param x [rows, columns]
      * @param copies a quantized tensor from {@link #empty}, whose amax this sets
      * @param temporary holds the amax
-     * @throws IllegalArgumentException when the copies are another place's, the scale does not follow from the largest magnitude, or
-     *     shapes, types or devices do not fit
+     * @throws IllegalArgumentException when the copies are another place's, the scale does not follow from the amax, or shapes, types or
+     *     devices do not fit
      * @throws IllegalStateException when the quantizers are closed
      */
     public final void findAmax(Tensor x, QuantizedTensor copies, Scope temporary, Stream stream) {
@@ -98,17 +98,16 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         enqueueAmax(x, copies, Checks.given("temporary", temporary), stream);
     }
 
-    /** Gives {@code y} the largest magnitude of {@code x} as its amax. */
+    /** Enqueues the amax of {@code x} and sets it as the amax of {@code y}. */
     void enqueueAmax(Tensor x, QuantizedTensor y, Scope temporary, Stream stream) {
         throw new IllegalStateException("the scale of " + y + " does not follow from one magnitude");
     }
 
     /**
-     * Gives {@code copies} the scale and, where that is recorded, the place for the largest magnitude; a kernel fills the copies
-     * then.
+     * Sets the scale of {@code copies} and, when recording, the amax, for a kernel that writes the copies afterwards.
      *
      * @param copies a quantized tensor from {@link #empty}
-     * @throws IllegalArgumentException when the copies are another place's, or the scale is not known before the tensor is
+     * @throws IllegalArgumentException when the copies are another place's, or the scale is not known before the tensor
      * @throws IllegalStateException when the quantizers are closed
      */
     public final void setScale(QuantizedTensor copies, Recording recording) {
@@ -121,11 +120,10 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     }
 
     /**
-     * Returns the scale, its inverse and where the largest magnitude goes, for a kernel that casts what it computes. The cells stay
-     * where they are; the numbers are those of this step, and another step's after {@link
-     * dev.chagres.model.Parameters#nextStep}.
+     * Returns the scale, its inverse and the amax, for a kernel that casts its result. Their addresses do not change; the numbers are those
+     * of this step, and change with {@link dev.chagres.model.Parameters#nextStep}.
      *
-     * @param recording OFF: the largest magnitude goes where nobody reads it
+     * @param recording OFF to write the amax to memory that is not read
      * @throws IllegalArgumentException when the scale is not known before the tensor is
      * @throws IllegalStateException when the quantizers are closed
      */
@@ -139,7 +137,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         return known;
     }
 
-    /** Returns what {@link #tensorScale} does, or null when the scale is not known before the tensor is. */
+    /** Like {@link #tensorScale}, but returns null when the scale is not known before the tensor. */
     @Nullable
     TensorScale knownScale(Recording recording) {
         return null;
@@ -149,8 +147,8 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
      * Enqueues the cast of {@code x}.
      *
      * @param x [rows, columns]
-     * @param copies an empty quantized tensor with the copies that are wanted, from {@link #empty}; with the largest magnitude of
-     *     x as its amax where that is known and {@link #scalesByAmax} is true
+     * @param copies a quantized tensor from {@link #empty} with the memory of the copies to write, and with the amax of x if that is known
+     *     and {@link #scalesByAmax} is true
      * @param temporary holds what is needed while the cast runs
      * @throws IllegalArgumentException when the copies are another place's, or shapes, types or devices do not fit
      * @throws IllegalStateException when the quantizers are closed
@@ -165,8 +163,8 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     }
 
     /**
-     * Enqueues the cast of {@code x} to both copies, and {@code columnSums[c] = sum over r of x[r, c]}, by one kernel: what a
-     * product needs of the gradient of its output, and the gradient of its bias.
+     * Enqueues the cast of {@code x} to both copies, and {@code columnSums[c] = sum over r of x[r, c]}, by one kernel: both operands that
+     * products need of the gradient of an output, and the gradient of the bias.
      *
      * @param x [rows, columns], rows a multiple of 8, columns of 4
      * @param copies a quantized tensor with both copies, from {@link #empty}; its amax as for {@link #cast}
@@ -192,10 +190,10 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     }
 
     /**
-     * Where a kernel casts what it computes: enqueues the measurement of the cast. Call it where {@link
-     * Quantizers#measures(QuantizerSite, Recording)} says so.
+     * Enqueues the measurement of a cast by the kernel that computes the tensor. Call this if {@link Quantizers#measures(QuantizerSite,
+     * Recording)} returns true.
      *
-     * @param x [rows, columns], what the copies were made of, rounded to 16 bits
+     * @param x [rows, columns], the tensor that was cast, rounded to 16 bits
      * @param copies with rowwise data, of the shape of x
      * @throws IllegalArgumentException when the copies are another place's, or shapes, types or devices do not fit
      * @throws IllegalStateException when {@link Quantizers#measureEvery} was never called, or the quantizers are closed
@@ -217,7 +215,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         }
     }
 
-    /** Gives {@code y} the scale, and the place for its largest magnitude where that is recorded. */
+    /** Sets the scale of {@code y}, and its amax when recording. */
     void enqueueScale(QuantizedTensor y, Recording recording) {
         throw new IllegalStateException("the scale of " + y + " follows from its values");
     }
@@ -225,8 +223,8 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     /**
      * Enqueues the cast of {@code x} into the copies that {@code y} has.
      *
-     * @param y has an amax already where the scale follows from it and the kernel found it that computed {@code x}
-     * @param columnSums receives the sums of the columns; null where none are wanted, as always where blocks are scaled
+     * @param y has its amax already if the scale follows from it and the kernel that computed {@code x} has computed it
+     * @param columnSums receives the sums of the columns; null for none, as always with scales by block
      * @param temporary holds what is needed while the cast runs
      */
     abstract void enqueueCast(
@@ -237,7 +235,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
             Scope temporary,
             Stream stream);
 
-    /** Enqueues the cast by one scale, which {@code y} has. */
+    /** Enqueues the cast with the single scale of {@code y}. */
     static void castByOneScale(Tensor x, QuantizedTensor y, @Nullable Tensor columnSums, Stream stream) {
         if (columnSums == null) {
             Cast.quantize(x, y, stream);

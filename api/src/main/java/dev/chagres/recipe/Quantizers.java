@@ -17,29 +17,29 @@ import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a recipe keeps for the parameters of one model: scales and their history, and the eight-bit copies of the weights.
+ * The state of a recipe for the parameters of one model: scales and their histories, and the eight-bit copies of the weights.
  *
- * <p>What is named {@value #HEAD} stays in the model's type unless {@link #allocate(Parameters, Recipe, Set)} says otherwise.
- * Weights are cast once a step, however many passes use them. Scales change once a step, in {@link Parameters#nextStep}, which
- * optimizers call; evaluation changes nothing here.
+ * <p>Layers named {@value #HEAD} stay in the model's type unless {@link #allocate(Parameters, Recipe, Set)} says otherwise. Weights are
+ * cast once a step, for any number of passes. Scales change once a step, in {@link Parameters#nextStep}, which optimizers call; evaluation
+ * changes nothing here.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: TE's {@code FP8GlobalStateManager}.
  */
 public final class Quantizers implements AutoCloseable {
-    /** The part of a name that stays in the model's type unless told otherwise. */
+    /** Layers with this part in their names stay in the model's type by default. */
     public static final String HEAD = QuantizerSite.HEAD;
 
     private final Parameters parameters;
     private final Scope scope;
     private final RecipeState state;
-    /** By the number of the place; null where the place keeps the model's type. */
+    /** Indexed by the place's number; null if the place keeps the model's type. */
     private final @Nullable Quantizer[] quantizers;
 
     private final QuantizedWeights weights;
 
-    /** What ranks reduce that gather what they have cast, whether or not they share more; null where none do. */
+    /** The reduction among ranks that gather tensors which each has cast a part of; null without such ranks. */
     private final @Nullable AmaxReduction ownReduction;
 
     private final Runnable update = this::update;
@@ -86,7 +86,7 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * Takes memory for the recipe's state and the eight-bit weights, for every place whose name has no part {@value #HEAD}.
+     * Allocates the recipe's state and the eight-bit weights, for every place whose name has no part {@value #HEAD}.
      *
      * @throws IllegalArgumentException when the device cannot compute the recipe, or no place is left
      */
@@ -95,7 +95,7 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * Takes memory for the recipe's state and the eight-bit weights, for every place but those of some groups.
+     * Allocates the recipe's state and the eight-bit weights, for every place except those of some groups.
      *
      * @param highPrecision groups of the plan whose products stay in the model's type; the head is cast unless its group is
      *     among them
@@ -127,7 +127,7 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * For authors of layers: returns what casts the tensors at {@code site}.
+     * For authors of layers: returns the quantizer of the tensors at {@code site}.
      *
      * @throws IllegalArgumentException when the place is not covered
      * @throws IllegalStateException when they are closed
@@ -148,9 +148,9 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * For authors of layers: returns the weight in eight bits as {@code product} reads it, {@link Product#FORWARD} as it is and {@link
-     * Product#INPUT_GRADIENT} as its transpose, cast now if no pass of this step has done so. Ranks that {@link #shareOut} weights gather
-     * it first; it is there until the layer's call returns.
+     * For authors of layers: returns the weight in eight bits as {@code product} reads it, for {@link Product#FORWARD} the weight and for
+     * {@link Product#INPUT_GRADIENT} its transpose. It is cast now if no pass of this step has cast it. With {@link #shareOut}, ranks
+     * gather it first, and it is valid until the layer's call returns.
      *
      * @throws IllegalArgumentException when the place is not covered, or is none of a weight
      * @throws IllegalStateException when they are closed
@@ -173,8 +173,8 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * For authors of layers: enqueues recording of a weight's largest magnitude, where the recipe has scales of earlier steps, for a
-     * pass that calibrates.
+     * For authors of layers: enqueues recording of a weight's amax, if the recipe has scales from earlier steps, for a pass that
+     * calibrates.
      *
      * @throws IllegalArgumentException when the place is not covered, or is none of a weight
      * @throws IllegalStateException when they are closed
@@ -187,11 +187,11 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * For sharding: casts these weights in parts from now on, which ranks gather.
+     * For sharding: from now on each rank casts its part of these weights, and ranks gather the parts.
      *
      * @param parts this rank's part of each weight that is gathered in eight bits
-     * @param gathered hands out what was gathered
-     * @param reduction reduces largest magnitudes over the ranks, on the stream that {@link WeightParts#cast} is given
+     * @param gathered returns gathered weights
+     * @param reduction reduces amaxes over the ranks, on the stream that {@link WeightParts#cast} is given
      * @throws IllegalArgumentException when a place is not covered
      * @throws IllegalStateException when they are closed, or weights are shared out already
      */
@@ -200,16 +200,17 @@ public final class Quantizers implements AutoCloseable {
         return weights.shareOut(this, parts, gathered, reduction);
     }
 
-    /** Weights are cast whole again. */
+    /** Casts whole weights again. */
     void end(WeightParts ended) {
         weights.end(ended);
     }
 
     /**
-     * Measures the casts of every {@code steps}th step of training from now on, those of steps whose number divides by it; 0 ends
-     * that. Of the casts at one place, as of several micro-batches, the first is measured. It is read once more, with what it was made of; a kernel that casts what it computes writes that in the
-     * model's type, too, or computes it twice. The numbers that training computes are the same. What a graph replays is not
-     * measured, nor are weights that ranks gather in eight bits; a {@code StepGraph} enqueues the steps that are to be measured.
+     * Measures the casts of every {@code steps}th training step from now on, in steps whose number is a multiple of it; 0 ends that. At
+     * each place the first cast of a step is measured, such as that of the first micro-batch. The measurement reads the tensor and its cast
+     * once more; a kernel that casts its own result also writes it in the model's type, or computes it twice. The results of training are
+     * the same. Replayed graphs are not measured, nor are weights that ranks gather in eight bits; a {@code StepGraph} enqueues the
+     * measured steps one by one.
      *
      * @param steps 0 or more
      * @throws IllegalArgumentException when steps is negative
@@ -221,7 +222,7 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /**
-     * Returns what was measured last at each place, in the order of the plan; empty where nothing was. Waits for the stream.
+     * Returns the latest measurement of each place, in the order of the plan; empty if there was none. Waits for the stream.
      *
      * @throws IllegalStateException when they are closed
      */
@@ -235,15 +236,15 @@ public final class Quantizers implements AutoCloseable {
         return state.measurements().measures(recording);
     }
 
-    /** For authors of layers: returns whether the next cast at {@code site} is measured: the first of a step that is measured. */
+    /** For authors of layers: returns whether the next cast at {@code site} is measured: it is the first in a measured step. */
     public boolean measures(QuantizerSite site, Recording recording) {
         return state.measurements().measures(Checks.given("site", site), Checks.given("recording", recording));
     }
 
     /**
-     * For sharding: reduces the largest magnitudes that each step has recorded from now on, before scales follow them; null ends that.
-     * Recipes without scales of earlier steps have none. Sequence-parallel ranks, which gather what they cast, reduce them among
-     * themselves without it.
+     * For sharding: from now on reduces the amaxes of each step over ranks, before scales are computed from them; null ends that. Only
+     * recipes with scales from earlier steps have such amaxes. Sequence-parallel ranks, which gather tensors in eight bits, reduce amaxes
+     * among themselves without this call.
      *
      * @throws IllegalStateException when they are closed
      */
@@ -264,18 +265,18 @@ public final class Quantizers implements AutoCloseable {
         };
     }
 
-    /** For authors of layers: returns a number that changes whenever scales of earlier steps do. */
+    /** For authors of layers: returns a number that changes whenever scales from earlier steps change. */
     public int scalesVersion() {
         return state.version();
     }
 
-    /** Returns whether nobody has closed them. */
+    /** Returns whether they are open. */
     public boolean isOpen() {
         return !state.isClosed();
     }
 
     /**
-     * Checks that nobody has closed them.
+     * Checks that they are open.
      *
      * @throws IllegalStateException when they are closed
      */
@@ -287,7 +288,7 @@ public final class Quantizers implements AutoCloseable {
         state.update(parameters.skip());
     }
 
-    /** Forgets what this step has recorded; the next training pass records its weights again. Does nothing when closed. */
+    /** Discards the amaxes of this step; the next training pass records its weights again. Does nothing when closed. */
     public void forgetStep() {
         if (state.isClosed()) {
             return;
@@ -296,7 +297,7 @@ public final class Quantizers implements AutoCloseable {
         forgetWeights();
     }
 
-    /** Lists what must be saved to go on exactly: scales and histories where the recipe has them. */
+    /** Lists the state that is needed to go on exactly: scales and histories, if the recipe has them. */
     public State state() {
         ensureOpen();
         State.Builder listed = new State.Builder();
@@ -306,7 +307,7 @@ public final class Quantizers implements AutoCloseable {
                 .build();
     }
 
-    /** Scales of earlier steps are those of all ranks where these reduce them. */
+    /** Checks that ranks which share a state reduce the amaxes of scales from earlier steps. */
     private void ensureReduced() {
         if (recipe() instanceof DelayedScaling && state.reduction() == ownReduction) {
             throw new IllegalStateException(
@@ -320,7 +321,7 @@ public final class Quantizers implements AutoCloseable {
         forgetWeights();
     }
 
-    /** For passes: casts each weight again when it is asked for next, as a graph must that will run after other steps. */
+    /** For passes: casts each weight again at its next use, as the capture of a graph needs, since launches follow other steps. */
     public void forgetWeights() {
         weights.forget();
     }

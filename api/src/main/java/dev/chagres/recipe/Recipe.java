@@ -6,9 +6,9 @@ import dev.chagres.te.Gemm.Accumulator;
 /**
  * How products are computed in eight bits.
  *
- * <p>{@link DelayedScaling} scales by what was largest in the steps before; {@link Float8CurrentScaling} by what is largest
- * now, a pass over the data more; {@link Float8BlockScaling} has a scale for every 128 values or 128 x 128 block. The other
- * two need a GPU of compute capability 10.0.
+ * <p>{@link DelayedScaling} scales by amaxes of earlier steps; {@link Float8CurrentScaling} by the tensor's own amax, which takes one more
+ * pass over the data; {@link Float8BlockScaling} has a scale for every 128 values or 128 x 128 block. The other two need a GPU of compute
+ * capability 10.0.
  *
  * <p>Threading: immutable.
  *
@@ -26,13 +26,13 @@ public sealed interface Recipe
         WEIGHT_GRADIENT
     }
 
-    /** Returns which eight-bit type holds what. */
+    /** Returns the eight-bit types. */
     Format format();
 
     /** Returns in which precision backward computes. */
     BackwardOverride backwardOverride();
 
-    /** Returns how the sums of {@code product} are carried. */
+    /** Returns the accumulator of {@code product}. */
     Accumulator accumulator(Product product);
 
     /** Returns in which precision attention is computed. */
@@ -43,8 +43,8 @@ public sealed interface Recipe
     /**
      * Returns the same with attention in another precision.
      *
-     * @throws IllegalArgumentException when it is not HIGH_PRECISION: {@link DelayedScaling} alone computes attention in eight bits
-     *     on a GPU of compute capability 9.0
+     * @throws IllegalArgumentException when it is not HIGH_PRECISION: only {@link DelayedScaling} computes attention in eight bits on a GPU
+     *     of compute capability 9.0
      */
     default Recipe withAttention(AttentionPrecision newAttention) {
         if (Checks.given("attention", newAttention) != AttentionPrecision.HIGH_PRECISION) {
@@ -55,7 +55,7 @@ public sealed interface Recipe
         return this;
     }
 
-    /** Returns the smallest compute capability that computes it, such as {@code "9.0"}. */
+    /** Returns the smallest compute capability that supports it, such as {@code "9.0"}. */
     default String computeCapability() {
         return "9.0";
     }

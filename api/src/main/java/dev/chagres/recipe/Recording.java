@@ -1,13 +1,13 @@
 package dev.chagres.recipe;
 
 /**
- * Whether a cast writes down the largest magnitude that it saw, for the scales of later steps.
+ * Whether a cast records the amax of its tensor, for the scales of later steps.
  *
  * <p>Threading: immutable.
  */
 public enum Recording {
-    /** It does: training. */
+    /** Records: training. */
     ON,
-    /** It leaves the recipe's state as it is: evaluation. */
+    /** Does not change the recipe's state: evaluation. */
     OFF
 }

@@ -7,14 +7,14 @@ import dev.chagres.model.QuantizerSite.Role;
 import org.jspecify.annotations.Nullable;
 
 /**
- * For sharding: what one rank has of a weight that is cast to eight bits: a stretch of its elements, row after row.
+ * For sharding: one rank's part of a weight that is cast to eight bits: consecutive elements in row-major order.
  *
  * <p>Threading: immutable.
  *
  * @param site the place of the weight
  * @param begin the first element
- * @param values [n] in the weight's type, which is cast; null where the rank has none of it
- * @param bytes [n] in the recipe's type for forward, which the cast writes; null where the rank has none of it
+ * @param values [n] in the weight's type, to be cast; null if the rank has no element
+ * @param bytes [n] in the recipe's type for forward, written by the cast; null if the rank has no element
  */
 public record WeightPart(
         QuantizerSite site,
@@ -22,10 +22,9 @@ public record WeightPart(
         @Nullable Tensor values,
         @Nullable Tensor bytes) {
     /**
-     * Checks that the stretch is one of the weight.
+     * Checks that the elements lie within the weight.
      *
-     * @throws IllegalArgumentException when the place is none of a weight, or values and bytes are no stretch of the weight of
-     *     equal lengths
+     * @throws IllegalArgumentException when the place is not a weight's, or values and bytes differ in length or exceed the weight
      */
     public WeightPart {
         if (Checks.given("site", site).role() != Role.WEIGHT) {
@@ -43,17 +42,17 @@ public record WeightPart(
         }
     }
 
-    /** Returns the values, where this rank has some. */
+    /** Returns the values; this rank must have some. */
     Tensor presentValues() {
         return Checks.given("values", values);
     }
 
-    /** Returns where they go in eight bits, where this rank has some. */
+    /** Returns the bytes; this rank must have some. */
     Tensor presentBytes() {
         return Checks.given("bytes", bytes);
     }
 
-    /** Returns whether this rank has none of the weight. */
+    /** Returns whether this rank has no element of the weight. */
     boolean isEmpty() {
         return values == null;
     }

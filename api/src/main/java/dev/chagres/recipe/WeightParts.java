@@ -13,12 +13,12 @@ import java.util.List;
 
 /**
  * For sharding: weights in eight bits of which each rank casts the part that it keeps, once a step, with the scale of the whole weight.
- * Ranks gather the bytes; products read them where they were gathered, and the transpose that a backward product reads is made of them
- * for that product alone.
+ * Ranks gather the bytes, and products read the gathered bytes. The transpose that a backward product reads is made from them for that
+ * product alone.
  *
- * <p>Where scales follow from the weights themselves the largest magnitudes of the parts are reduced over the ranks, those of all
- * weights in one call. Those of {@link DelayedScaling} are known beforehand, and what the parts record is reduced at the end of the step, as {@link
- * Quantizers#reduceAmax} says.
+ * <p>If scales follow from the weights themselves, the amaxes of the parts are reduced over the ranks, for all weights in one call. Scales
+ * of {@link DelayedScaling} are known beforehand, and the amaxes of the parts are reduced at the end of the step: see {@link
+ * Quantizers#reduceAmax}.
  *
  * <p>Threading: the device's thread.
  *
@@ -58,7 +58,7 @@ public final class WeightParts implements AutoCloseable {
         return casts.has(site);
     }
 
-    /** Returns whether the parts are cast as this step's weights say and, where that is asked for, recorded. */
+    /** Returns whether the parts have been cast with this step's weights and, if asked for, recorded. */
     public boolean isCast(Recording recording) {
         return !isStale() && (recorded == Recording.ON || recording == Recording.OFF);
     }
@@ -68,10 +68,10 @@ public final class WeightParts implements AutoCloseable {
     }
 
     /**
-     * Enqueues the cast of all parts unless {@link #isCast} says that it is done. Each rank calls it, for it may reduce magnitudes.
+     * Enqueues the cast of all parts unless {@link #isCast}. Each rank must call it, since it may reduce amaxes over ranks.
      *
-     * @param stream on which the parts are written, and read when they are gathered
-     * @return whether what was gathered before is old
+     * @param stream on which the parts are written, and read by the gather
+     * @return whether weights that were gathered before are outdated
      * @throws IllegalStateException when the quantizers are closed
      */
     public boolean cast(Recording recording, Stream stream) {
@@ -99,12 +99,12 @@ public final class WeightParts implements AutoCloseable {
         return weight.columnwise(columns, casts.columnwiseScaleInverse(site));
     }
 
-    /** Lets the parts record what this step asks for; nobody gathers them for it. */
+    /** Lets the parts record for this step, without a gather. */
     void record() {
         gathered.record();
     }
 
-    /** Casts anew at the next call. */
+    /** Makes the next call cast again. */
     void forget() {
         step = NEVER;
     }
@@ -114,7 +114,7 @@ public final class WeightParts implements AutoCloseable {
         return scope.usedBytes();
     }
 
-    /** Frees the memory; weights are cast whole from now on. A second call does nothing. */
+    /** Frees the memory; whole weights are cast from now on. A second call does nothing. */
     @Override
     public void close() {
         if (!closed) {
