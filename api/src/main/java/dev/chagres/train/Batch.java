@@ -3,11 +3,11 @@ package dev.chagres.train;
 import dev.chagres.internal.Checks;
 
 /**
- * The sequences of one training step, as one or several micro-batches: what fits through the model at a time. Its arrays are
- * filled again for later steps.
+ * The sequences of one training step, as one or several micro-batches, each of which goes through the model at once. Its arrays are reused
+ * for later steps.
  *
- * <p>The loss of a step is the mean over all its labelled tokens. A micro-batch gives the mean over its own; multiplied by
- * {@link #share}, these add up to the step's.
+ * <p>The loss of a step is the mean over all its labelled tokens. The loss of a micro-batch is the mean over its own tokens; the losses
+ * times {@link #share} add up to the step's.
  *
  * <p>Threading: one thread at a time; {@link BatchSource} hands a batch from its thread to the caller's and back.
  */
@@ -19,7 +19,7 @@ public final class Batch {
     private final MicroBatch[] all;
     private int filled;
 
-    /** Makes an empty batch that can hold what {@code shape} allows. */
+    /** Makes an empty batch for at most {@code shape}. */
     public Batch(BatchShape shape) {
         this.shape = Checks.given("shape", shape);
         all = new MicroBatch[shape.microBatches()];
@@ -28,12 +28,12 @@ public final class Batch {
         }
     }
 
-    /** Returns what the batch may hold at most. */
+    /** Returns the most that the batch may hold. */
     public BatchShape shape() {
         return shape;
     }
 
-    /** Returns the number of micro-batches that hold something: fewer than the shape's only where the data ended. */
+    /** Returns the number of micro-batches that are not empty: the shape's number, or fewer at the end of the data. */
     public int microBatches() {
         return filled;
     }
@@ -53,8 +53,8 @@ public final class Batch {
     }
 
     /**
-     * Returns the labelled tokens of a micro-batch by those of the whole batch: the factor on its loss and gradients. Where no
-     * token has a label, so that every loss is 0, all have the same.
+     * Returns the number of labelled tokens of a micro-batch divided by that of the whole batch: the factor on its loss and gradients. If
+     * no token has a label, so that every loss is 0, all micro-batches have equal shares.
      *
      * @throws IndexOutOfBoundsException when there is no such micro-batch
      */
@@ -91,7 +91,7 @@ public final class Batch {
         return sum;
     }
 
-    /** Returns the sum of the squared lengths of the sequences that came from the data: the attention's work. */
+    /** Returns the sum of the squared lengths of the sequences that came from the data: the work of attention. */
     public long attendedPairs() {
         long sum = 0;
         for (int i = 0; i < filled; i++) {

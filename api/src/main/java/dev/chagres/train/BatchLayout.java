@@ -1,13 +1,13 @@
 package dev.chagres.train;
 
 /**
- * How sequences lie in a micro-batch.
+ * How sequences are laid out in a micro-batch.
  *
  * <p>Threading: immutable.
  */
 public enum BatchLayout {
-    /** One after another without gaps, {@code [tokens]}; {@code cuSeqlens} says where each begins (THD). */
+    /** One after another without gaps, {@code [tokens]}; {@code cuSeqlens} has the offset of each (THD). */
     PACKED,
-    /** One a row, filled up to the context, {@code [sequences, context]} (BSHD). */
+    /** One sequence a row, padded to the context, {@code [sequences, context]} (BSHD). */
     PADDED
 }

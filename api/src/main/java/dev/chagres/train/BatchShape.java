@@ -3,21 +3,21 @@ package dev.chagres.train;
 import dev.chagres.internal.Checks;
 
 /**
- * The most that the batch of a training step may hold, and into how many micro-batches it is divided.
+ * The maximum size of the batch of a training step, and its number of micro-batches.
  *
- * <p>The token budget belongs to the whole step, and each micro-batch has an equal share of it. Micro-batches hold whole
- * sequences, so a share must have room for the longest one.
+ * <p>The token budget belongs to the whole step, and each micro-batch has an equal share of it. Micro-batches hold whole sequences, so a
+ * share must be at least as large as the longest one.
  *
  * <p>Threading: immutable.
  *
- * @param layout how sequences lie in a micro-batch
+ * @param layout how sequences are laid out in a micro-batch
  * @param tokensPerStep the most tokens of all micro-batches of a step, padding included: a multiple of
  *     {@link #TOKEN_MULTIPLE} for each micro-batch
  * @param context the most tokens of a sequence
  * @param microBatches how many micro-batches a step has: 1 unless gradients are accumulated
  */
 public record BatchShape(BatchLayout layout, int tokensPerStep, int context, int microBatches) {
-    /** Token counts are multiples of this: FP8 products take no others. */
+    /** Token counts are multiples of this, as FP8 products need. */
     public static final int TOKEN_MULTIPLE = 16;
 
     /**
@@ -76,7 +76,7 @@ public record BatchShape(BatchLayout layout, int tokensPerStep, int context, int
         return tokensPerStep / microBatches;
     }
 
-    /** Returns the most sequences that a micro-batch may hold, the one that pads it included. */
+    /** Returns the most sequences that a micro-batch may hold, including the sequence of padding. */
     public int maxSequences() {
         return switch (layout) {
             case PACKED -> tokensPerMicroBatch();

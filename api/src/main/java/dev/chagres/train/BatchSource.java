@@ -5,16 +5,16 @@ import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Reads batches ahead in a thread of its own, so that a training step never waits for the disk.
+ * Reads batches ahead on a separate thread, so that a training step does not wait for the disk.
  *
- * <p>Batches come in order, the same in every run; a failure of the reading comes after the batches before it, once for
- * every further {@link #take}. Batches are reused: {@link #recycle} gives one back, and from then on taking and giving back
- * makes no object (a monitor is used for that reason: the queues of java.util.concurrent make nodes when they wait).
+ * <p>Batches come in order, the same in every run. A failure while reading is thrown after the batches before it, by every further {@link
+ * #take}. Batches are reused: {@link #recycle} returns one, so that taking and returning batches makes no garbage (this is why a monitor is
+ * used: the queues of java.util.concurrent allocate nodes when they wait).
  *
  * <p>Threading: thread-safe.
  */
 public final class BatchSource implements AutoCloseable {
-    /** How long {@link #close} waits for a reader that may be stuck in a read which nothing ends. */
+    /** How long {@link #close} waits for a reader that may be blocked in a read. */
     private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(1);
 
     private static final int MOST = 1024;
@@ -36,7 +36,7 @@ public final class BatchSource implements AutoCloseable {
     /**
      * Starts reading.
      *
-     * @param packer makes the batches; owned by this source from here on
+     * @param packer fills the batches; owned by this source from now on
      * @param batches how many batches exist, at least 1; reading pauses while all are filled or taken
      * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
      */
@@ -76,12 +76,12 @@ public final class BatchSource implements AutoCloseable {
     }
 
     /**
-     * Returns the batch that the next {@link #take} will return, to be looked at alone, waiting until it is there; null when
-     * the data has ended or {@link #stop} was called. Bad data is so told before other things begin.
+     * Returns the batch that the next {@link #take} will return, which must only be read, waiting until it is there; null when the data has
+     * ended or {@link #stop} was called. So a program can report bad data before it begins other work.
      *
      * @throws IllegalStateException when this source is closed, now or while waiting, or the reader met an {@link Error}
      * @throws InterruptedException when the calling thread is interrupted while waiting
-     * @throws RuntimeException what the sequences threw where reading failed before this batch
+     * @throws RuntimeException the exception of the sequences if reading failed before this batch
      */
     public @Nullable Batch peek() throws InterruptedException {
         synchronized (lock) {
@@ -90,9 +90,9 @@ public final class BatchSource implements AutoCloseable {
     }
 
     /**
-     * Gives a batch back, to be filled again; its content must not be used from here on.
+     * Returns a batch to be filled again; its contents must not be used afterwards.
      *
-     * @throws IllegalArgumentException when the batch is none that {@link #take} returned, or is back already
+     * @throws IllegalArgumentException when the batch was not returned by {@link #take}, or was recycled already
      */
     public void recycle(Batch batch) {
         Checks.given("batch", batch);
@@ -105,7 +105,7 @@ public final class BatchSource implements AutoCloseable {
         }
     }
 
-    /** Ends the batches: {@link #take} returns null from here on, also to a thread that waits there, whatever was read. */
+    /** Ends the batches: {@link #take} returns null from now on, also to a thread that waits in it, even if further batches were read. */
     public void stop() {
         synchronized (lock) {
             stopped = true;
@@ -114,9 +114,9 @@ public final class BatchSource implements AutoCloseable {
     }
 
     /**
-     * Stops the reading thread and waits for its end and the closing of the data. A reader that is stuck in a read which
-     * nothing ends, such as that of a pipe to which nobody writes, is interrupted and, after a second, left behind: it is a
-     * daemon thread, and closes the data should the read end. A second call does nothing.
+     * Stops the reading thread and waits until it has closed the data. A reader that is blocked in a read, such as of a pipe without a
+     * writer, is interrupted and, after a second, abandoned: it is a daemon thread, and closes the data if the read ends. A second call
+     * does nothing.
      */
     @Override
     public void close() {

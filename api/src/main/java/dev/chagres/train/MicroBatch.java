@@ -5,7 +5,7 @@ import java.util.Arrays;
 /**
  * Tokens, labels and sequence lengths that go through a model at once.
  *
- * <p>The arrays are those in which the packer writes: longer than what they hold, and filled again for later steps.
+ * <p>The packer writes into these arrays: they are longer than their contents, and reused for later steps.
  *
  * <p>Threading: one thread at a time, with the batch that it belongs to.
  */
@@ -40,14 +40,14 @@ public final class MicroBatch {
     }
 
     /**
-     * Returns the running sum of the sequences' lengths, {@code [sequences + 1]}, beginning with 0. Packed it is where each
-     * sequence begins, the one that pads included; in a padded micro-batch padding is not counted.
+     * Returns the running sum of the sequences' lengths, {@code [sequences + 1]}, beginning with 0. In a packed micro-batch these are the
+     * offsets of the sequences, including the sequence of padding; in a padded micro-batch padding is not counted.
      */
     public int[] cuSeqlens() {
         return cuSeqlens;
     }
 
-    /** Returns the number of sequences, the one that pads a packed micro-batch included. */
+    /** Returns the number of sequences, including the sequence of padding of a packed micro-batch. */
     public int sequences() {
         return sequences;
     }
@@ -77,7 +77,7 @@ public final class MicroBatch {
         return longest;
     }
 
-    /** Returns the sum of the squared lengths of the sequences that came from the data: the attention's work. */
+    /** Returns the sum of the squared lengths of the sequences that came from the data: the work of attention. */
     public long attendedPairs() {
         return attendedPairs;
     }
@@ -93,7 +93,7 @@ public final class MicroBatch {
         cuSeqlens[0] = 0;
     }
 
-    /** Tells whether a sequence of {@code length} tokens still fits. */
+    /** Returns whether a sequence of {@code length} tokens still fits. */
     boolean fits(int length) {
         return switch (shape.layout()) {
             case PACKED -> tokens + length <= shape.tokensPerMicroBatch();
@@ -101,7 +101,7 @@ public final class MicroBatch {
         };
     }
 
-    /** Appends the current sequence, which fits, in {@code length} tokens. */
+    /** Appends {@code length} tokens of the current sequence, which must fit. */
     void append(TokenSequences source, int length) {
         boolean packed = shape.layout() == BatchLayout.PACKED;
         int start = packed ? tokens : sequences * shape.context();
@@ -115,7 +115,7 @@ public final class MicroBatch {
         close(length);
     }
 
-    /** Fills up what the layout needs: packed, the last tokens to a multiple of 16. */
+    /** Adds the padding of the layout: a packed micro-batch is padded to a multiple of 16 tokens. */
     void pad(int padding) {
         if (shape.layout() == BatchLayout.PADDED) {
             paddedTokens = sequences * shape.context();

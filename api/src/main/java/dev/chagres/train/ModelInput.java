@@ -8,8 +8,8 @@ import dev.chagres.optim.LossScaler;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a model is given of a micro-batch: {@link UploadRing#next} fills it, the same object each time, and its tensors live in
- * the scope that was named there; or {@link StepGraph} does, whose tensors stay where they are.
+ * The tensors of a micro-batch that a model reads. {@link UploadRing#next} fills the same object each time, with tensors in the given
+ * scope; a {@link StepGraph} fills tensors at fixed addresses.
  *
  * <p>Threading: the device's thread.
  */
@@ -63,7 +63,7 @@ public final class ModelInput {
     }
 
     /**
-     * Returns {@link #share} where the device reads it, for a graph in which it is another number at each launch: FLOAT32 [1].
+     * Returns {@link #share} on the device, FLOAT32 [1], for a graph in which it changes from launch to launch.
      *
      * @throws IllegalStateException where this is not one of a {@link StepGraph}'s
      */
@@ -97,7 +97,7 @@ public final class ModelInput {
         return following == 0;
     }
 
-    /** Returns how many micro-batches of the same step come after this one. */
+    /** Returns the number of micro-batches of the same step after this one. */
     public int following() {
         return following;
     }

@@ -5,10 +5,10 @@ import dev.chagres.internal.Checks;
 /**
  * Fills batches with whole sequences, in the order in which they come.
  *
- * <p>A micro-batch takes sequences until the next one no longer fits into its share of the step's tokens; that one begins the
- * next micro-batch. Micro-batch {@code i} of a step is so what a packer without micro-batches, with a budget of
- * {@link BatchShape#tokensPerMicroBatch}, fills as one of its batches: step after step the same sequences in the same order.
- * A sequence that is longer than the context gives as many tokens as the context has room for.
+ * <p>A micro-batch takes sequences until the next one no longer fits into its share of the step's tokens; that sequence begins the next
+ * micro-batch. So the micro-batches are the batches of a packer without micro-batches and with a budget of {@link
+ * BatchShape#tokensPerMicroBatch}: the same sequences in the same order. Of a sequence that is longer than the context, as many tokens are
+ * used as the context has.
  *
  * <p>Threading: one thread at a time.
  */
@@ -18,7 +18,7 @@ public final class SequencePacker implements AutoCloseable {
     private boolean pending;
 
     /**
-     * Packs sequences, which this packer owns from here on.
+     * Packs sequences, which this packer owns from now on.
      *
      * @param shape the most that a batch may hold
      */
@@ -27,18 +27,18 @@ public final class SequencePacker implements AutoCloseable {
         this.sequences = Checks.given("sequences", sequences);
     }
 
-    /** Returns what the batches may hold at most. */
+    /** Returns the most that the batches may hold. */
     public BatchShape shape() {
         return shape;
     }
 
     /**
-     * Replaces what a batch holds by the next sequences.
+     * Replaces the contents of a batch by the next sequences.
      *
-     * @return false when there was none left, and the batch is empty
+     * @return false when there was no sequence left and the batch is empty
      * @throws IllegalArgumentException when the batch was made for another shape
      * @throws IllegalStateException when a sequence has no token
-     * @throws RuntimeException what the sequences throw where their source fails
+     * @throws RuntimeException the exception of the sequences if their source fails
      */
     public boolean fill(Batch batch) {
         if (!Checks.given("batch", batch).shape().equals(shape)) {

@@ -19,33 +19,33 @@ import org.jspecify.annotations.Nullable;
  *
  * {@snippet file="dev/chagres/train/StepGraphExampleTest.java" region="stepGraph"}
  *
- * <p>Each batch is padded to a bucket: its micro-batches have the same number of tokens, of sequences and longest length, rounded up,
- * with sequences of padding without labels behind the others; padded layouts have rows of the context's length, and rows of padding. It is copied to fixed addresses, from which a graph of its bucket reads it. The first step of a bucket is
- * enqueued one by one, which builds kernels and takes memory; the second is captured; from then on it is replayed. A replayed
- * step computes what the same step would enqueued one by one, bit for bit where the kernels are deterministic. Where a step cannot
- * be captured it is enqueued one by one, and {@link #explain()} says why. So is a step whose casts are measured, for {@link
- * Quantizers#measureEvery} measures nothing that a graph replays; the steps between are replayed. Such a step is not counted as a
- * bucket's first, since it casts by other kernels.
+ * <p>Each batch is padded to a bucket: its micro-batches have the same number of tokens, number of sequences and longest length, each
+ * rounded up, with sequences of padding without labels at the end; padded layouts have rows of the context's length, and rows of padding.
+ * The batch is copied to fixed addresses, from which the graph of its bucket reads it. The first step of a bucket is enqueued one by one,
+ * which builds kernels and allocates memory; the second is captured; later ones are replayed. A replayed step computes the same as one that
+ * is enqueued one by one, bit for bit if the kernels are deterministic. A step that cannot be captured is enqueued one by one, and {@link
+ * #explain()} says why. A step whose casts are measured ({@link Quantizers#measureEvery}) is also enqueued one by one, and the steps
+ * between are replayed; it does not count as a bucket's first step, since it uses other kernels for casts.
  *
- * <p>Numbers that change from step to step are written before each replay: the rate that {@link dev.chagres.optim.AdamW#rate} was
- * told, the number of the step, and the word of the random numbers. Where the pass was told to compute by another recipe, or to
- * calibrate, the bucket begins anew. Other numbers that the step takes from the host, and what layers were told, such as another
- * rotation, stay as they were when it was captured. A replay makes no Java object.
+ * <p>Numbers that change from step to step are written before each replay: the rate of {@link dev.chagres.optim.AdamW#rate}, the number of
+ * the step, and the counter of the random numbers. When the recipe of the pass changes, or it begins to calibrate, the bucket begins again
+ * with a first step. Other numbers that the step takes from the host, and settings of layers such as the rotation, keep their values at the
+ * time of the capture. A replay makes no garbage.
  *
- * <p>Of ranks whose steps have collectives each has a step graph, and uploads the same batches, of which it computes its own
- * micro-batches: so all capture and replay in the same steps. What a {@code Strategy} refuses to be captured, such as one that shares
- * weights out, is enqueued one by one on all of them.
+ * <p>If steps have collectives, each rank has a step graph, uploads the same batches and computes its own micro-batches of them: so all
+ * ranks capture and replay in the same steps. Steps of a {@code Strategy} that refuses a capture, such as one that shards weights, are
+ * enqueued one by one on all ranks.
  *
  * <p>Threading: the device's thread.
  */
 public final class StepGraph implements AutoCloseable {
-    /** What a step enqueues: forward and backward of its micro-batches, sums over ranks, clipping and update. */
+    /** The work of a step: forward and backward of its micro-batches, sums over ranks, clipping and update. */
     @FunctionalInterface
     public interface Step {
         /**
-         * Enqueues the step, each micro-batch beginning with {@link Pass#begin()}. Losses and norm it copies to tensors that live longer
-         * than the pass. The factor on a loss is {@link ModelInput#deviceShare()}, or in FP16 that with a {@link
-         * dev.chagres.optim.LossScaler}, for that of the host is another one at each launch.
+         * Enqueues the step; each micro-batch begins with {@link Pass#begin()}. Copy losses and norm to tensors that outlive the
+         * micro-batch. Use {@link ModelInput#deviceShare()} as the factor on a loss, in FP16 with a {@link dev.chagres.optim.LossScaler}:
+         * the share on the host changes from launch to launch and would be captured as a constant.
          *
          * @param microBatches at the same addresses each time
          */
@@ -58,7 +58,7 @@ public final class StepGraph implements AutoCloseable {
     private final int most;
     private final Step step;
     private final FixedInputs.FixedMemory memory;
-    /** The bucket used last comes last. */
+    /** The buckets, least recently used first. */
     private final List<Bucketed> buckets = new ArrayList<>();
 
     private long replayed;
@@ -68,15 +68,15 @@ public final class StepGraph implements AutoCloseable {
     private boolean inside;
     private boolean closed;
 
-    /** What is kept for a bucket. */
+    /** The state of a bucket. */
     private static final class Bucketed {
         private final StepBucket bucket;
         private final FixedInputs inputs;
         private @Nullable Graph graph;
         private @Nullable String refusal;
-        /** Whether a step was enqueued of which nothing was measured. */
+        /** Whether a step without measurements was enqueued. */
         private boolean ran;
-        /** By what the pass computed when the bucket ran last. */
+        /** The recipe of the pass when the bucket ran last. */
         private @Nullable Quantizers quantizers;
 
         private boolean calibrates;
@@ -86,7 +86,7 @@ public final class StepGraph implements AutoCloseable {
             this.inputs = inputs;
         }
 
-        /** Begins anew where the pass computes by another recipe than before. */
+        /** Begins again with a first step if the pass has another recipe than before. */
         void follow(Pass pass) {
             if (ran && (quantizers != pass.quantizers() || calibrates != pass.isCalibrating())) {
                 closeGraph();
@@ -113,10 +113,10 @@ public final class StepGraph implements AutoCloseable {
     /**
      * Takes memory for one batch of {@code shape}.
      *
-     * @param uploads from {@link UploadRing#padded}: brings the batches
+     * @param uploads from {@link UploadRing#padded}: uploads the batches
      * @param shape of the ring's batches
      * @param pass the training pass that {@code step} begins
-     * @param most buckets that are kept at a time; beyond, the one that was not used for longest is closed
+     * @param most buckets that are kept at a time; when there are more, the least recently used one is closed
      * @throws IllegalArgumentException when the ring does not pad, has another shape or lies on another device, or {@code most} is below
      *     1
      */
@@ -143,12 +143,12 @@ public final class StepGraph implements AutoCloseable {
     }
 
     /**
-     * Enqueues one step over the batch that was uploaded first of those that wait. What the step throws passes
-     * through; the batch then still waits, and the pass forgets the gradients.
+     * Enqueues one step over the oldest uploaded batch. An exception of the step is thrown to the caller; the batch is then used by the
+     * next call, and the gradients are discarded.
      *
-     * @return the micro-batches that the step was given, whose {@link ModelInput#share} are those of this step until the next one
-     * @throws IllegalStateException when no batch was uploaded, this or what the captured steps use is closed, a stream of the device
-     *     captures, or it is called inside a step
+     * @return the micro-batches of the step; their {@link ModelInput#share} is valid until the next step
+     * @throws IllegalStateException when no batch was uploaded, this or an object that the captured steps use is closed, a stream of the
+     *     device captures, or it is called inside a step
      */
     public List<ModelInput> step() {
         if (closed) {
@@ -192,7 +192,7 @@ public final class StepGraph implements AutoCloseable {
             replayed++;
         } else {
             step.enqueue(present.inputs.microBatches());
-            // A measured step casts by other kernels: those of a capture may not be built yet.
+            // A measured step uses other kernels for casts: the kernels of a capture may not be built yet.
             present.ran |= !measures;
             enqueued++;
             measured += measures ? 1 : 0;
@@ -207,7 +207,7 @@ public final class StepGraph implements AutoCloseable {
 
     private void capture(Bucketed present) {
         if (pass.isObserved()) {
-            return; // Observers read clocks of the host: for as long as they listen, one by one.
+            return; // Observers read clocks of the host, so steps are enqueued one by one while there are observers.
         }
         pass.end();
         try {
@@ -217,7 +217,7 @@ public final class StepGraph implements AutoCloseable {
         }
     }
 
-    /** Returns what is kept for the next batch's bucket. */
+    /** Returns the state of the next batch's bucket. */
     private Bucketed present() {
         UploadSlot batch = uploads.waiting();
         int microBatches = batch.microBatches();
@@ -281,7 +281,7 @@ public final class StepGraph implements AutoCloseable {
         return evicted;
     }
 
-    /** Returns which buckets' steps are replayed, and below each reason those whose are not. */
+    /** Returns the buckets whose steps are replayed, and for each reason the buckets whose steps are not. */
     public String explain() {
         StringBuilder text = new StringBuilder("steps replayed: " + replayed + ", enqueued one by one: " + enqueued
                 + (measured == 0 ? "" : ", " + measured + " of them because their casts were measured")

@@ -13,14 +13,13 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * Brings loss and gradient norm of each step back to the host while later steps run already.
+ * Copies loss and gradient norm of each step to the host while later steps run already.
  *
- * <p>For each step: {@link #begin}, then {@link #addLoss} for each of its micro-batches, then {@link #finish}; nothing of that
- * waits. {@link #read} waits for the oldest step that was not read yet. Steps are timed by the device, from the end of one
- * to the end of the next: the host reads a result when it gets to it, which may be long after the step's end, so that its
- * clock would give one step what belongs to another.
+ * <p>For each step: {@link #begin}, then {@link #addLoss} for each of its micro-batches, then {@link #finish}; none of these waits. {@link
+ * #read} waits for the oldest step that was not read yet. Steps are timed by the device, from the end of one to the end of the next: the
+ * host may read a result long after the step's end, so the host's clock would not give the time of the step.
  *
- * <p>From the second round on it allocates nothing, on the device or on the Java heap.
+ * <p>Once every slot was used, it allocates nothing, on the device or on the Java heap.
  *
  * <p>Threading: the device's thread.
  */
@@ -30,7 +29,7 @@ public final class StepReadback implements AutoCloseable {
     private final Stream stream;
     private final int microBatches;
     private final Scope scope;
-    /** Losses of the step under way by micro-batch, then its gradient norm: FLOAT32 [microBatches + 1]. */
+    /** Losses of the present step by micro-batch, then its gradient norm: FLOAT32 [microBatches + 1]. */
     private final Tensor numbers;
 
     private final Tensor[] number;
@@ -40,7 +39,7 @@ public final class StepReadback implements AutoCloseable {
     private int read;
     private boolean closed;
 
-    /** A step's numbers on their way, and its end. */
+    /** The numbers of a step, and the event of its end. */
     private static final class Slot {
         private final HostBuffer host;
         private final Event done;
@@ -61,7 +60,7 @@ public final class StepReadback implements AutoCloseable {
     }
 
     /**
-     * Takes a little memory, pinned and on the device.
+     * Allocates a little memory, pinned and on the device.
      *
      * @param stream the stream of the steps
      * @param microBatches the most micro-batches of a step
@@ -82,7 +81,7 @@ public final class StepReadback implements AutoCloseable {
         for (int i = 0; i < number.length; i++) {
             number[i] = scope.view(numbers, i, 1);
         }
-        // One more: from the end of the step before, the oldest unread one is timed.
+        // One more: the oldest unread step is timed from the end of the step before it.
         slots = new Slot[unread + 1];
         for (int i = 0; i < slots.length; i++) {
             slots[i] = new Slot(device, microBatches);
@@ -110,7 +109,7 @@ public final class StepReadback implements AutoCloseable {
      * Enqueues the copy of a micro-batch's loss.
      *
      * @param loss FLOAT32 [1]: the mean over the micro-batch's labelled tokens
-     * @param share the factor on it: the micro-batch's labelled tokens by those of the step, {@link Batch#share}
+     * @param share the factor on it: the micro-batch's labelled tokens divided by those of the step, {@link Batch#share}
      * @throws IllegalArgumentException when it is no FLOAT32 [1] of the stream's device
      * @throws IllegalStateException when no step is begun, it has all its losses, or this is closed
      */

@@ -1,7 +1,7 @@
 package dev.chagres.train;
 
 /**
- * What is known of one finished step; filled again for later steps.
+ * The results of one finished step; reused for later steps.
  *
  * <p>Threading: one thread at a time.
  */
@@ -14,7 +14,7 @@ public final class StepResult {
     public StepResult() {}
 
     /**
-     * Takes a step's values.
+     * Sets a step's values.
      *
      * @param loss mean cross-entropy of the labelled tokens, in nats
      * @param gradNorm Euclidean norm of all gradients before clipping

@@ -1,11 +1,10 @@
 package dev.chagres.train;
 
 /**
- * A run of token sequences, one of them current: what {@link SequencePacker} makes batches of. It may have no end.
+ * A series of token sequences, one of them current, from which {@link SequencePacker} makes batches. It may be endless.
  *
- * <p>Tokens and labels are written where the packer says, straight into the batch, so that reading on makes no garbage. What is
- * written for a sequence should follow from that sequence alone, not from its place in a batch; then batches of every size
- * hold the same.
+ * <p>Tokens and labels are written directly into the batch, so that reading makes no garbage. The values that are written for a sequence
+ * should depend on that sequence alone, not on its place in a batch; then batches of every size have the same sequences.
  *
  * <p>Threading: one thread at a time.
  */
@@ -17,7 +16,7 @@ public interface TokenSequences extends AutoCloseable {
     int length();
 
     /**
-     * Writes the current sequence, or a part of it where the context is shorter.
+     * Writes the current sequence, or a part of it if the context is shorter.
      *
      * @param ids gets the tokens, at {@code start} to {@code start + count - 1}
      * @param labels gets for each token the id to predict there, or {@link Batch#IGNORED}
@@ -26,10 +25,10 @@ public interface TokenSequences extends AutoCloseable {
      */
     int write(int[] ids, int[] labels, int start, int count);
 
-    /** Returns the token that stands where there is no sequence. */
+    /** Returns the token of padding. */
     int padding();
 
-    /** Closes what the sequences come from. */
+    /** Closes the source of the sequences. */
     @Override
     void close();
 }

@@ -13,13 +13,13 @@ import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Batches on their way to the device: copied from pinned memory, on a stream of its own, while a step runs on another.
+ * Uploads batches to the device: they are copied from pinned memory, on a separate stream, while a step runs on another.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="uploadRing"}
  *
- * <p>A batch is on the device when its first micro-batch is asked for, so that no step waits for the host's memory. With three
- * batches one may be uploaded while the step before it is enqueued and the step before that one still runs. From the second
- * round of equal shapes on it allocates nothing, on the device or on the Java heap.
+ * <p>A batch is usually on the device before {@link #next} returns its first micro-batch, so that steps do not wait for copies. With three
+ * batches, one may be uploaded while the step before it is enqueued and the step before that one still runs. Once every slot was used with
+ * the same shapes, it allocates nothing, on the device or on the Java heap.
  *
  * <p>Threading: the device's thread.
  */
@@ -29,20 +29,20 @@ public final class UploadRing implements AutoCloseable {
     private final BatchShape shape;
     private final Stream copies;
     private final UploadSlot[] slots;
-    /** By number of the micro-batch in its batch: those of a batch may be in use at the same time. */
+    /** Indexed by the micro-batch's number in its batch, since all micro-batches of a batch may be in use at the same time. */
     private final Brought[] inputs;
 
     private int uploaded;
-    /** Batches of which every micro-batch was brought to a scope. */
+    /** The number of batches of which every micro-batch was copied to a scope. */
     private int brought;
 
     private boolean closed;
 
     /**
-     * Takes pinned memory for the largest batches.
+     * Allocates pinned memory for the largest batches.
      *
      * @param shape of the batches
-     * @param batches how many may be under way at a time: 2, or 3 where a step is enqueued before the one before has ended
+     * @param batches the number of slots: 2, or 3 if a step is enqueued before the step before it has ended
      * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
      */
     public UploadRing(Device device, BatchShape shape, int batches) {
@@ -50,12 +50,12 @@ public final class UploadRing implements AutoCloseable {
     }
 
     /**
-     * Takes pinned memory for the largest batches, of which this rank's part of the tokens is uploaded: ids and labels are those of
-     * {@link ContextParallel#own}, {@link ModelInput#share} counts their labels, the sequences are those of all tokens.
+     * Allocates pinned memory for the largest batches, of which this rank's part of the tokens is uploaded: ids and labels are those of
+     * {@link ContextParallel#own}, {@link ModelInput#share} counts the labels of this part, and the sequences are those of all tokens.
      *
      * @param shape of the batches
      * @param batches how many may be under way at a time
-     * @param ranks among which the tokens of each micro-batch are shared out
+     * @param ranks that split the tokens of each micro-batch
      * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
      */
     public static UploadRing ofPart(Device device, BatchShape shape, int batches, ContextParallel ranks) {
@@ -63,12 +63,12 @@ public final class UploadRing implements AutoCloseable {
     }
 
     /**
-     * Takes pinned memory for the largest batches, for a {@link StepGraph}: what lies behind a batch's tokens is padding without
+     * Allocates pinned memory for the largest batches, for a {@link StepGraph}: the tokens after those of a batch are padding without
      * labels.
      *
      * @param shape of the batches
      * @param batches how many may be under way at a time
-     * @param padding the id of tokens that pad, at least 0
+     * @param padding the id of padding tokens, at least 0
      * @throws IllegalArgumentException when {@code batches} is below 1 or above 1,024, or {@code padding} negative
      */
     public static UploadRing padded(Device device, BatchShape shape, int batches, int padding) {
@@ -107,11 +107,11 @@ public final class UploadRing implements AutoCloseable {
     }
 
     /**
-     * Enqueues the copy of a batch, which may change on return. Waits only where the memory that it goes to is still being
-     * read, by the step of as many batches ago.
+     * Enqueues the copy of a batch, which may be changed after return. Waits only if an earlier step still reads the device memory of the
+     * slot.
      *
-     * @throws IllegalArgumentException when the batch was made for another shape, is empty, or a micro-batch has fewer tokens than
-     *     there are ranks that share them out
+     * @throws IllegalArgumentException when the batch was made for another shape, is empty, or a micro-batch has fewer tokens than there
+     *     are ranks that split them
      * @throws IllegalStateException when as many batches as the ring holds wait for {@link #next}, or this is closed
      */
     public void upload(Batch batch) {
@@ -132,13 +132,13 @@ public final class UploadRing implements AutoCloseable {
     }
 
     /**
-     * Enqueues, on the scope's stream and behind the upload, what brings the next micro-batch into the scope's memory.
+     * Enqueues the copy of the next micro-batch into the scope's memory, on the scope's stream and after the upload.
      *
      * @param scope receives ids, labels and offsets
-     * @return the same object each time the scope hands out the same tensors for a micro-batch of this number; valid until the scope
-     *     is restarted, however many micro-batches are brought meanwhile
+     * @return the same object each time the scope hands out the same tensors for a micro-batch of this number; valid until the scope is
+     *     restarted, also after further calls
      * @throws IllegalArgumentException when the scope is one of another device
-     * @throws IllegalStateException when every micro-batch of every uploaded batch was brought, or this is closed
+     * @throws IllegalStateException when {@code next} was called for every micro-batch of every uploaded batch, or this is closed
      */
     public ModelInput next(Scope scope) {
         if (Checks.given("scope", scope).device() != device()) {
@@ -174,12 +174,15 @@ public final class UploadRing implements AutoCloseable {
         return slots[0].isPadded();
     }
 
-    /** Enqueues what brings the next batch to where a graph reads it. It waits until {@link #advance}. */
+    /**
+     * Enqueues the copy of the next batch to the addresses from which a graph reads it. The batch stays the next one until {@link
+     * #advance}.
+     */
     void bring(FixedInputs target) {
         next().bring(target);
     }
 
-    /** Says that the step over the next batch was enqueued. */
+    /** Moves on to the batch after the next one, once the step over the next one was enqueued. */
     void advance() {
         next().advance();
         brought++;
@@ -189,7 +192,7 @@ public final class UploadRing implements AutoCloseable {
         return copies.device();
     }
 
-    /** Returns the batch that {@link #bring} takes next. */
+    /** Returns the slot of the batch that {@link #bring} copies next. */
     UploadSlot waiting() {
         return next();
     }
@@ -208,7 +211,7 @@ public final class UploadRing implements AutoCloseable {
         return slots[brought % slots.length];
     }
 
-    /** Says how the sequences lie: one object, which follows the lengths. */
+    /** Returns the sequences of a micro-batch: one object, which is updated to the lengths. */
     private Sequences describe(Brought one) {
         Sequences present = one.sequences;
         if (present == null) {

@@ -11,14 +11,14 @@ import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 
 /**
- * A file that appears under its name only when it is whole, such as the report of a training run.
+ * A file that appears under its name only when it is complete, such as the report of a training run.
  *
- * <p>What is appended goes to {@code NAME.part}, and {@link #publish} gives that file the name; an older file of the name
- * stays as it is until then. {@code NAME.part} is locked, so that a second process which wants to write the same file is
- * refused, and the system gives the lock back whichever way a process ends. A symbolic link stays a link: the file that it
- * leads to is replaced. A pipe or a device is written to directly, without a lock.
+ * <p>Bytes are appended to {@code NAME.part}, and {@link #publish} renames that file to {@code NAME}; an older file of that name is not
+ * changed until then. {@code NAME.part} is locked, so that a second process which wants to write the same file is refused; the operating
+ * system releases the lock however the process ends. A symbolic link stays a link: the file that it points to is replaced. A pipe or a
+ * device is written to directly, without a lock.
  *
- * <p>Whatever fails is an {@link UncheckedIOException} whose text is one line: {@code NAME: cannot be written: reason}.
+ * <p>Every failure is an {@link UncheckedIOException} with a text of one line: {@code NAME: cannot be written: reason}.
  *
  * <p>Threading: one thread at a time.
  */
@@ -42,7 +42,7 @@ public final class WholeFile implements AutoCloseable {
     /**
      * Opens {@code NAME.part}, empty.
      *
-     * @param name what the file is to be called
+     * @param name the final name of the file
      * @throws UncheckedIOException when the file cannot be made, is a directory, or another process writes it at present
      */
     public static WholeFile create(Path name) {
@@ -66,8 +66,8 @@ public final class WholeFile implements AutoCloseable {
     }
 
     /**
-     * Whether what is appended to a file of this name goes straight to where it leads: to a pipe or a device, or, for a path
-     * into {@code /dev} or {@code /proc}, to whatever is there. Nothing of that kind can be replaced by a whole file.
+     * Returns whether bytes are written directly to a file of this name, because it cannot be replaced: a pipe, a device, or a path into
+     * {@code /dev} or {@code /proc}.
      */
     public static boolean isDirect(Path name) {
         Path absolute = Checks.given("name", name).toAbsolutePath().normalize();
@@ -77,7 +77,7 @@ public final class WholeFile implements AutoCloseable {
     }
 
     /**
-     * Returns what a file is called until it is whole: {@code NAME.part}.
+     * Returns the name of a file until it is complete: {@code NAME.part}.
      *
      * @throws IllegalArgumentException when the path ends with no name, as {@code /} does
      */
@@ -90,7 +90,7 @@ public final class WholeFile implements AutoCloseable {
 
     private static FileChannel openDirect(Path name) throws IOException {
         if (Files.isRegularFile(name)) {
-            // Two writers, each with its own place in the file, would write over each other.
+            // Two writers, each with its own position in the file, would overwrite each other.
             throw FileProblems.unwritable(
                     name,
                     "it is a second name of a file that may be in use; give that file's own name, another file, or"
@@ -100,8 +100,8 @@ public final class WholeFile implements AutoCloseable {
     }
 
     /**
-     * Appends bytes, at once and in one piece: when a full disk takes a part of them, that part is taken away again, unless
-     * this is a pipe or a device.
+     * Appends bytes at once and completely: when the disk is full and only a part can be written, that part is removed again, unless this
+     * is a pipe or a device.
      *
      * @throws UncheckedIOException when they cannot be written
      * @throws IllegalStateException after {@link #publish}, {@link #discard} or {@link #close}
@@ -133,7 +133,7 @@ public final class WholeFile implements AutoCloseable {
     }
 
     /**
-     * Gives the file its name, in place of an older file of that name, once its bytes are on the disk.
+     * Forces the bytes to the disk and renames the file to its final name, replacing an older file.
      *
      * @throws UncheckedIOException when that fails; the bytes are then in {@link #written}
      * @throws IllegalStateException when the file was published, discarded or closed before
@@ -146,7 +146,7 @@ public final class WholeFile implements AutoCloseable {
                 if (!Files.exists(written)) {
                     throw FileProblems.unwritable(name, written + " was moved or deleted before it was whole");
                 }
-                // The lock goes with the channel: until the file has its name, nobody else may take it for a part.
+                // Closing the channel releases the lock: no other process may open the part before it is renamed.
                 Files.move(written, whole, StandardCopyOption.ATOMIC_MOVE);
             }
             close();
@@ -156,8 +156,7 @@ public final class WholeFile implements AutoCloseable {
     }
 
     /**
-     * Removes what was written, as if this object had never been made; an older file of the name stays. Nothing happens when
-     * the file was published, discarded or closed before.
+     * Removes the part; an older file of the name is not changed. Does nothing when the file was published, discarded or closed before.
      *
      * @throws UncheckedIOException when it cannot be removed
      */
@@ -177,8 +176,7 @@ public final class WholeFile implements AutoCloseable {
     }
 
     /**
-     * Closes the file and gives the lock back; what was not published keeps its {@code .part} name. A second call does
-     * nothing.
+     * Closes the file and releases the lock; a file that was not published keeps its {@code .part} name. A second call does nothing.
      *
      * @throws UncheckedIOException when the last bytes cannot be written
      */
