@@ -19,10 +19,10 @@ import java.util.List;
  * Data-parallel training: each rank has the whole model, and the gradients of all ranks are summed before the optimizer's step, so that
  * the ranks' weights stay the same.
  *
- * <p>Gradients are summed in buckets, on a stream and with a communicator of their own. After {@link #lastMicroBatch} a bucket is summed
- * as soon as backward has completed its groups, while backward goes on below them; {@link #sumGradients} sums what is left. The
- * order is the same on each rank: buckets of the groups that were declared last come first. A rank without sequences takes part with
- * nothing.
+ * <p>Gradients are summed in buckets, on a separate stream and communicator. After {@link #lastMicroBatch} a bucket is summed as soon as
+ * backward has completed its groups, while backward of earlier layers goes on; {@link #sumGradients} sums the remaining ones. The order is
+ * the same on each rank: buckets of the groups that were declared last come first. A rank without sequences makes the same calls without
+ * micro-batches.
  *
  * {@snippet file="dev/chagres/layer/DataParallelTest.java" region="parallel"}
  *
@@ -36,7 +36,7 @@ public final class DataParallel extends Strategy {
     private final GradientBuckets buckets;
     private final DataParallelConfig config;
     private long steps;
-    /** Whether the sums of this step are known to be right, and whether a step was taken of which that is not known. */
+    /** Whether this step's sums are known to have succeeded, and whether an earlier step was taken without knowing that. */
     private boolean awaited;
 
     private boolean unawaited;
@@ -48,14 +48,14 @@ public final class DataParallel extends Strategy {
     }
 
     /**
-     * Checks that all ranks have the same parameters, and gives all of them the weights of rank 0. Each rank calls it. Load states
-     * of weights and optimizer after this, the same on each rank: the weights are written here, so AdamW makes its FP32 masters anew
-     * at the next step.
+     * Checks that all ranks have the same parameters, and gives all of them the weights of rank 0. Each rank calls it. Load states of
+     * weights and optimizer after this, the same on each rank: this call writes the weights, so AdamW copies them to its masters again at
+     * the next step.
      *
      * @param parameters closed after this
      * @param communicator of the ranks that hold copies of the model; closed after this
      * @throws IllegalArgumentException when the parameters lie on another device than the communicator's
-     * @throws IllegalStateException when ranks have other parameters: other names, shapes, types, or others frozen; or when another
+     * @throws IllegalStateException when ranks have different parameters: names, shapes, types, or which are frozen; or when another
      *     strategy has the parameters
      * @throws RankFailedException when another rank failed or did not come
      */
@@ -64,11 +64,11 @@ public final class DataParallel extends Strategy {
     }
 
     /**
-     * Does what {@link #of(Parameters, Communicator)} does, with gradients summed as {@code config} says, the same on each rank.
+     * Like {@link #of(Parameters, Communicator)}, with gradients summed as {@code config} says, which must be the same on each rank.
      *
      * @throws IllegalArgumentException when the parameters lie on another device than the communicator's
-     * @throws IllegalStateException when ranks have other parameters, as in {@link #of(Parameters, Communicator)}, or another
-     *     configuration; or when another strategy has the parameters
+     * @throws IllegalStateException when ranks have different parameters, as in {@link #of(Parameters, Communicator)}, or different
+     *     configurations; or when another strategy has the parameters
      * @throws RankFailedException when another rank failed or did not come
      */
     public static DataParallel of(Parameters parameters, Communicator communicator, DataParallelConfig config) {
@@ -99,8 +99,8 @@ public final class DataParallel extends Strategy {
     }
 
     /**
-     * Waits on the host until this step's sums are done, after {@link #sumGradients}. A failure is so thrown before the optimizer's step,
-     * which then leaves the weights as they were: {@link #shrink} needs that.
+     * Waits on the host until this step's sums are done, after {@link #sumGradients}. So a failure is thrown before the optimizer's step,
+     * and the weights are unchanged: {@link #shrink} needs that.
      *
      * @throws IllegalStateException when this is closed
      * @throws RankFailedException when another rank failed or did not come
@@ -123,19 +123,19 @@ public final class DataParallel extends Strategy {
     }
 
     /**
-     * Goes on without ranks that have failed, after a {@link RankFailedException}: each rank that is left calls this. They
-     * agree on who is left, shrink the communicator, and all go on from the newest step that one of them has completed: a rank that has
-     * not gets its weights, moments and {@code others}. This is closed after; the step that failed is forgotten, and to be made again by
-     * the new number of ranks.
+     * Goes on without ranks that have failed, after a {@link RankFailedException}: each remaining rank calls this. They agree on the
+     * remaining ranks, shrink the communicator, and all go on from the newest step that one of them has completed: ranks that have not
+     * completed it get its weights, moments and {@code others}. This strategy is closed; the failed step is discarded, and must be made
+     * again by the new number of ranks.
      *
      * {@snippet file="dev/chagres/layer/ShrinkTraining.java" region="shrink"}
      *
      * @param optimizer of these parameters, which takes its steps after {@link #awaitGradients}
-     * @param others what else the newest step decides: states of quantizers, of a loss scaler, numbers of one's own
-     * @return the strategy of the ranks that are left, which follows the same passes; its {@link #communicator()} is closed with the device
+     * @param others other state that a step changes: states of quantizers, of a loss scaler, your own numbers
+     * @return the strategy of the remaining ranks, which follows the same passes; its {@link #communicator()} is closed with the device
      * @throws IllegalArgumentException when the optimizer is that of other parameters
      * @throws IllegalStateException when this is closed, layers, stages or tokens are split among ranks, or a step was taken without {@link
-     *     #awaitGradients}; when no rank has failed, or none is left with a whole state
+     *     #awaitGradients}; when no rank has failed, or no remaining rank has a whole state
      * @throws RankFailedException when the others have gone on without this one, or may have: see {@link Agreement#of}
      */
     public DataParallel shrink(AdamW optimizer, State... others) {
@@ -155,7 +155,7 @@ public final class DataParallel extends Strategy {
                 close();
                 next = new DataParallel(parameters, from, config);
                 next.steps = Collections.max(left.values());
-                // Where this fails half-way, what the rank has is of no step.
+                // If this fails half-way, the rank's state belongs to no step.
                 steps = steps < next.steps ? NO_STEP : steps;
                 StateBroadcast.run(state, left.placeOfLargest(), next.communicator, stream);
                 steps = next.steps;
@@ -169,7 +169,7 @@ public final class DataParallel extends Strategy {
                 if (!(failure instanceof RankFailedException)) {
                     throw failure;
                 }
-                // Another rank has failed: who is left agrees again.
+                // Another rank has failed: the remaining ranks agree again.
             }
         }
     }
@@ -265,7 +265,7 @@ public final class DataParallel extends Strategy {
         return new ShardedState(this, List.of(), State.of(parameters.weightState(), others));
     }
 
-    /** Says which buckets are summed, in which order, and how many of them while backward ran in this step. */
+    /** Returns which buckets are summed, in which order, and how many of them during backward in this step. */
     @Override
     public String explain() {
         return "gradients summed over " + communicator.ranks() + " ranks in " + buckets.count()

@@ -7,12 +7,12 @@ import dev.chagres.DType;
  *
  * <p>Threading: immutable.
  *
- * @param bucketBytes FP32 gradients of neighbouring groups are summed as one until they have this many bytes; at least 1
- * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. Each rank's own, and sums of
- *     micro-batches, stay FP32. With 16 bits half as many bytes travel, and each rank's gradient and each sum is rounded to them
+ * @param bucketBytes neighbouring groups are put into one bucket until it has this many bytes of FP32 gradients; at least 1
+ * @param reduceType in which gradients are sent and summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. Each rank's own gradients, and sums of
+ *     micro-batches, stay FP32. With 16 bits half as many bytes are sent, and each rank's gradient and each sum is rounded to 16 bits
  */
 public record DataParallelConfig(long bucketBytes, DType reduceType) {
-    /** Of so many bytes and more a collective reaches the bandwidth of NVLink. */
+    /** With this many bytes a collective reaches the bandwidth of NVLink. */
     private static final long BUCKET_BYTES = 32L << 20;
 
     /**

@@ -23,17 +23,18 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Data-parallel training in which each rank keeps a part of the optimizer's state, of the gradients and of the weights, as its {@link
- * ZeroStage} says: what {@link DataParallel} computes, in less memory.
+ * ZeroStage} says. It computes the same as {@link DataParallel}, in less memory.
  *
- * <p>Rank r of N keeps elements {@code [r C / N, (r + 1) C / N)} of every group of the plan, C elements with its padding. A group's
- * gradients are summed as soon as backward has completed them, each rank receiving its part, while backward goes on; optimizers see the
- * rank's part alone. In stages 1 and 2 the updated weights are gathered at the end of a step. In stage 3 a group's weights are gathered
- * before its layers run, forward and backward, into the memory that the layers read, the next group's meanwhile; or once a step, and kept,
- * as its {@link Reshard} says.
+ * <p>Rank r of N keeps elements {@code [r C / N, (r + 1) C / N)} of every group of the plan, which has C elements with its padding. A
+ * group's gradients are reduced and scattered as soon as backward has completed them, while backward goes on; optimizers update only the
+ * rank's part. In stages 1 and 2 the updated weights are gathered at the end of a step. In stage 3 a group's weights are gathered before
+ * its layers run, forward and backward, into the memory that the layers read, while the layers of the group before run; or they are
+ * gathered once a step and kept, as its {@link Reshard} says.
  *
- * <p>Stages 1 and 2 reduce once a step: call {@link #lastMicroBatch} before the last micro-batch, so that this overlaps backward;
- * micro-batches before it communicate nothing, and in stage 2 keep whole gradients meanwhile. Stage 3 reduces in each micro-batch, or once a
- * step, as its {@link GradientSync} says; all ranks have equally many, and say of the same one that it is the last.
+ * <p>Stages 1 and 2 reduce once a step: call {@link #lastMicroBatch} before the last micro-batch, so that the reductions overlap its
+ * backward; micro-batches before it communicate nothing, and stage 2 keeps whole gradients until then. Stage 3 reduces in each micro-batch,
+ * or once a step, as its {@link GradientSync} says; all ranks must have the same number of micro-batches, and call {@link #lastMicroBatch}
+ * before the same one.
  *
  * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="sharded"}
  *
@@ -46,23 +47,23 @@ public final class FullySharded extends Strategy {
     private final ShardedRanks ranks;
     private final GatherRanks gathers;
     private final ShardedGradients gradients;
-    /** Null where each rank has all weights. */
+    /** Null if each rank has all weights. */
     private final @Nullable ShardedWeights weights;
 
     private final @Nullable ShardedReads reads;
-    /** Null where ranks share out one copy of the model. */
+    /** Null if there is a single copy of the model. */
     private final @Nullable Mesh mesh;
 
     private final MicroBatchSums sums;
     private final SharedSteps steps;
     private final SharedNorm norm;
     private final UpdatedWeights updated;
-    /** Whether the parameters are closed with this, and the mesh, which a shrink has made. */
+    /** Whether closing this closes the parameters, and the mesh that a shrink has made. */
     private boolean ownsParameters;
 
     private boolean ownsMesh;
 
-    /** The parameters are the caller's until {@link #begin}. */
+    /** The caller owns the parameters until {@link #begin}. */
     FullySharded(
             FullyShardedConfig config,
             Parameters parameters,
@@ -87,16 +88,15 @@ public final class FullySharded extends Strategy {
     }
 
     /**
-     * Takes memory for this rank's part of everything in {@code plan}, and begins every parameter as it was declared. Each rank calls
-     * it.
+     * Allocates memory for this rank's part of all parameters in {@code plan}, and writes their initial values. Each rank calls it.
      *
-     * @param plan is padded for as many ranks as the communicator has
+     * @param plan padded by this call for the communicator's number of ranks
      * @param dtype type of the weights that were declared without one: FLOAT32, BFLOAT16 or FLOAT16
      * @param seed the same on each rank
-     * @param communicator of the ranks that share the model out; closed after this
+     * @param communicator of the ranks that shard the model; closed after this
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
-     * @throws IllegalStateException when a parameter has memory already, or ranks have other parameters: other names, shapes, types or
-     *     seeds, or others frozen; or another stage
+     * @throws IllegalStateException when a parameter has memory already, or ranks have different parameters: names, shapes, types, seeds,
+     *     or which are frozen; or different stages
      * @throws RankFailedException when another rank failed or did not come
      */
     public static FullySharded allocate(
@@ -107,21 +107,21 @@ public final class FullySharded extends Strategy {
     }
 
     /**
-     * Takes memory as {@link #allocate(ModelPlan, DType, long, ZeroStage, Communicator)} does, for one of several copies of the model
-     * (hybrid sharding): the ranks along {@link MeshDimension#SHARD} and {@link MeshDimension#CONTEXT} share a copy out, those along {@link
-     * MeshDimension#REPLICATE} have the same part of each. Weights are gathered and gradients reduced and scattered along the first, as
-     * where links are fast, and a part's sums are added up along the second.
+     * Allocates memory as {@link #allocate(ModelPlan, DType, long, ZeroStage, Communicator)} does, for one of several copies of the model
+     * (hybrid sharding): the ranks along {@link MeshDimension#SHARD} and {@link MeshDimension#CONTEXT} shard a copy, those along {@link
+     * MeshDimension#REPLICATE} have the same part of each copy. Weights are gathered, and gradients reduced and scattered, among the ranks
+     * of a copy, which should have fast links; the sums of a part are then all-reduced along {@link MeshDimension#REPLICATE}.
      *
-     * <p>What is shared out is what this rank has of the model: its heads and columns where ranks along {@link MeshDimension#TENSOR} split
-     * layers, its stages where there are ranks along {@link MeshDimension#PIPELINE}.
+     * <p>The ranks shard the part of the model that is left after {@link MeshDimension#TENSOR}, which splits heads and columns, and {@link
+     * MeshDimension#PIPELINE}, which splits stages.
      *
      * {@snippet file="dev/chagres/layer/HybridShardedTest.java" region="hybrid"}
      *
-     * @param plan is padded for as many ranks as share copies out; of a pipeline the part of this rank's stages
-     * @param mesh stays open as long as this; each of its ranks calls this
+     * @param plan padded by this call for the number of ranks of a copy; in a pipeline the plan of this rank's stages
+     * @param mesh must stay open as long as this; each of its ranks makes this call
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
-     * @throws IllegalStateException when a parameter has memory already, or ranks have other parameters, as in {@link
-     *     #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or another configuration
+     * @throws IllegalStateException when a parameter has memory already, or ranks have different parameters, as in {@link
+     *     #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or different configurations
      * @throws RankFailedException when another rank failed or did not come
      */
     public static FullySharded allocate(ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, Mesh mesh) {
@@ -130,12 +130,12 @@ public final class FullySharded extends Strategy {
                 .on(ShardedRanks.of(Checks.given("mesh", mesh), config.optimizer()), mesh);
     }
 
-    /** Returns what is shared out. */
+    /** Returns which state is sharded. */
     public ZeroStage stage() {
         return config.stage();
     }
 
-    /** Returns in which memory weights are gathered: as the configuration says, and {@code DEVICE} where NCCL could make no windows. */
+    /** Returns in which memory weights are gathered: the value of the configuration, or {@code DEVICE} if NCCL could make no windows. */
     public WeightGather weightGather() {
         return gathers.made();
     }
@@ -218,18 +218,18 @@ public final class FullySharded extends Strategy {
         }
     }
 
-    /** Returns the bytes that this rank holds of weights and gradients: its parts, and memory for whole groups. */
+    /** Returns the bytes of weights and gradients on this rank: its parts, and buffers for whole groups. */
     public long byteSize() {
         return parameters.byteSize() + gradients.byteSize() + (weights == null ? 0 : weights.byteSize());
     }
 
     /**
-     * Gathers what must be saved to go on exactly, a group at a time, and hands it out tensor by tensor with the names and shapes that {@link
-     * Parameters#state()} and {@link AdamW#state()} have of a model that is neither shared out nor split. Each rank calls it, with the same
-     * optimizer's state; a rank of a pipeline is handed its stages.
+     * Gathers the state that is needed to go on exactly, a group at a time, and passes it to {@code sink} tensor by tensor, with the names
+     * and shapes of {@link Parameters#state()} and {@link AdamW#state()} of a model that is neither sharded nor split. Each rank calls it,
+     * with the same optimizer's state; a rank of a pipeline gets its stages.
      *
      * @param optimizer of these parameters
-     * @param sink is handed each tensor on every rank, until it returns
+     * @param sink called with each tensor on every rank; the tensor is valid until it returns
      * @throws IllegalStateException when this or the optimizer is closed
      * @throws RankFailedException when another rank failed or did not come
      */
@@ -239,14 +239,14 @@ public final class FullySharded extends Strategy {
         new GatheredState(parameters, ranks).all(vectors, Checks.given("sink", sink));
     }
 
-    /** Returns the ranks that train together, as they are arranged; null where they share out one copy of the model. */
+    /** Returns the mesh of the ranks that train together; null if there is a single copy of the model. */
     public @Nullable Mesh mesh() {
         return mesh;
     }
 
     /**
      * Waits on the host until all ranks have reduced this step's gradients and computed its norm; called last before the optimizer's step.
-     * A failure is so thrown before the step, or the step counts on all ranks that are left: {@link #shrink} needs that.
+     * So a failure is either thrown before the step on all remaining ranks, or all of them make the step: {@link #shrink} needs that.
      *
      * @throws IllegalStateException when this is closed
      * @throws RankFailedException when another rank failed or did not come
@@ -266,20 +266,20 @@ public final class FullySharded extends Strategy {
     }
 
     /**
-     * Goes on with the copies of the model that have all their ranks, after a {@link RankFailedException}: each rank that is
-     * left calls this. They agree on who is left; ranks of a copy that has lost one leave with an exception, the others shrink the
-     * mesh along {@link MeshDimension#REPLICATE}. All have completed the same steps. This is closed after; the step that failed is forgotten,
-     * and to be made again by the new number of ranks.
+     * Goes on with the copies of the model that have all their ranks, after a {@link RankFailedException}: each remaining rank calls this.
+     * They agree on the remaining ranks; ranks of a copy that has lost a rank leave with an exception, the others shrink the mesh along
+     * {@link MeshDimension#REPLICATE}. All of these have completed the same steps. This strategy is closed; the failed step is discarded,
+     * and must be made again by the new number of ranks.
      *
      * {@snippet file="dev/chagres/layer/HybridShrinkTraining.java" region="shrink"}
      *
      * @param optimizer of these parameters, which takes its steps after {@link #awaitGradients}
-     * @return the strategy of the ranks that are left, which follows the same passes and keeps the parameters; its {@link #mesh()} is
-     *     closed with it
+     * @return the strategy of the remaining ranks, which follows the same passes and keeps the parameters; its {@link #mesh()} is closed
+     *     with it
      * @throws IllegalArgumentException when the optimizer is that of other parameters
-     * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among ranks,
-     *     weights are gathered in windows by ranks that are processes, or a step was taken without {@link #awaitGradients}; when no rank has
-     *     failed; or when no whole copy is left: the text says which parts went
+     * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among
+     *     ranks, weights are gathered in windows by ranks that are processes, or a step was taken without {@link #awaitGradients}; when no
+     *     rank has failed; or when no complete copy is left: the text says which parts were lost
      * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */
     public FullySharded shrink(AdamW optimizer) {
@@ -290,20 +290,20 @@ public final class FullySharded extends Strategy {
         return weights != null && weights.gathersEightBits();
     }
 
-    /** Ends this, but for the parameters, which another strategy has from now on. */
+    /** Closes this without the parameters, which another strategy has from now on. */
     void handOver() {
         ownsParameters = false;
         parameters.forgetGradients();
         close();
     }
 
-    /** Sees that all ranks of this copy have the weights of the last step: one may have failed in the midst of gathering them. */
+    /** Gathers the weights of the last step again: a rank may have failed during the gather. */
     void gatherWeights() {
         updated.gatherWhole();
         communicator.synchronize(stream);
     }
 
-    /** Takes part in steps from now on; the parameters are closed with this. */
+    /** Takes part in steps from now on; closing this closes the parameters. */
     void begin() {
         parameters.adopt(norm);
         parameters.sharing().step(norm);
@@ -311,7 +311,7 @@ public final class FullySharded extends Strategy {
         ownsParameters = true;
     }
 
-    /** The same in the place of {@code former}, of which this has the parameters, and with a mesh of its own. */
+    /** Replaces {@code former}, whose parameters this takes over, with a new mesh that this owns. */
     void beginAfter(FullySharded former) {
         parameters.sharing().forget(former.norm);
         begin();
@@ -319,10 +319,10 @@ public final class FullySharded extends Strategy {
     }
 
     /**
-     * Says what went with ranks that have failed.
+     * Returns which parts of the model were lost with failed ranks.
      *
      * @param ranks as {@link RankFailedException#ranks()} names them
-     * @return which parts, of which parameters, and who else has them
+     * @return which parts, of which parameters, and which ranks also have them
      * @throws IllegalArgumentException when there is no such rank
      */
     public String explainLoss(List<Integer> ranks) {
@@ -372,7 +372,7 @@ public final class FullySharded extends Strategy {
         return this + ": " + ranks.explain(config, gathersEightBits());
     }
 
-    /** Frees the parameters, too, which this has made, unless another strategy has them now. */
+    /** Also frees the parameters, which this has made, unless another strategy has them now. */
     @Override
     void free() {
         if (weights != null) {

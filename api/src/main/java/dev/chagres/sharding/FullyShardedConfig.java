@@ -8,15 +8,15 @@ import dev.chagres.internal.Checks;
  *
  * <p>Threading: immutable.
  *
- * @param stage what ranks along {@link MeshDimension#SHARD} share out
- * @param optimizer among which ranks what the optimizer keeps is shared out
- * @param reduceType in which gradients travel and are summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. With 16 bits half as many bytes
- *     travel, and each rank's gradient and each sum is rounded to them. Sums of micro-batches stay FP32; so do each rank's own gradients,
- *     but with {@link GradientSync#EACH_MICRO_BATCH} those that {@link dev.chagres.model.Parameter#isWrittenByProducts matrix products alone
- *     write}, of weights of this type: products write them in 16 bits
+ * @param stage which state ranks along {@link MeshDimension#SHARD} shard
+ * @param optimizer among which ranks the optimizer's state is sharded
+ * @param reduceType in which gradients are sent and summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. With 16 bits half as many bytes are
+ *     sent, and each rank's gradient and each sum is rounded to 16 bits. Sums of micro-batches stay FP32. Each rank's own gradients stay
+ *     FP32, too, except with {@link GradientSync#EACH_MICRO_BATCH} those that {@link dev.chagres.model.Parameter#isWrittenByProducts only
+ *     matrix products write}, of weights of this type: products write them in 16 bits
  * @param weightGather in which memory weights are gathered
- * @param reshard when gathered weights are given back: {@code AFTER_FORWARD} but for {@link ZeroStage#THREE}
- * @param gradientSync in which micro-batches gradients are summed: {@code LAST_MICRO_BATCH} but for {@link ZeroStage#THREE}
+ * @param reshard when gathered weights are freed; {@code AFTER_FORWARD} except in {@link ZeroStage#THREE}
+ * @param gradientSync in which micro-batches gradients are summed; {@code LAST_MICRO_BATCH} except in {@link ZeroStage#THREE}
  */
 public record FullyShardedConfig(
         ZeroStage stage,
@@ -47,8 +47,8 @@ public record FullyShardedConfig(
     }
 
     /**
-     * Returns the configuration of a stage, with an optimizer for each copy of the model, sums in FP32, no windows, and the least memory:
-     * stage 3 gives weights back after each layer and sums gradients in each micro-batch.
+     * Returns the configuration of a stage, with the optimizer's state sharded within each copy of the model, sums in FP32, no windows, and
+     * the least memory: stage 3 frees weights after each layer and sums gradients in each micro-batch.
      */
     public static FullyShardedConfig of(ZeroStage stage) {
         return new FullyShardedConfig(
@@ -60,7 +60,7 @@ public record FullyShardedConfig(
                 GradientSync.of(stage));
     }
 
-    /** Returns the same with what the optimizer keeps shared out among other ranks. */
+    /** Returns the same with the optimizer's state sharded among other ranks. */
     public FullyShardedConfig withOptimizer(OptimizerSharding newOptimizer) {
         return new FullyShardedConfig(stage, newOptimizer, reduceType, weightGather, reshard, gradientSync);
     }
@@ -82,7 +82,7 @@ public record FullyShardedConfig(
     }
 
     /**
-     * Returns the same with weights of stage 3 given back at another time.
+     * Returns the same with weights of stage 3 freed at another time.
      *
      * <p>Source: {@code reshard_after_forward} of PyTorch's {@code fully_shard}.
      *

@@ -8,15 +8,15 @@ package dev.chagres.sharding;
  * <p>Source: {@code set_requires_gradient_sync} of PyTorch's {@code FSDPModule}.
  */
 public enum GradientSync {
-    /** In each micro-batch, of {@link ZeroStage#THREE} alone: memory for whole gradients of two groups of each size. */
+    /** In each micro-batch, for {@link ZeroStage#THREE} only. Takes memory for whole gradients of two groups of each size. */
     EACH_MICRO_BATCH,
     /**
-     * Once a step: micro-batches before the last add up on each rank and communicate no gradients. A step with several micro-batches takes
-     * memory for all whole gradients, in FP32.
+     * Once a step: gradients of micro-batches before the last are added up on each rank and not communicated. A step with several
+     * micro-batches takes memory for all whole gradients, in FP32.
      */
     LAST_MICRO_BATCH;
 
-    /** Returns when ranks do so that are told nothing else. */
+    /** Returns the default of a stage. */
     static GradientSync of(ZeroStage stage) {
         return stage == ZeroStage.THREE ? EACH_MICRO_BATCH : LAST_MICRO_BATCH;
     }

@@ -16,12 +16,12 @@ import java.util.Set;
 import java.util.stream.Collectors;
 
 /**
- * Ranks as a box of named dimensions: each rank has a coordinate along each, and a communicator of the ranks that differ from it in that
- * coordinate alone.
+ * Ranks in a grid of named dimensions: each rank has a coordinate along each dimension, and a communicator of the ranks that differ from it
+ * in that coordinate alone.
  *
- * <p>Ranks are numbered with the last dimension of {@link MeshDimension} running fastest, so that ranks of one {@link
- * MeshDimension#TENSOR} group, which exchange most, lie next to each other: with shard 2 and tensor 2, ranks 0 and 1 are one tensor
- * group, ranks 0 and 2 one shard group.
+ * <p>Ranks are numbered with the last dimension of {@link MeshDimension} running fastest, so that ranks of one {@link MeshDimension#TENSOR}
+ * group, which communicate most, are neighbours: with shard 2 and tensor 2, ranks 0 and 1 are one tensor group, ranks 0 and 2 one shard
+ * group.
  *
  * {@snippet file="dev/chagres/sharding/CollectivesExampleTest.java" region="mesh"}
  *
@@ -33,7 +33,7 @@ public final class Mesh implements AutoCloseable {
     private final int rank;
     private final Device device;
     private final Map<MeshDimension, Communicator> communicators = new EnumMap<>(MeshDimension.class);
-    /** Of ranks along several dimensions, made when they are asked for. */
+    /** Communicators along several dimensions, made at the first call. */
     private final Map<Set<MeshDimension>, Communicator> combined = new LinkedHashMap<>();
 
     private Mesh(MeshShape shape, Communicator world) {
@@ -46,10 +46,10 @@ public final class Mesh implements AutoCloseable {
     /**
      * Makes this rank's communicators, one for each dimension; each rank of {@code world} calls it.
      *
-     * @param world all ranks; stays open as long as the mesh
+     * @param world all ranks; must stay open as long as the mesh
      * @param shape as many ranks as {@code world} has
      * @throws IllegalArgumentException when the numbers of ranks differ
-     * @throws IllegalStateException on a rank that sees that its shape differs from that of other ranks
+     * @throws IllegalStateException on a rank that detects that its shape differs from that of other ranks
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static Mesh of(Communicator world, MeshShape shape) {
@@ -85,7 +85,7 @@ public final class Mesh implements AutoCloseable {
     }
 
     private Communicator split(Communicator world, Set<MeshDimension> dimensions) {
-        // Ranks of one group are those whose number is the same with these coordinates at 0.
+        // Ranks form one group if their numbers with these coordinates set to 0 are equal.
         int color = rank;
         for (MeshDimension dimension : dimensions) {
             color -= shape.coordinate(dimension, rank) * shape.stride(dimension);
@@ -96,7 +96,7 @@ public final class Mesh implements AutoCloseable {
         return world.split(color, rank, world.config().withName(name));
     }
 
-    /** Returns whether {@code communicator} is this mesh's, of some or all of its ranks. */
+    /** Returns whether {@code communicator} belongs to this mesh, for some or all of its ranks. */
     boolean made(Communicator communicator) {
         return world == communicator
                 || communicators.containsValue(communicator)
@@ -118,7 +118,7 @@ public final class Mesh implements AutoCloseable {
         return shape.size(dimension);
     }
 
-    /** Returns this rank's place along {@code dimension}, from 0 on. */
+    /** Returns this rank's coordinate along {@code dimension}, from 0 on. */
     public int coordinate(MeshDimension dimension) {
         return shape.coordinate(dimension, rank);
     }
@@ -133,8 +133,8 @@ public final class Mesh implements AutoCloseable {
     }
 
     /**
-     * Returns the communicator of the ranks that differ from this one in coordinates along these dimensions alone, numbered as in the
-     * mesh. It is made by the first call, and closed with the mesh: each rank of the mesh makes the same calls in the same order.
+     * Returns the communicator of the ranks that differ from this one in coordinates along these dimensions alone, numbered as in the mesh.
+     * It is made by the first call, and closed with the mesh. Each rank of the mesh must make the same calls in the same order.
      *
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */

@@ -1,16 +1,16 @@
 package dev.chagres.sharding;
 
 /**
- * What the ranks along one dimension of a {@link Mesh} differ in.
+ * What differs between the ranks along one dimension of a {@link Mesh}.
  *
  * <p>Threading: immutable.
  */
 public enum MeshDimension {
     /** Stages of the model, one after another. */
     PIPELINE,
-    /** Copies of what the other dimensions leave of the model, with other data. */
+    /** Copies of the part of the model that the other dimensions leave, with different data. */
     REPLICATE,
-    /** Parts of each parameter and of the optimizer's state, with other data. */
+    /** Parts of each parameter and of the optimizer's state, with different data. */
     SHARD,
     /** Parts of the tokens of each micro-batch. */
     CONTEXT,

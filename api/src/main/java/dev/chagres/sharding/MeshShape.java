@@ -60,7 +60,7 @@ public final class MeshShape {
         return ranks;
     }
 
-    /** Returns how far apart the numbers of two ranks are that are neighbours along {@code dimension}. */
+    /** Returns the difference of the numbers of two ranks that are neighbours along {@code dimension}. */
     int stride(MeshDimension dimension) {
         int stride = 1;
         for (int i = dimension.ordinal() + 1; i < sizes.length; i++) {
@@ -70,7 +70,7 @@ public final class MeshShape {
     }
 
     /**
-     * Returns the place of {@code rank} along {@code dimension}.
+     * Returns the coordinate of {@code rank} along {@code dimension}.
      *
      * @throws IllegalArgumentException when there is no such rank
      */

@@ -1,19 +1,18 @@
 package dev.chagres.sharding;
 
 /**
- * Among which ranks of a {@link Mesh} {@link FullySharded} shares out what the optimizer keeps, where there are several copies of the
- * model.
+ * Among which ranks of a {@link Mesh} {@link FullySharded} shards the optimizer's state, if there are several copies of the model.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: {@code outer_dp_sharding_strategy} of Megatron-FSDP.
  */
 public enum OptimizerSharding {
-    /** Those along {@link MeshDimension#SHARD}: each copy of the model has all of it, and updates its own weights. */
+    /** The ranks along {@link MeshDimension#SHARD}: each copy of the model has the whole state, and updates its own weights. */
     EACH_COPY,
     /**
-     * All: less memory and work for each, but updated weights travel between copies, and gradients in each micro-batch where their stage
-     * reduces in each.
+     * All ranks: less memory and work for each, but copies exchange updated weights, and gradients in each micro-batch if the stage reduces
+     * in each.
      */
     ALL_RANKS
 }

@@ -12,22 +12,22 @@ import dev.chagres.optim.AdamW;
 import java.util.List;
 
 /**
- * Pipeline-parallel training and evaluation: ranks have consecutive layers of a model each, its stages, and a step's micro-batches go through them one
- * after another, so that all ranks compute at the same time.
+ * Pipeline-parallel training and evaluation: each rank has consecutive layers of the model, a stage, and the micro-batches of a step go
+ * through the stages one after another, so that all ranks compute at the same time.
  *
  * <p>A step computes what one rank computes that accumulates the same micro-batches:
  *
  * {@snippet file="dev/chagres/layer/PipelineParallelTest.java" region="step"}
  *
- * <p>Each micro-batch has a {@link Pass} of its own in each stage; as many exist as are under way at a time ({@link
- * PipelineSchedule#passes}). The output of a stage travels to the next one, the gradient of its input to the one before, by NCCL's send and
+ * <p>Each micro-batch has its own {@link Pass} in each stage; there are as many as are in flight at a time ({@link
+ * PipelineSchedule#passes}). The output of a stage is sent to the next one, the gradient of its input to the one before, by NCCL's send and
  * receive on the stream that computes.
  *
- * <p>Dropout draws the masks of one rank: a stage goes on counting where the one before has ended. Parameters that several stages have
- * are tied: before the norm and the step their gradients are summed over those stages, so that their weights stay the same. The norm
- * of the gradients is that of all stages.
+ * <p>Dropout draws the masks of one rank: a stage continues the count of draws of the stage before. Parameters that several stages have are
+ * tied: before the norm and the step their gradients are summed over those stages, so that their weights stay the same. The norm of the
+ * gradients is that of all stages.
  *
- * <p>An evaluation goes forward alone:
+ * <p>An evaluation computes forward only:
  *
  * {@snippet file="dev/chagres/layer/PipelineEvaluationTest.java" region="evaluate"}
  *
@@ -59,12 +59,12 @@ public final class PipelineParallel implements AutoCloseable {
      *
      * @param plan of the whole model, for as many ranks
      * @param parameters of this rank's part of the plan; closed after this
-     * @param width columns of what travels between stages, in the parameters' type
-     * @param mesh stays open as long as this
+     * @param width columns of the tensors that stages exchange, in the parameters' type
+     * @param mesh must stay open as long as this
      * @throws IllegalArgumentException when the plan is for another number of ranks, the parameters are not those of this rank's part, they
      *     lie on another device, or the width is not positive
-     * @throws IllegalStateException when ranks have other plans, or the parameters belong to a pipeline already, a closed one too, or to
-     *     a {@link dev.chagres.optim.GradientNorm}
+     * @throws IllegalStateException when ranks have different plans, or the parameters belong or belonged to a pipeline already, or to a
+     *     {@link dev.chagres.optim.GradientNorm}
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public static PipelineParallel of(PipelinePlan plan, Parameters parameters, long width, Mesh mesh) {
@@ -100,8 +100,8 @@ public final class PipelineParallel implements AutoCloseable {
     }
 
     /**
-     * Returns the passes of this rank, for what is the same in each step, such as {@link Pass#autocast}. Where weights are shared out ({@link
-     * ZeroStage#THREE}) the strategy follows each of them:
+     * Returns the passes of this rank, for settings that hold for each step, such as {@link Pass#autocast}. If weights are sharded ({@link
+     * ZeroStage#THREE}), the strategy must follow each of them:
      *
      * {@snippet file="dev/chagres/layer/MeshPipelineTest.java" region="passes"}
      */
@@ -113,19 +113,18 @@ public final class PipelineParallel implements AutoCloseable {
      * Enqueues forward and backward of all micro-batches of a step through this rank's stages, and the transfers between. Each rank calls
      * it, with the same number. The step's sums, norm and update come after it.
      *
-     * <p>The first run waits for the device once a stage, to learn how many numbers the stages before draw for dropout. That run, and
-     * each one whose number of micro-batches is another than the last one's, waits for the device once more, to compare the ranks'
-     * numbers.
+     * <p>The first run waits for the device once a stage, to learn how many random numbers earlier stages draw for dropout. That run, and
+     * each run with another number of micro-batches than the last one, waits for the device once more, to compare the ranks' numbers.
      *
-     * @param stage computes; when it throws, the gradients of this step are forgotten
+     * @param stage computes; when it throws, the gradients of this step are discarded
      * @param microBatches of the step; with several stages a rank best a multiple of the ranks
      * @throws IllegalArgumentException when the number is not positive or more than a {@link PipelineSchedule} can have, ranks that
      *     compare theirs have other ones, or a micro-batch has no tokens
      * @throws IllegalStateException when this is closed, a stage calls it, a run or an evaluation has failed before on several ranks, or a
      *     stage draws another number of random numbers than in the first micro-batch
      * @throws dev.chagres.bindings.CaptureException while the stream captures
-     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come, also where it goes on with the number of the
-     *     last run and this one does not
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come, also if it uses the last run's number of
+     *     micro-batches and this rank does not
      */
     public void run(PipelineStage stage, int microBatches) {
         ensureOpen();
@@ -133,18 +132,19 @@ public final class PipelineParallel implements AutoCloseable {
     }
 
     /**
-     * Enqueues forward of all micro-batches through this rank's stages, and the transfers between, as in passes of evaluation on one rank:
-     * without dropout, and without a call of {@link PipelineStage#backward}. Each rank calls it, with the same number. It may stand before,
-     * between and after runs, also between a run and the norm: nothing that is trained changes, nor gradients, random numbers, or what
-     * recipes record.
+     * Enqueues forward of all micro-batches through this rank's stages, and the transfers between, as in evaluation passes on one rank:
+     * without dropout, and without calls of {@link PipelineStage#backward}. Each rank calls it, with the same number. It may be called
+     * before, between and after runs, also between a run and the norm: it does not change weights, gradients, random numbers or the amaxes
+     * of recipes.
      *
-     * <p>All micro-batches have one pass, {@link #evaluationPass}. What a call of a stage takes of its memory is gone at the next call.
+     * <p>All micro-batches use one pass, {@link #evaluationPass}. The memory that a call of a stage takes from it is taken back at the next
+     * call.
      *
-     * <p>The first evaluation, and each one whose number of micro-batches is another than the last one's, waits for the device, to
-     * compare the ranks' numbers. A failure is as one of {@link #run}, but that gradients stay.
+     * <p>The first evaluation, and each one with another number of micro-batches than the last one, waits for the device, to compare the
+     * ranks' numbers. A failure has the effects of one in {@link #run}, except that gradients are kept.
      *
      * @param stage computes
-     * @param microBatches any number, such as those of all sequences that are set aside
+     * @param microBatches any number, such as that of all sequences of an evaluation set
      * @throws IllegalArgumentException as {@link #run} does; as many micro-batches are allowed as a {@link PipelineSchedule#evaluation} can
      *     have
      * @throws IllegalStateException when this is closed, a stage calls it, a run or an evaluation has failed before on several ranks, or a
@@ -158,8 +158,8 @@ public final class PipelineParallel implements AutoCloseable {
     }
 
     /**
-     * Returns the pass of {@link #evaluate}, for what is the same in each evaluation, such as {@link Pass#autocast}. Where weights are
-     * shared out ({@link ZeroStage#THREE}) the strategy follows it:
+     * Returns the pass of {@link #evaluate}, for settings that hold for each evaluation, such as {@link Pass#autocast}. If weights are
+     * sharded ({@link ZeroStage#THREE}), the strategy must follow it:
      *
      * {@snippet file="dev/chagres/layer/MeshPipelineTest.java" region="evaluation-pass"}
      *
@@ -171,12 +171,12 @@ public final class PipelineParallel implements AutoCloseable {
     }
 
     /**
-     * Returns what must be saved to go on exactly, with the names, types and shapes of a model that one rank has. Each rank calls it, with
-     * the same states.
+     * Returns the state that is needed to go on exactly, with the names, types and shapes of the model on one rank. Each rank calls it,
+     * with the same states.
      *
-     * @param strategy of the same parameters, over the ranks that have the same stages; along {@code CONTEXT}, too
+     * @param strategy of the same parameters, over the ranks that have the same stages, including those along {@code CONTEXT}
      * @param optimizer of the same parameters
-     * @param others what is the same on all ranks
+     * @param others state that is the same on all ranks
      * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, the strategy has another mesh, or two
      *     states have a name in common
      * @throws IllegalStateException when something is closed
@@ -196,8 +196,7 @@ public final class PipelineParallel implements AutoCloseable {
     }
 
     /**
-     * Returns the weights of all stages alone, as {@link Strategy#weightState} does of a model that each rank has all layers of. Each rank
-     * calls it.
+     * Returns only the weights, of all stages, like {@link Strategy#weightState} without a pipeline. Each rank calls it.
      *
      * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="stages"}
      *
@@ -227,7 +226,7 @@ public final class PipelineParallel implements AutoCloseable {
     }
 
     /**
-     * Frees passes and what is between stages. A second call does nothing.
+     * Frees passes and the buffers between stages. A second call does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, inside {@link Communicator#group}, or when a stage calls it
      */

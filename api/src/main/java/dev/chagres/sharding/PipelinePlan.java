@@ -9,12 +9,12 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Which stage of a pipeline has which parameters of a model: the whole model is declared on every rank, and each rank takes memory for
- * its stages alone. Weights begin as those of the whole model, for they follow from seed, name and element.
+ * Which stage of a pipeline has which parameters of a model: every rank declares the whole model, and allocates memory for its stages only.
+ * Initial weights are those of the whole model, since they follow from seed, name and element.
  *
  * {@snippet file="dev/chagres/layer/PipelineModel.java" region="plan"}
  *
- * <p>Of P ranks, rank r has the stages r, r + P, … A parameter that several stages read, such as an embedding's table with a head tied to
+ * <p>With P ranks, rank r has the stages r, r + P, … A parameter that several stages read, such as an embedding's table with a head tied to
  * it, is placed on each of them.
  *
  * <p>Threading: one thread at a time.
@@ -35,11 +35,11 @@ public final class PipelinePlan {
     /**
      * Begins a plan in which no parameter has a stage yet.
      *
-     * @param whole the whole model, of which everything is declared
+     * @param whole the whole model, with all parameters declared
      * @param ranks P
      * @param stagesPerRank 1 for 1F1B, more for the interleaved order
-     * @throws IllegalArgumentException when a number is not positive, a single rank is to have several stages, or all ranks
-     *     together would have more than 4096
+     * @throws IllegalArgumentException when a number is not positive, a single rank would have several stages, or all ranks together would
+     *     have more than 4096
      */
     public static PipelinePlan of(ModelPlan whole, int ranks, int stagesPerRank) {
         PipelineSchedule.requireRanks(ranks, stagesPerRank);
@@ -62,11 +62,11 @@ public final class PipelinePlan {
     }
 
     /**
-     * Returns the first of {@code layers} consecutive ones that a stage has; those of stage s end where those of s + 1 begin. Where the
-     * stages do not divide them the first stages have one more.
+     * Returns the first of a stage's consecutive layers among {@code layers}; those of stage s end where those of s + 1 begin. If the
+     * stages do not divide their number, the first stages have one more.
      *
      * @param layers of the whole model
-     * @param stage 0 to {@link #stages()}, for which this is the end
+     * @param stage 0 to {@link #stages()}; the last value gives the end, {@code layers}
      * @throws IllegalArgumentException when there are fewer layers than stages, or there is no such stage
      */
     public int firstLayer(int layers, int stage) {
@@ -81,12 +81,12 @@ public final class PipelinePlan {
     }
 
     /**
-     * Places parameters on a stage, beside the stages that they are on already.
+     * Places parameters on a stage, in addition to the stages that they are on already.
      *
      * @param stage from 0 on
      * @param parameters of the plan, such as {@code plan.group("layers.3").parameters()}
      * @throws IllegalArgumentException when there is no such stage, or a parameter is none of the plan's
-     * @throws IllegalStateException when a part was asked for: ranks have what was placed until then
+     * @throws IllegalStateException after a call of {@link #part}
      */
     public PipelinePlan place(int stage, List<Parameter> parameters) {
         ensureStage(stage);
@@ -113,7 +113,7 @@ public final class PipelinePlan {
     }
 
     /**
-     * Returns what a rank has of the model, for {@link dev.chagres.model.Parameters#allocate} or a {@link Strategy}.
+     * Returns the plan of a rank's part of the model, for {@link dev.chagres.model.Parameters#allocate} or a {@link Strategy}.
      *
      * @throws IllegalArgumentException when there is no such rank
      * @throws IllegalStateException when a parameter of the model is on no stage
@@ -162,7 +162,7 @@ public final class PipelinePlan {
                         entry -> !entry.getKey().isFrozen() && entry.getValue().nextSetBit(0) < stage);
     }
 
-    /** Returns stage by stage how many parameters it has. */
+    /** Returns the number of parameters of each stage. */
     @Override
     public String toString() {
         StringBuilder text = new StringBuilder();

@@ -7,22 +7,22 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What each rank of a pipeline does in a step or in an evaluation, in which order: forward and backward of which micro-batch, and the
- * transfers between.
+ * The calls of each rank of a pipeline in a step or an evaluation, in order: forward and backward of micro-batches, and the transfers
+ * between.
  *
- * <p>The layers of a model are divided into stages, S of them, one after another: of P ranks, rank r has the stages r, r + P, … A
- * micro-batch goes forward through stages 0 to S - 1 and backward through the same in reverse.
+ * <p>The layers of a model are divided into S consecutive stages; with P ranks, rank r has the stages r, r + P, … A micro-batch goes
+ * forward through stages 0 to S - 1 and backward through the same in reverse.
  *
- * <p>With one stage a rank the order is 1F1B: rank r first computes forward of P - r - 1 micro-batches, then in turn forward of one and
- * backward of the oldest that is under way, then the backward calls that are left. So it has at most P - r micro-batches under way,
- * however many there are. With several stages a rank the order is the interleaved one, in which a rank waits less, for more transfers
- * and more micro-batches under way: groups of P micro-batches go through a rank's first stage, then through its second, and so on.
+ * <p>With one stage per rank the order is 1F1B: rank r first computes forward of P - r - 1 micro-batches, then alternately forward of one
+ * and backward of the oldest in flight, then the remaining backward calls. So it has at most P - r micro-batches in flight, for any number
+ * of micro-batches. With several stages per rank the order is the interleaved one, in which ranks wait less but have more transfers and
+ * more micro-batches in flight: groups of P micro-batches go through a rank's first stage, then through its second, and so on.
  *
- * <p>An evaluation has the same forward calls in the same order, and none backward. No rank keeps a micro-batch until its backward call, so
- * that one pass is enough.
+ * <p>An evaluation has the same forward calls in the same order, and no backward calls. No rank keeps tensors for backward calls, so one
+ * pass is enough.
  *
- * <p>A transfer stands directly before the call that needs what it brings, on the rank that receives and on the one that sends. What a
- * rank sends and receives there forms one {@link Exchange}, so that no order of sends and receives can stop two ranks for good.
+ * <p>A transfer comes directly before the call that needs the received tensor, on the receiving rank and on the sending rank. All transfers
+ * of a rank at that place form one {@link Exchange}, so that no order of sends and receives can deadlock two ranks.
  *
  * <p>Threading: immutable.
  *
@@ -30,20 +30,20 @@ import java.util.List;
  */
 public final class PipelineSchedule {
     private static final int MOST_STAGES = 4096;
-    /** A schedule has the calls of all ranks, some hundred bytes each. */
+    /** A schedule contains the calls of all ranks, some hundred bytes each. */
     private static final int MOST_CALLS = 1 << 20;
 
-    /** What a rank does next. */
+    /** A step of a rank. */
     public sealed interface Step permits Call, Exchange {}
 
     /**
      * Forward or backward of a micro-batch through a stage.
      *
-     * @param direction which way
+     * @param direction forward or backward
      * @param stage from 0 on, of the whole model
      * @param microBatch from 0 on
-     * @param pass which of the rank's passes has it, from 0 on
-     * @param place which of the rank's places the result goes to, from 0 on: of backward the gradient of the input, of forward in an
+     * @param pass which of the rank's passes is used, from 0 on
+     * @param place the index of the rank's buffer for the result, from 0 on: for backward the gradient of the input, for forward in an
      *     evaluation the output; in training outputs are in the pass
      */
     public record Call(Direction direction, int stage, int microBatch, int pass, int place) implements Step {
@@ -54,7 +54,7 @@ public final class PipelineSchedule {
     }
 
     /**
-     * Sends and receives that are given to NCCL as one.
+     * Sends and receives in one NCCL group.
      *
      * @param transfers in the same order on both ends
      */
@@ -65,11 +65,11 @@ public final class PipelineSchedule {
         }
     }
 
-    /** Which end of a transfer a rank is. */
+    /** The end of a transfer that a rank is at. */
     public enum End {
-        /** It sends. */
+        /** The rank sends. */
         SENDER,
-        /** It receives. */
+        /** The rank receives. */
         RECEIVER
     }
 
@@ -78,7 +78,7 @@ public final class PipelineSchedule {
      *
      * @param end which end this rank is
      * @param peer the rank at the other end
-     * @param call the call of this rank that has given what is sent, or that is given what is received
+     * @param call the call of this rank that has computed the sent tensor, or that reads the received tensor
      */
     public record Transfer(End end, int peer, Call call) {
         /** Checks that both are there. */
@@ -129,7 +129,7 @@ public final class PipelineSchedule {
     }
 
     /**
-     * Makes the schedule of an evaluation, which goes forward alone.
+     * Makes the schedule of an evaluation, which computes forward only.
      *
      * @param ranks P
      * @param stagesPerRank as in training
@@ -189,7 +189,7 @@ public final class PipelineSchedule {
     }
 
     /**
-     * Returns what a rank does, in order.
+     * Returns the steps of a rank, in order.
      *
      * @throws IndexOutOfBoundsException when there is no such rank
      */
@@ -198,7 +198,8 @@ public final class PipelineSchedule {
     }
 
     /**
-     * Returns the most micro-batches, of all of its stages, of which a rank has computed forward and not yet backward; of an evaluation 1.
+     * Returns the most micro-batches, over all stages of the rank, for which it has computed forward and not yet backward; 1 for an
+     * evaluation.
      *
      * @throws IndexOutOfBoundsException when there is no such rank
      */
@@ -207,8 +208,8 @@ public final class PipelineSchedule {
     }
 
     /**
-     * Returns the most results that a rank has computed and not yet sent, beside outputs in training: gradients of inputs, or outputs of an
-     * evaluation.
+     * Returns the most results that a rank has computed and not yet sent, without outputs in training: gradients of inputs, or outputs of
+     * an evaluation.
      *
      * @throws IndexOutOfBoundsException when there is no such rank
      */

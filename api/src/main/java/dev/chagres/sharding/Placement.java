@@ -3,7 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.Shape;
 
 /**
- * What the ranks along one dimension of a {@link Mesh} have of a tensor.
+ * The parts of a tensor that the ranks along one dimension of a {@link Mesh} have.
  *
  * <p>Threading: immutable.
  *
@@ -11,8 +11,8 @@ import dev.chagres.Shape;
  */
 public sealed interface Placement {
     /**
-     * Each has a stretch along one dimension of the tensor: of n elements and N ranks, rank r has those from {@code r c} to before
-     * {@code (r + 1) c}, where c is n / N rounded up; the last ranks have fewer, or none.
+     * Each rank has a slice along one dimension of the tensor: rank r of N has, of n elements, those from {@code r c} to before {@code (r +
+     * 1) c}, where c is n / N rounded up; the last ranks have fewer, or none.
      *
      * @param dimension of the tensor, from 0 on
      */
@@ -30,14 +30,14 @@ public sealed interface Placement {
         }
     }
 
-    /** Each has all. */
+    /** Each rank has the whole tensor. */
     record Replicate() implements Placement {}
 
-    /** Each has a summand of every element. */
+    /** Each rank has a term of the sum of every element. */
     record Partial() implements Placement {}
 
     /**
-     * Returns the placement in which each rank has a stretch along {@code dimension}.
+     * Returns the placement in which each rank has a slice along {@code dimension}.
      *
      * @throws IllegalArgumentException when a tensor can have no such dimension
      */
@@ -50,7 +50,7 @@ public sealed interface Placement {
         return new Replicate();
     }
 
-    /** Returns the placement in which each rank has a summand of every element. */
+    /** Returns the placement in which each rank has a term of the sum of every element. */
     static Placement partial() {
         return new Partial();
     }

@@ -8,9 +8,8 @@ import java.util.Locale;
 import java.util.Map;
 
 /**
- * What ranks have of a tensor along each dimension of a mesh: {@code Placements.replicated().with(SHARD, Placement.shard(0))}. Where
- * several dimensions shard one dimension of the tensor, the first one of {@link MeshDimension} cuts first, and the next one cuts its
- * stretches.
+ * The placement of a tensor along each dimension of a mesh: {@code Placements.replicated().with(SHARD, Placement.shard(0))}. If several
+ * dimensions shard one dimension of the tensor, the first one of {@link MeshDimension} splits first, and the next one splits its slices.
  *
  * <p>Threading: immutable.
  */
@@ -21,7 +20,7 @@ public final class Placements {
         this.placements = placements;
     }
 
-    /** Returns those of a tensor that each rank has whole. */
+    /** Returns the placements of a tensor that each rank has whole. */
     public static Placements replicated() {
         return new Placements(new EnumMap<>(MeshDimension.class));
     }
@@ -39,12 +38,12 @@ public final class Placements {
         return new Placements(changed);
     }
 
-    /** Returns what ranks have along {@code dimension}. */
+    /** Returns the placement along {@code dimension}. */
     public Placement along(MeshDimension dimension) {
         return placements.getOrDefault(Checks.given("dimension", dimension), new Replicate());
     }
 
-    /** Returns whether ranks have summands along some dimension. */
+    /** Returns whether ranks have terms of a sum along some dimension. */
     public boolean isPartial() {
         return placements.values().stream().anyMatch(Partial.class::isInstance);
     }
@@ -59,7 +58,7 @@ public final class Placements {
         return placements.hashCode();
     }
 
-    /** Returns those that are not Replicate, such as {@code shard=Shard[dimension=0]}; {@code replicated} when all are. */
+    /** Returns the placements that are not Replicate, such as {@code shard=Shard[dimension=0]}; {@code replicated} when all are. */
     @Override
     public String toString() {
         StringBuilder text = new StringBuilder();

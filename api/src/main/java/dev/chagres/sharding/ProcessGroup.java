@@ -3,8 +3,8 @@ package dev.chagres.sharding;
 import java.util.List;
 
 /**
- * Processes that a program has started, one a rank, and how it passes texts among them: the tasks of a barrier stage of Spark, for
- * example. {@link Ranks#ofProcesses} makes ranks of them.
+ * Processes that a program has started, one for each rank, and a way to exchange texts among them, such as the tasks of a barrier stage of
+ * Spark. {@link Ranks#ofProcesses} makes ranks of them.
  *
  * <p>Threading: one thread at a time, in each process.
  */
@@ -13,19 +13,19 @@ public interface ProcessGroup {
     int rank();
 
     /**
-     * Returns, for each rank, the name or address by which the other processes reach its host: N of them, the same in all processes.
-     * Rank 0 listens there.
+     * Returns, for each rank, the name or address by which the other processes reach its host: N names, the same in all processes. Rank 0
+     * listens there.
      */
     List<String> hosts();
 
-    /** Returns which device is this process's, counted among those of its host; it does not count where a process sees one device alone. */
+    /** Returns the index of this process's device among those of its host; it is ignored if the process sees only one device. */
     int device();
 
     /**
-     * Gives each process the texts of all, in the order of ranks, and waits for them. Called once a run. Rank 0's text has the
-     * secret of the run: show it nowhere.
+     * Waits for the texts of all processes and returns them in the order of ranks. Called once a run. Rank 0's text contains the secret of
+     * the run: do not log it.
      *
-     * @throws RuntimeException when another process does not come
+     * @throws RuntimeException when another process does not call it
      */
     List<String> allGather(String text);
 }

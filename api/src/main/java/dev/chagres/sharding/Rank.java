@@ -4,7 +4,7 @@ import dev.chagres.Device;
 import dev.chagres.nccl.Communicator;
 
 /**
- * What a rank has of its own: a number, a device and its end of the communicator of all ranks. All of it is closed after the body.
+ * A rank's own number, device and communicator of all ranks. Device and communicator are closed after the body.
  *
  * <p>Threading: the rank's own thread.
  *
@@ -15,7 +15,7 @@ import dev.chagres.nccl.Communicator;
  */
 public record Rank(int index, int count, Device device, Communicator communicator) {
     /**
-     * What each rank does.
+     * The work of each rank.
      *
      * <p>Threading: called on each rank's thread at the same time.
      *
@@ -25,7 +25,7 @@ public record Rank(int index, int count, Device device, Communicator communicato
         /**
          * Does the work of {@code rank}.
          *
-         * @throws Exception what the run is to fail with
+         * @throws Exception to make the run fail
          */
         T run(Rank rank) throws Exception;
     }

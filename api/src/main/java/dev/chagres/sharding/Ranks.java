@@ -11,22 +11,22 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Runs one body on several ranks, threads of this program or processes, each with its device and its end of a communicator.
+ * Runs one body on several ranks, which are threads of this program or processes, each with a device and a communicator.
  *
- * <p>A rank that throws releases the others from whatever collective they wait in, and {@link #run} throws a {@link
- * RankFailedException} that names it. A rank that does not come to a collective within the configured timeout counts as failed.
+ * <p>A rank that throws ends the wait of the others in every collective, and {@link #run} throws a {@link RankFailedException} that names
+ * it. A rank that does not call a collective within the configured timeout counts as failed.
  *
  * {@snippet file="dev/chagres/sharding/CollectivesExampleTest.java" region="ranks"}
  *
  * <p>Threading: immutable; {@link #run} may be called from any thread, one call at a time for the same devices.
  */
 public final class Ranks {
-    /** What ranks say when they come, of which this is a part, has 64 KiB. */
+    /** The message of a rank that joins, which contains the purpose, has at most 64 KiB. */
     private static final int LONGEST_PURPOSE = 1 << 15;
 
     private final int count;
     private final CommunicatorConfig config;
-    /** Null where ranks are threads of this program. */
+    /** Null if ranks are threads of this program. */
     private final @Nullable RankProcess process;
 
     private final String what;
@@ -55,9 +55,10 @@ public final class Ranks {
     }
 
     /**
-     * Returns ranks that are processes, of which this one is one: {@code ./chagres launch}, torchrun, Slurm, Open MPI or a Kubernetes
-     * indexed job has started it, and its variables say which. Ranks meet at {@code CHAGRES_STORE_ADDRESS} and {@code CHAGRES_STORE_PORT},
-     * where rank 0 listens, and share the secret of {@code CHAGRES_STORE_SECRET} or of the file that {@code CHAGRES_STORE_SECRET_FILE} names.
+     * Returns ranks that are processes, of which this process is one: {@code ./chagres launch}, torchrun, Slurm, Open MPI or a Kubernetes
+     * indexed job has started it, and environment variables say which rank it is. Ranks connect to {@code CHAGRES_STORE_ADDRESS} and {@code
+     * CHAGRES_STORE_PORT}, where rank 0 listens, and share the secret of {@code CHAGRES_STORE_SECRET} or of the file that {@code
+     * CHAGRES_STORE_SECRET_FILE} names.
      *
      * @throws IllegalArgumentException when a variable is absent or has no usable value; the text names it
      */
@@ -67,9 +68,9 @@ public final class Ranks {
     }
 
     /**
-     * Returns ranks that are processes which a program has started, of which this one is one. When they run, rank 0 listens at its host, at
-     * a port that is free, and makes a secret; {@link ProcessGroup#allGather} tells them to the others. Each run has another port and
-     * another secret.
+     * Returns ranks that are processes which a program has started, of which this process is one. In a run, rank 0 listens at a free port
+     * of its host and makes a secret; {@link ProcessGroup#allGather} sends both to the others. Each run has another port and another
+     * secret.
      *
      * @throws IllegalArgumentException when the group names no host, a rank that is none of theirs, or a negative device
      */
@@ -83,19 +84,19 @@ public final class Ranks {
         return RankEnvironment.isLaunched(System.getenv());
     }
 
-    /** Returns the rank that this process is; -1 where ranks are threads of it. */
+    /** Returns the rank that this process is; -1 if ranks are threads of it. */
     public int processRank() {
         return process == null ? -1 : process.rank();
     }
 
-    /** Returns which device is this process's, counted among those of its host; -1 where ranks are threads of it. */
+    /** Returns the index of this process's device among those of its host; -1 if ranks are threads of it. */
     public int processDevice() {
         return process == null ? -1 : process.localRank();
     }
 
     /**
-     * Returns the same ranks with a word for what they do. Ranks in processes of their own compare it first, and refuse to run when it
-     * differs: say everything that must be the same, a line each, for the error names the lines that differ.
+     * Returns the same ranks with a text that describes what they run. Ranks in different processes compare it first, and refuse to run
+     * when it differs: put everything that must be the same into it, one item a line, since the error names the lines that differ.
      *
      * @param newWhat at most 32,768 bytes in UTF-8
      * @throws IllegalArgumentException when it is longer, or has half a surrogate pair
@@ -124,16 +125,16 @@ public final class Ranks {
     }
 
     /**
-     * Runs {@code body} once on each rank and waits for all. Where ranks are processes, each calls this, and its body runs on the calling
-     * thread.
+     * Runs {@code body} once on each rank and waits for all. If ranks are processes, each of them calls this, and the body runs on the
+     * calling thread.
      *
      * @param <T> a rank's result, which may be null
-     * @return the results by rank, without those of ranks that the others went on without by an {@link dev.chagres.nccl.Agreement};
-     *     where ranks are processes, that of this one alone
-     * @throws RankFailedException when a rank throws, with what it threw as cause, does not come to a collective, or its process ends, and
-     *     the others do not go on without it
-     * @throws IllegalStateException where ranks are processes: when one does not come within the timeout, comes twice, or does something
-     *     else; the text names it
+     * @return the results by rank, except those of ranks that the others have excluded by an {@link dev.chagres.nccl.Agreement}; if ranks
+     *     are processes, only the result of this one
+     * @throws RankFailedException when a rank throws (its exception is the cause), does not call a collective, or its process ends, and the
+     *     others do not go on without it
+     * @throws IllegalStateException if ranks are processes: when one does not connect within the timeout, connects twice, or has another
+     *     purpose; the text names it
      */
     public <T> List<T> run(Rank.Body<T> body) {
         Checks.given("body", body);
@@ -145,7 +146,7 @@ public final class Ranks {
     }
 
     /**
-     * Runs {@code body} once on each rank and waits for all, where there is no result.
+     * Runs {@code body}, which has no result, once on each rank and waits for all.
      *
      * @throws RankFailedException as {@link #run}
      * @throws IllegalStateException as {@link #run}
@@ -167,7 +168,7 @@ public final class Ranks {
     }
 
     /**
-     * What each rank does, without a result.
+     * The work of each rank, without a result.
      *
      * <p>Threading: called on each rank's thread at the same time.
      */
@@ -175,7 +176,7 @@ public final class Ranks {
         /**
          * Does the work of {@code rank}.
          *
-         * @throws Exception what the run is to fail with
+         * @throws Exception to make the run fail
          */
         void run(Rank rank) throws Exception;
     }

@@ -24,16 +24,17 @@ import java.util.Set;
 import java.util.zip.CRC32C;
 
 /**
- * What must be saved of a model that ranks train together to go on exactly, with the names, types and shapes that it has on one rank.
+ * The state that is needed to go on exactly with a model that ranks train together, with the names, types and shapes that it has on one
+ * rank.
  *
- * <p>The file of {@link #save} is the one that {@link Safetensors#save} writes of {@code State.of(parameters.state(),
- * optimizer.state(), …)} on one rank with the same numbers, byte for byte. So it is loaded by as many ranks as there are then, under any
- * {@link Strategy}, or by {@link Safetensors#load} on one.
+ * <p>The file of {@link #save} equals, byte for byte, the file that {@link Safetensors#save} writes for {@code State.of(parameters.state(),
+ * optimizer.state(), …)} on one rank with the same numbers. So it can be loaded by any number of ranks, under any {@link Strategy}, or by
+ * {@link Safetensors#load} on one rank.
  *
- * <p>That of {@link Strategy#weightState} has the weights alone, as {@code parameters.weightState()} on one rank.
+ * <p>The state of {@link Strategy#weightState} has the weights alone, as {@code parameters.weightState()} on one rank.
  *
- * <p>Rank 0 has the file. Tensors travel one after another, in pieces of at most 16 MB, so that no device and no host ever has more of
- * the model than it keeps.
+ * <p>Rank 0 reads and writes the file. Tensors are sent one after another, in pieces of at most 16 MB, so that besides a piece no device
+ * and no host needs memory for more of the model than it keeps.
  *
  * {@snippet file="dev/chagres/layer/ShardedStateTest.java" region="saved"}
  *
@@ -45,11 +46,11 @@ public final class ShardedState {
     private final Strategy strategy;
     /** All ranks that hold a part. */
     private final Communicator all;
-    /** Those that are shared out, then those of {@link #own}. */
+    /** First the sharded tensors, then those of {@link #own}. */
     private final List<StateTensor> tensors;
 
     private final List<TensorSpec> shared;
-    /** What every rank has whole. */
+    /** The state that every rank has whole. */
     private final State own;
 
     ShardedState(Strategy strategy, List<? extends StateTensor> sharedTensors, State own) {
@@ -67,7 +68,7 @@ public final class ShardedState {
         own.tensors().forEach((name, tensor) -> tensors.add(SharedTensor.whole(name, tensor, ranks)));
     }
 
-    /** Returns names, types and shapes of what a file of this state holds; a number of the host is an INT64 scalar. */
+    /** Returns names, types and shapes of the entries of a file of this state; a number of the host is an INT64 scalar. */
     public List<TensorSpec> specs() {
         List<TensorSpec> specs = new ArrayList<>(shared);
         specs.addAll(Safetensors.specs(own));
@@ -75,8 +76,8 @@ public final class ShardedState {
     }
 
     /**
-     * Writes a file on rank 0, after the work enqueued on the parameters' stream. Each rank calls it and waits. The file is written
-     * aside and then takes the old one's place; a failure leaves the old one.
+     * Writes a file on rank 0, after the work enqueued on the parameters' stream. Each rank calls it and waits. The file is written under
+     * another name and then replaces the old one; after a failure the old one is unchanged.
      *
      * @param file of rank 0; what other ranks name is not used
      * @param metadata text that goes into the header, that of rank 0
@@ -102,12 +103,12 @@ public final class ShardedState {
     }
 
     /**
-     * Reads a file on rank 0 that has exactly what {@link #specs} names, and for weights alone more, which is left out, and gives each rank its parts. Each rank calls it and waits.
-     * Names, types and shapes are compared first, then numbers and the elements of tensors that are limited are read: where any does not
-     * fit nothing is loaded, and the error lists the first names, types and shapes. Weights alone are converted as {@link Safetensors#load} does,
-     * on rank 0.
+     * Reads a file on rank 0 and sends each rank its parts. Each rank calls it and waits. The file must have exactly the entries of {@link
+     * #specs}; for weights alone it may have more, which are ignored. Names, types and shapes are compared first, then numbers and the
+     * values of tensors with limits are checked: if anything does not fit, nothing is loaded, and the error lists the first names, types
+     * and shapes. Weights alone are converted as {@link Safetensors#load} does, on rank 0.
      *
-     * <p>Gradients of the step under way are forgotten.
+     * <p>Gradients of the current step are discarded.
      *
      * @param file of rank 0; what other ranks name is not used
      * @throws dev.chagres.io.SafetensorsException on every rank with the same text, as {@link Safetensors#load} does
@@ -126,8 +127,8 @@ public final class ShardedState {
     }
 
     /**
-     * Reads as {@link #load} does a file whose run may have had another recipe, as {@link Safetensors#loadUnderOtherRecipe} does. Each rank calls it
-     * and waits.
+     * Like {@link #load}, for a file of a run that may have had another recipe: see {@link Safetensors#loadUnderOtherRecipe}. Each rank
+     * calls it and waits.
      *
      * @param file of rank 0; what other ranks name is not used
      * @return what was not loaded, the same on every rank
@@ -155,7 +156,7 @@ public final class ShardedState {
         own.loaded();
     }
 
-    /** Gives each rank its parts of what the file has, but for {@code differences}. */
+    /** Sends each rank its parts of the file's entries, except {@code differences}. */
     private void read(SafetensorsFile file, RecipeDifferences differences, StateTransfer transfer) {
         Set<String> missing = Set.copyOf(differences.missing());
         State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
@@ -184,19 +185,19 @@ public final class ShardedState {
         }
     }
 
-    /** What rank 0 does while the others follow. */
+    /** The work of rank 0, in which the other ranks take part. */
     private interface Leading {
         void run(StateTransfer transfer);
     }
 
-    /** What ranks call together. */
+    /** The calls that ranks make together. */
     private enum Call {
         SAVE,
         LOAD,
         LOAD_UNDER_OTHER_RECIPE
     }
 
-    /** Returns what rank 0 has told that it left out. */
+    /** Returns the differences that rank 0 has sent. */
     private RecipeDifferences transfer(Call call, Leading leading) {
         strategy.ensureOpen();
         Stream stream = strategy.stream;
@@ -217,7 +218,7 @@ public final class ShardedState {
         }
     }
 
-    /** Ranks that name other tensors would hang, or mix them up. */
+    /** Checks that all ranks have the same tensors: otherwise they would hang, or mix tensors up. */
     private void ensureSame() {
         CRC32C checksum = new CRC32C();
         specs().forEach(spec -> checksum.update(spec.toString().getBytes(StandardCharsets.UTF_8)));
@@ -236,7 +237,7 @@ public final class ShardedState {
         }
     }
 
-    /** Returns how many tensors and numbers there are, and of which strategy. */
+    /** Returns the number of tensors and numbers, and the strategy. */
     @Override
     public String toString() {
         return "state of " + strategy + ": " + tensors.size() + " tensors, "

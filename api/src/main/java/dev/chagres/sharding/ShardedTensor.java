@@ -11,11 +11,10 @@ import dev.chagres.sharding.ShardedTensorMetadata.Box;
 import java.util.stream.IntStream;
 
 /**
- * A tensor over the ranks of a {@link Mesh}: each has a part of it, all of it, or a summand of it, as its {@link Placements} say.
+ * A tensor over the ranks of a {@link Mesh}: each has a part of it, the whole of it, or a term of a sum, as its {@link Placements} say.
  *
- * <p>{@link #local} is what this rank has: the box that {@link ShardedTensorMetadata#box} names, row-major, with other sizes on other
- * ranks where they do not divide the tensor's. Methods that return another tensor are called by every rank of the mesh with the same
- * arguments.
+ * <p>{@link #local} is this rank's part: the box of {@link ShardedTensorMetadata#box}, row-major. Its sizes may differ from rank to rank if
+ * the ranks do not divide the tensor's. Methods that return another tensor are called by every rank of the mesh with the same arguments.
  *
  * {@snippet file="dev/chagres/sharding/ShardedTensorTest.java" region="sharded"}
  *
@@ -38,9 +37,9 @@ public final class ShardedTensor {
     }
 
     /**
-     * Makes a tensor of what each rank has.
+     * Makes a tensor from each rank's part.
      *
-     * @param local what {@code metadata} says that this rank has; it stays the caller's
+     * @param local this rank's part according to {@code metadata}; the caller keeps owning its memory
      * @throws IllegalArgumentException when the mesh has another shape than the metadata's, or type, shape or device of {@code local} do
      *     not fit
      */
@@ -55,8 +54,8 @@ public final class ShardedTensor {
     }
 
     /**
-     * Enqueues each rank's part of a tensor that every rank has whole, without a collective: of several summands the first rank's is the
-     * whole, the others' are 0.
+     * Enqueues each rank's part of a tensor that every rank has whole, without a collective. For a sum, the first rank has the whole tensor
+     * as its term and the others have 0.
      *
      * @param whole the same on each rank
      * @param scope what has the result's memory, and whose stream copies
@@ -71,11 +70,11 @@ public final class ShardedTensor {
     }
 
     /**
-     * Draws each rank's part of a tensor: the elements that {@link dev.chagres.model.Parameters} of one rank begin a parameter of this name
-     * and shape with, bit for bit. The whole tensor exists nowhere. Waits.
+     * Draws each rank's part of a tensor: the initial values of a parameter of this name and shape in {@link dev.chagres.model.Parameters}
+     * of one rank, bit for bit. No rank holds the whole tensor. Waits.
      *
-     * @param metadata of floats, without summands
-     * @param draw what the numbers follow from, the same on each rank
+     * @param metadata of floats, without Partial placements
+     * @param draw seed and name, the same on each rank
      * @param scope what has the result's memory
      * @throws IllegalArgumentException when the mesh has another shape than the metadata's, the type is no float, or a placement is Partial
      */
@@ -105,7 +104,7 @@ public final class ShardedTensor {
     }
 
     /**
-     * What the numbers of a drawn tensor follow from.
+     * Seed and name from which the numbers of a drawn tensor follow.
      *
      * <p>Threading: immutable.
      *
@@ -119,7 +118,7 @@ public final class ShardedTensor {
         }
     }
 
-    /** Returns the number in the whole tensor, row-major, of element {@code index} of a box. */
+    /** Returns the row-major index in the whole tensor of element {@code index} of a box. */
     private static long element(Shape whole, Box box, long index) {
         long left = index;
         long element = 0;
@@ -143,7 +142,7 @@ public final class ShardedTensor {
         return metadata.box(mesh.world().rank());
     }
 
-    /** Returns what the tensor is, and which elements each rank has. */
+    /** Returns type, shape and placements, from which each rank's elements follow. */
     public ShardedTensorMetadata metadata() {
         return metadata;
     }
@@ -158,7 +157,7 @@ public final class ShardedTensor {
         return metadata.shape();
     }
 
-    /** Returns what this rank has. */
+    /** Returns this rank's part. */
     public Tensor local() {
         return local;
     }
@@ -175,7 +174,7 @@ public final class ShardedTensor {
     }
 
     /**
-     * Enqueues the same tensor, placed otherwise; each rank calls it. Along a dimension of the mesh
+     * Enqueues the same tensor with other placements; each rank calls it. Along a dimension of the mesh
      *
      * <ul>
      *   <li>stretches become the whole by an all-gather, stretches along another dimension of the tensor by an all-to-all;
@@ -183,8 +182,8 @@ public final class ShardedTensor {
      *   <li>the whole becomes stretches, or summands of which one is the whole and the others are 0, without a collective.
      * </ul>
      *
-     * Where two dimensions of the mesh cut one dimension of the tensor and the first one changes, the second one's stretches are gathered
-     * before. Blocks of equal size travel, with room for the largest stretch.
+     * If two dimensions of the mesh split one dimension of the tensor and the placement along the first one changes, the slices along the
+     * second one are gathered before. Slices are padded to the longest one.
      *
      * @param scope what has the result's memory, and whose stream the collectives run on
      * @throws IllegalArgumentException when a dimension is sharded that the tensor has not, or the scope is of another device

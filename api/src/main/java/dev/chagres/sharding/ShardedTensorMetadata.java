@@ -10,7 +10,7 @@ import java.nio.BufferUnderflowException;
 import java.nio.ByteBuffer;
 
 /**
- * What a tensor over several ranks is, and which elements each has. It says the same on every rank, and can be sent and stored as bytes.
+ * Type, shape and placements of a tensor over several ranks. It is the same on every rank, and can be sent and stored as bytes.
  *
  * <p>Threading: immutable.
  *
@@ -19,15 +19,15 @@ import java.nio.ByteBuffer;
  * @param dtype type of the elements
  * @param shape of the whole tensor
  * @param mesh the ranks
- * @param placements what they have
+ * @param placements the parts that they have
  */
 public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Placements placements) {
-    /** First byte of {@link #toBytes}; another one when the form changes. */
+    /** First byte of {@link #toBytes}; it changes with the format. */
     private static final byte FORM = 1;
 
     private static final byte REPLICATE = 0;
     private static final byte PARTIAL = 1;
-    /** The first of as many as a tensor has dimensions. */
+    /** The first of the numbers for shards, one for each dimension of a tensor. */
     private static final byte SHARD = 2;
 
     /**
@@ -65,7 +65,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
     }
 
     /**
-     * Returns which elements {@code rank} has, or has summands of.
+     * Returns which elements, or terms of which elements, {@code rank} has.
      *
      * @throws IllegalArgumentException when the mesh has no such rank
      */
@@ -83,12 +83,12 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
         return new Box(Shape.of(offsets), Shape.of(sizes));
     }
 
-    /** Returns the same of other placements. */
+    /** Returns the same with other placements. */
     public ShardedTensorMetadata withPlacements(Placements newPlacements) {
         return new ShardedTensorMetadata(dtype, shape, mesh, newPlacements);
     }
 
-    /** Returns this as bytes, which {@link #of} reads, this version's and later ones'. */
+    /** Returns this as bytes, for {@link #of} of this and later versions. */
     public byte[] toBytes() {
         MeshDimension[] dimensions = MeshDimension.values();
         ByteBuffer bytes = ByteBuffer.allocate(4 + Long.BYTES * shape.rank() + (Integer.BYTES + 1) * dimensions.length);
@@ -156,7 +156,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
         }
     }
 
-    /** Returns the number that stands for a type: Transformer Engine's, where it has the type. It never changes, for bytes are stored. */
+    /** Returns the number of a type: Transformer Engine's, if it has the type. It must never change, since bytes are stored. */
     private static byte number(DType dtype) {
         return switch (dtype) {
             case INT8 -> 64;

@@ -20,13 +20,12 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * What ranks that train one model together keep of it, and how their gradients are summed: each rank has its part of a step's
- * sequences.
+ * How ranks that train one model together split it and sum their gradients. Each rank has its part of a step's sequences.
  *
  * <p>{@code gradient = sum over ranks r of gradient of rank r}. The sum is the gradient of one loss, the mean over all labelled tokens,
- * when each rank divides by their number over all ranks: {@link #sumOverRanks} adds those up, and {@link
+ * when each rank divides by their number over all ranks: {@link #sumOverRanks} adds the numbers up, and {@link
  * dev.chagres.layer.CrossEntropy#forward(Tensor, Tensor, Tensor, dev.chagres.layer.Pass)} takes the sum as divisor. With rank r's pass
- * seeded as micro-batch r, N ranks compute what one rank computes that accumulates N micro-batches.
+ * seeded as micro-batch r, N ranks compute the same as one rank that accumulates N micro-batches.
  *
  * <p>A step of every strategy:
  *
@@ -68,21 +67,21 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         parameters.atForgetting(atForgetting);
     }
 
-    /** Returns the parameters: optimizers and norms work on what this rank updates of them. */
+    /** Returns the parameters; optimizers and norms work on this rank's part of them. */
     public final Parameters parameters() {
         return parameters;
     }
 
     /**
-     * Returns whether all ranks compute equally many micro-batches in a step, because each of them communicates. A rank that has no
+     * Returns whether all ranks must have the same number of micro-batches in a step, because ranks communicate in each. A rank that has no
      * sequences left then computes a token without a label.
      */
     public abstract boolean needsEqualMicroBatches();
 
     /**
-     * Communicates for the calls of {@code pass} from now on. Where weights are shared out, a pass of evaluation is to be followed, too, and
-     * each of {@link PipelineParallel#passes} and {@link PipelineParallel#evaluationPass}. Only one pass that is not a pipeline's may be between forward calls and their backward calls
-     * at a time.
+     * Communicates for the calls of {@code pass} from now on. If weights are sharded, evaluation passes must be followed, too, and each of
+     * {@link PipelineParallel#passes} and {@link PipelineParallel#evaluationPass}. Except in a pipeline, only one pass may be between
+     * forward calls and their backward calls at a time.
      *
      * @throws IllegalArgumentException when it runs on another stream than the parameters'
      * @throws IllegalStateException when the pass is followed already, or this is closed
@@ -100,8 +99,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     /**
-     * Says, before its first layer, that the next micro-batch is this rank's last one of the step: gradients are then summed as soon as
-     * backward has completed them, while it goes on below. Without this call {@link #sumGradients} sums all.
+     * Announces, before its first layer, that the next micro-batch is this rank's last one of the step: gradients are then summed as soon
+     * as backward has completed them, while backward of earlier layers goes on. Without this call {@link #sumGradients} sums all gradients.
      *
      * @throws IllegalStateException when no pass is followed, a layer of the micro-batch was called, the gradients were summed in this
      *     step, or this is closed
@@ -132,13 +131,13 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     /**
-     * Enqueues what is left of the sum of all ranks' gradients, after the last micro-batch's backward and before the norm and the
-     * optimizer, which wait for all of it on the device. What no backward pass of this rank has written counts as 0. The first call, and
-     * the second one where a rank had no optimizer before, compare the settings of the ranks' optimizers, and wait for that.
+     * Enqueues the remaining sums of all ranks' gradients. Call it after the last micro-batch's backward and before the norm and the
+     * optimizer, which wait for the sums on the device. Gradients that no backward pass of this rank has written count as 0. The first
+     * call, and the second one if a rank had no optimizer before, compare the settings of the ranks' optimizers, and wait for the result.
      *
-     * @throws IllegalStateException when they were summed since the last step, this is closed, ranks that communicate in each
-     *     micro-batch have computed other numbers of them, or optimizers of two ranks have other settings: betas, epsilon, decay, types,
-     *     or groups; each rank throws it then; or inside {@link Communicator#group}
+     * @throws IllegalStateException when they were summed since the last step, this is closed, ranks that communicate in each micro-batch
+     *     have computed different numbers of them, or optimizers of two ranks have different settings (betas, epsilon, decay, types, or
+     *     groups), in which case every rank throws; or inside {@link Communicator#group}
      * @throws RankFailedException when another rank failed or did not come
      */
     public final void sumGradients() {
@@ -158,9 +157,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     /**
-     * Makes the scales of {@code quantizers} those of all ranks from now on: the largest magnitudes that a step has recorded are reduced
-     * over the ranks in one call at its end, and in others over those that split layers and over a pipeline's. Where weights are shared
-     * out, those that products read in eight bits are gathered so from now on. Each rank calls it.
+     * From now on gives all ranks the same scales of {@code quantizers}: the amaxes of a step are reduced at its end over the ranks in one
+     * call, and in further calls over ranks that split layers and over the ranks of a pipeline. With sharded weights, those that products
+     * read in eight bits are gathered in eight bits from now on. Each rank calls it.
      *
      * <p>Source: TE's {@code amax_reduction_group}.
      *
@@ -178,15 +177,15 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         gather(quantizers);
     }
 
-    /** Returns the bytes that each collective has moved since this was asked last; those of labelled tokens and norms do not count. */
+    /** Returns the bytes that each collective has moved since the last call; those of {@link #sumOverRanks} and of norms do not count. */
     public final CollectiveBytes takeBytes() {
         return bytes.take();
     }
 
-    /** Says what is shared out, and how gradients and weights travel. */
+    /** Returns which state is sharded, and how gradients and weights are communicated. */
     public abstract String explain();
 
-    /** Returns what hands the passes and quantizers of this one over to another strategy, once this one is closed. */
+    /** Returns an action that gives the passes and quantizers of this strategy to another one, once this one is closed. */
     final Consumer<Strategy> successor() {
         List<Pass> passes = List.copyOf(followed);
         List<Quantizers> quantizers = amaxes.open();
@@ -220,12 +219,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     /**
-     * Returns what must be saved to go on exactly, with the names, types and shapes that {@link Parameters#state()}, {@link AdamW#state()}
-     * and {@code others} have of a model that is not shared out. Each rank calls it, with the same states.
+     * Returns the state that is needed to go on exactly, with the names, types and shapes that {@link Parameters#state()}, {@link
+     * AdamW#state()} and {@code others} have for a model that is not sharded. Each rank calls it, with the same states.
      *
      * @param optimizer of these parameters
-     * @param others what is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, numbers
-     *     of one's own
+     * @param others state that is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, your own
+     *     numbers
      * @throws IllegalArgumentException when the optimizer is that of other parameters, or two states have a name in common
      * @throws IllegalStateException when this or the optimizer is closed, layers are split among tensor-parallel ranks, the
      *     parameters are those of one of several ranks of a pipeline, or {@code others} has scales that are not reduced over the ranks
@@ -238,17 +237,18 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     /**
-     * Returns the weights alone, with the names, types and shapes of {@link Parameters#weightState()}, to begin with those that were trained
-     * before, or to save those that were trained now. Each rank calls it.
+     * Returns the weights alone, with the names, types and shapes of {@link Parameters#weightState()}, to begin with weights that were
+     * trained before, or to save the present ones. Each rank calls it.
      *
-     * <p>They are loaded from a file of weights, and from that of a whole run, whatever ranks saved it: what it has of an optimizer, a
-     * recipe and numbers is left out. Types may differ as with {@link Parameters#weightState()}. Of weights of 16 bits those bits are taken that passes multiply; the optimizer makes its masters, or
-     * remainders, of them before its next step, and its moments and the number of its steps stay.
+     * <p>They can be loaded from a file of weights, and from the file of a whole run with any ranks, whose entries of optimizer and recipe
+     * and whose numbers are ignored. Types may differ as with {@link Parameters#weightState()}. From a run with 16-bit weights these are
+     * loaded, not their masters; the optimizer makes its masters, or remainders, of them before its next step, and keeps its moments and
+     * the number of its steps.
      *
      * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="shared"}
      *
-     * @param others what else is saved and loaded, as in {@link #state}: the scales of {@link Quantizers#state()}, so that evaluation in
-     *     eight bits has those of the run
+     * @param others further state to save and load, as in {@link #state}: {@link Quantizers#state()}, so that evaluation in eight bits has
+     *     the scales of the run
      * @throws IllegalArgumentException when weights are kept {@code QUANTIZED_ONLY}, or two states have a name in common
      * @throws IllegalStateException when this is closed, layers are split among tensor-parallel ranks, the parameters are those of one of
      *     several ranks of a pipeline, or {@code others} has scales that are not reduced over the ranks
@@ -275,7 +275,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         parameters.sharing().ensureAllStages();
     }
 
-    /** Says that everything was loaded: forgets what was made of the old weights and gradients. */
+    /** Called when everything was loaded: discards values that were derived from the old weights and gradients. */
     final void stateLoaded() {
         beginStep();
         loaded();
@@ -292,44 +292,44 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         stepped();
     }
 
-    /** Is told that no later backward call of the micro-batch writes gradients of {@code group}. */
+    /** Called when no later backward call of the micro-batch writes gradients of {@code group}. */
     abstract void complete(int group);
 
-    /** Gathers the weights that these quantizers cast in eight bits from now on. */
+    /** From now on gathers in eight bits the weights that these quantizers cast. */
     void gather(Quantizers quantizers) {}
 
-    /** Is told that a call has enqueued all that reads weights of {@code group} in this form. */
+    /** Called when a call has enqueued all reads of weights of {@code group} in this form. */
     void release(int group, WeightForm form) {}
 
     /** Returns whether gradients of {@code group} were summed in this step, so that no backward call may add to them. */
     abstract boolean isSummed(int group);
 
-    /** Is told that a call is about to read {@code parameter}. */
+    /** Called when a call is about to read {@code parameter}. */
     void reading(Parameter parameter) {
         progress.uses(parameter.group(), WeightForm.WHOLE);
     }
 
-    /** Is told that a backward call is about to write the gradient of {@code parameter}. */
+    /** Called when a backward call is about to write the gradient of {@code parameter}. */
     void writing(Parameter parameter) {}
 
-    /** Throws while a stream captures, where a graph cannot hold what this enqueues. */
+    /** Throws while a stream captures, if the work of this strategy cannot be part of a graph. */
     void ensureEnqueues() {}
 
-    /** Returns {@code failed}, with the likely reason where this knows of one. */
+    /** Returns {@code failed}, with the likely reason if this strategy knows one. */
     RankFailedException explained(RankFailedException failed) {
         return failed;
     }
 
-    /** Enqueues what is left of the sums. */
+    /** Enqueues the remaining sums. */
     abstract void finish();
 
-    /** Is told that a step begins, or that its gradients are forgotten. */
+    /** Called when a step begins, or when its gradients are discarded. */
     abstract void restart();
 
-    /** Returns the part of the gradients, and of what the optimizer keeps, that a rank of the mesh has of what it holds. */
+    /** Returns the part of the gradients and of the optimizer's state that a rank of the mesh keeps. */
     abstract Part updatedBy(int rank);
 
-    /** Returns the part of the weights that a rank of the mesh has of what it holds. */
+    /** Returns the part of the weights that a rank of the mesh keeps. */
     abstract Part weightsOf(int rank);
 
     /** Checks that {@code mesh} numbers its ranks as {@link #updatedBy} and {@link #weightsOf} do. */
@@ -341,17 +341,17 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns the weights of the whole model, and {@code others}. */
     abstract ShardedState stateOfWeights(State others);
 
-    /** Is told that each rank has loaded its own weights. */
+    /** Called when each rank has loaded its own weights. */
     void loaded() {}
 
-    /** Is told that an optimizer has updated the weights. */
+    /** Called when an optimizer has updated the weights. */
     void stepped() {}
 
-    /** Frees all that this has of its own. */
+    /** Frees everything that this owns. */
     abstract void free();
 
     /**
-     * Ends what this does for the parameters. A second call does nothing.
+     * Stops following passes and parameters, and frees everything that this owns. A second call does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
      */

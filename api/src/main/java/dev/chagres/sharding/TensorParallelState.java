@@ -18,7 +18,7 @@ import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The state of a model whose layers are split among tensor-parallel ranks: what one rank that has the whole model would save.
+ * The state of a model whose layers are split among tensor-parallel ranks, as one rank with the whole model would save it.
  *
  * <p>Threading: the device's thread.
  */
@@ -34,15 +34,15 @@ public final class TensorParallelState {
     }
 
     /**
-     * Returns what must be saved to go on exactly, with the names, types and shapes that a model has whose layers are whole. Each rank of the
-     * mesh calls it, with the same states.
+     * Returns the state that is needed to go on exactly, with the names, types and shapes of a model whose layers are not split. Each rank
+     * of the mesh calls it, with the same states.
      *
      * {@snippet file="dev/chagres/layer/ShardedStateTest.java" region="split"}
      *
-     * @param copies of the parameters, whose ranks have the same part of the layers, and may share it out
+     * @param copies strategy of the ranks that have the same part of the layers, which may shard it
      * @param optimizer of the same parameters
      * @param mesh of all ranks, along whose dimension {@link MeshDimension#TENSOR} the layers are split
-     * @param others what is the same on all ranks, as in {@link Strategy#state}
+     * @param others state that is the same on all ranks, as in {@link Strategy#state}
      * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is not the one whose ranks split the layers
      *     or not that of {@code copies}, or two states have a name in common
      * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
@@ -62,7 +62,7 @@ public final class TensorParallelState {
     }
 
     /**
-     * Returns the weights alone, as {@link Strategy#weightState} does of layers that are whole. Each rank of the mesh calls it.
+     * Returns only the weights, like {@link Strategy#weightState} for layers that are not split. Each rank of the mesh calls it.
      *
      * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="split"}
      *
@@ -92,14 +92,14 @@ public final class TensorParallelState {
     }
 
     /**
-     * Hands out each tensor of {@code state} as that of the whole model, one after another, with the names and shapes that the state has
-     * of a model that is not split. Each rank calls it, with the same state.
+     * Passes each tensor of {@code state}, gathered to that of the whole model, to {@code sink}, one after another, with the names and
+     * shapes of a model that is not split. Each rank calls it, with the same state.
      *
      * {@snippet file="dev/chagres/layer/RankedRun.java" region="gather"}
      *
-     * @param parameters whose layers are split, or whole
-     * @param state of the parameters, joined with their optimizer's or not
-     * @param sink is handed each tensor on every rank, until it returns
+     * @param parameters of layers that are split or not
+     * @param state of the parameters, with or without that of their optimizer
+     * @param sink called with each tensor on every rank; the tensor is valid until it returns
      * @throws IllegalArgumentException when the state has tensors of a split parameter in another type than FLOAT32, BFLOAT16, FLOAT16,
      *     or pairs of bytes, which an optimizer's remainders are
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
@@ -127,7 +127,7 @@ public final class TensorParallelState {
         }
     }
 
-    /** Returns how a tensor with this name is split: as the parameter that the name begins with; null where it is whole. */
+    /** Returns the split of a tensor with this name, which is that of the parameter that the name begins with; null if it is not split. */
     private @Nullable ParameterSplit splitOf(String name, Tensor tensor) {
         for (Parameter parameter : parameters.all()) {
             boolean named = name.equals(parameter.name()) || name.startsWith(parameter.name() + ".");
@@ -144,7 +144,7 @@ public final class TensorParallelState {
         return tensor.dtype() == DType.BYTE && tensor.rank() == 2 && tensor.size(1) == 2;
     }
 
-    /** Pairs of bytes travel as numbers of 16 bits: nothing computes with them. */
+    /** Gathers pairs of bytes as 16-bit numbers; nothing computes with them. */
     private Tensor wholePairs(Tensor part, ParameterSplit split, Scope room) {
         Tensor whole = whole(room.reinterpret(part, DType.BFLOAT16, 0, part.size(0)), split, room);
         Tensor bytes = room.reinterpret(whole, DType.BYTE, 0, whole.byteSize());
@@ -164,7 +164,7 @@ public final class TensorParallelState {
         return room.view(whole, 0, split.whole());
     }
 
-    /** Returns a part that is as long as the longest one; nobody reads what is behind its own elements. */
+    /** Returns the part padded to the length of the longest one; the padding is not read. */
     private Tensor filled(Tensor part, long most, Scope room) {
         if (part.count() == most) {
             return part;
@@ -175,7 +175,7 @@ public final class TensorParallelState {
         return filled;
     }
 
-    /** Returns where in the whole the runs of all ranks' parts lie; -1 of those that fill a shorter part up. */
+    /** Returns where in the whole tensor the runs of all ranks' parts lie; -1 for runs of padding. */
     private static int[] places(ParameterSplit split, long run, int runs) {
         int[] places = new int[runs];
         Arrays.fill(places, -1);

@@ -1,27 +1,28 @@
 package dev.chagres.sharding;
 
 /**
- * In which memory ranks of {@link FullySharded} gather weights. Results are the same bits.
+ * In which memory ranks of {@link FullySharded} gather weights. Results have the same bits.
  *
- * <p>{@code WINDOW} and {@code COPY_ENGINE} want GPUs of one host that reach each other's memory, best over NVLink. Where they do not, or
- * {@code NCCL_WIN_ENABLE=0} is set, weights are gathered as with {@code DEVICE}, and the strategy's {@code toString} and {@code explain} say
- * so.
+ * <p>{@code WINDOW} and {@code COPY_ENGINE} need GPUs of one host that can access each other's memory, best over NVLink. If they cannot, or
+ * {@code NCCL_WIN_ENABLE=0} is set, weights are gathered as with {@code DEVICE}, and the strategy's {@code toString} and {@code explain}
+ * say so.
  *
- * <p>Where ranks are processes, and one fails, others may wait for it in {@code WINDOW} or {@code COPY_ENGINE} gathers until they end, as {@link
- * dev.chagres.nccl.CollectiveMemory} says: let a launcher end them. {@link FullySharded#shrink} is refused there. Ranks that are threads go on.
+ * <p>If ranks are processes and one fails, others may wait for it in {@code WINDOW} or {@code COPY_ENGINE} gathers until they are ended, as
+ * {@link dev.chagres.nccl.CollectiveMemory} says: let a launcher end them. {@link FullySharded#shrink} is then refused. Ranks that are
+ * threads go on.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: {@code ncclCommWindowRegister} with {@code NCCL_WIN_COLL_SYMMETRIC}, and {@code NCCL_CTA_POLICY_ZERO}, of {@code nccl.h}.
  */
 public enum WeightGather {
-    /** In memory of each device, through buffers of NCCL's. */
+    /** In ordinary device memory, through NCCL's buffers. */
     DEVICE,
     /**
-     * In {@linkplain dev.chagres.nccl.CollectiveMemory windows} that NCCL has registered: kernels of each rank write its part of the weights
-     * where the layers of all ranks read it. All memory is taken before the first step, of two groups of each size.
+     * In {@linkplain dev.chagres.nccl.CollectiveMemory windows} that NCCL has registered: kernels of each rank write its part of the
+     * weights where the layers of all ranks read it. The memory, for two groups of each size, is allocated before the first step.
      */
     WINDOW,
-    /** In windows, too, and the devices' copy engines write: gathers take no thread blocks from layers. */
+    /** In windows, too, which the devices' copy engines write: gathers take no thread blocks from layers. */
     COPY_ENGINE
 }

@@ -1,7 +1,7 @@
 package dev.chagres.sharding;
 
 /**
- * What {@link FullySharded} shares out among the ranks, so that each keeps a part of it.
+ * Which state {@link FullySharded} shards among the ranks.
  *
  * <p>Threading: immutable.
  *
@@ -10,8 +10,8 @@ package dev.chagres.sharding;
 public enum ZeroStage {
     /** The optimizer's moments and masters. Each rank has all weights and all gradients. */
     ONE,
-    /** Gradients, too: a group's whole gradients exist from its backward to their reduction. */
+    /** Also gradients: a group's whole gradients exist from its backward to their reduction. */
     TWO,
-    /** Weights, too: a group's whole weights exist while its layers run. */
+    /** Also weights: a group's whole weights exist while its layers run. */
     THREE
 }
