@@ -8,16 +8,16 @@ import java.util.TreeMap;
 import java.util.stream.IntStream;
 
 /**
- * Which ranks are left after one has failed, and what each of them says: the same on all that are left.
+ * Which ranks remain after one has failed, and the value of each of them: the same on all remaining ranks.
  *
- * <p>Who is left goes on with {@code communicator.shrink(config, agreement.excluded())}.
+ * <p>The remaining ranks go on with {@code communicator.shrink(config, agreement.excluded())}.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: {@code MPI_Comm_agree} of MPI's user-level failure mitigation.
  *
- * @param ranks those that are left, ascending, as the communicator numbers them
- * @param values what each of them said, in the same order
+ * @param ranks the remaining ranks, ascending, as numbered in the communicator
+ * @param values the value of each of them, in the same order
  * @param of how many ranks the communicator has
  */
 public record Agreement(List<Integer> ranks, List<Long> values, int of) {
@@ -30,16 +30,16 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
     }
 
     /**
-     * Revokes the communicator, and waits until each of its ranks has called this, has ended, or has been missed for the timeout. A rank that
-     * comes after that is left out.
+     * Revokes the communicator, and waits until each of its ranks has called this, has ended, or was silent for the timeout. A rank that
+     * calls this later is excluded.
      *
-     * <p>Of ranks that are processes, some may be silent and still live, behind a network that has failed: then those that are half of them
-     * or fewer do not go on, for the others may. Half of them go on where the first of all is one.
+     * <p>Processes may be silent and still live, behind a network that has failed. So a group of processes goes on only if it is more than
+     * half of them, or half of them including the first one: the others might go on, too.
      *
-     * @param value what this rank tells the others
+     * @param value this rank's value for the others
      * @throws RankFailedException when the others have gone on without this rank, or may have
      * @throws IllegalStateException when the communicator is closed, a stream of the device captures, or inside {@link Communicator#group};
-     *     where ranks are processes, when it does not have all that are left, or whoever started them did not say how they agree
+     *     if ranks are processes, when it does not contain all remaining ranks, or {@link UniqueId#agreeThrough} was not called
      */
     public static Agreement of(Communicator communicator, long value) {
         Endpoint endpoint = Checks.given("communicator", communicator).endpoint();
@@ -83,12 +83,12 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
         return left;
     }
 
-    /** Returns the ranks that are not left. */
+    /** Returns the ranks that do not remain. */
     public int[] excluded() {
         return IntStream.range(0, of).filter(rank -> !ranks.contains(rank)).toArray();
     }
 
-    /** Returns the first rank that has said the largest value, as a communicator numbers it that was shrunk to those that are left. */
+    /** Returns the first rank with the largest value, as numbered in the shrunk communicator. */
     public int placeOfLargest() {
         int place = 0;
         for (int i = 1; i < values.size(); i++) {

@@ -11,16 +11,16 @@ public enum CollectiveChecks {
     /** The caller's own arguments. */
     ARGUMENTS,
     /**
-     * Also that all ranks call the same operation on tensors of the same shape and type, in the same order: a difference is an exception
-     * on every rank instead of a hang. Each call waits for the other ranks: threads of one program, or processes that {@code
-     * dev.chagres.sharding.Ranks} has joined, which tell each other through its store.
+     * Also that all ranks call the same operation on tensors of the same shape and type, in the same order: a difference is an exception on
+     * every rank instead of a hang. Each call waits for the other ranks, which must be threads of one program, or processes that {@code
+     * dev.chagres.sharding.Ranks} has joined and that communicate through its store.
      */
     FULL;
 
     private static final String PROPERTY = "chagres.collective.checks";
 
     /**
-     * Returns what {@code -Dchagres.collective.checks=arguments|full} says; {@code arguments} without it.
+     * Returns the value of {@code -Dchagres.collective.checks=arguments|full}; {@code arguments} by default.
      *
      * @throws IllegalArgumentException when the property has another value
      */

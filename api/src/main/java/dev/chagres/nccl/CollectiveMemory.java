@@ -15,19 +15,19 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Device memory that NCCL has taken and knows: one allocation in one registered window, of which a scope hands out tensors. Where all
- * ranks' tensors of a collective lie in windows, ranks of one host write into each other's memory without a copy between.
+ * Device memory that NCCL has allocated and registered: one allocation in one window, from which a scope hands out tensors. If the tensors
+ * of a collective lie in windows on all ranks, ranks of one host write directly into each other's memory.
  *
- * <p>Each rank makes it with the same size, and hands out the same tensors in the same order, so that each lies at the same place of its
- * window. Collectives compute the same as without windows. Gathers are faster so, sums of more than a few MiB slower:
- * keep for gathers what gathers alone use. {@code ./chagres bench CollectiveBandwidth -p memory=DEVICE,WINDOW} measures both.
+ * <p>Each rank must make it with the same size, and hand out the same tensors in the same order, so that each lies at the same offset of
+ * its window. Collectives give the same results as without windows. Gathers are faster, sums of more than a few MiB slower: use windows for
+ * tensors that only gathers use. {@code ./chagres bench CollectiveBandwidth -p memory=DEVICE,WINDOW} measures both.
  *
- * <p>With NCCL 2.24 to 2.28 transfers (send, receive, gather, scatter, all-to-all) of the communicator that knows the memory refuse its
- * tensors, for a collective of them that came later would read at address 0. Another communicator of the ranks transfers them.
+ * <p>With NCCL 2.24 to 2.28 send, receive, gather, scatter and all-to-all on the communicator with which the memory is registered refuse
+ * its tensors, since a later collective on them would read at address 0. Another communicator of the ranks can transfer them.
  *
- * <p>Nothing ends the wait of a symmetric kernel, or of a copy engine, for a rank that has failed: NCCL 2.28.9 looks at no sign of that there. Ranks
- * that are {@linkplain Communicator#areThreads threads} never wait so. Of ranks that are processes the others are told of a failure, but the device
- * of one that waits is busy until its process ends.
+ * <p>Nothing ends the wait of a symmetric kernel, or of a copy engine, for a rank that has failed: NCCL 2.28.9 checks no abort flag there.
+ * Ranks that are {@linkplain Communicator#areThreads threads} never wait in this way. Ranks that are processes get an exception, but the
+ * device of a rank that waits is busy until its process ends.
  *
  * {@snippet file="dev/chagres/nccl/CollectiveMemoryTest.java" region="memory"}
  *
@@ -40,7 +40,7 @@ public final class CollectiveMemory implements AutoCloseable {
     private final MemorySegment memory;
     private final long byteSize;
     private final Scope scope;
-    /** Null where no communicator knows the memory. */
+    /** Null if the memory is not registered. */
     private @Nullable Registration registration;
 
     private boolean released;
@@ -85,7 +85,7 @@ public final class CollectiveMemory implements AutoCloseable {
         return (byteSize + DeviceMemory.ALIGNMENT - 1) & -DeviceMemory.ALIGNMENT;
     }
 
-    /** Returns how many bytes a tensor of {@code count} elements takes: a multiple of 256, and at least that. */
+    /** Returns the bytes that a tensor of {@code count} elements takes: a multiple of 256, at least 256. */
     public static long byteSizeOf(DType dtype, long count) {
         return Math.max(
                 DeviceMemory.ALIGNMENT, aligned(Checks.given("dtype", dtype).byteSize() * count));
@@ -102,13 +102,13 @@ public final class CollectiveMemory implements AutoCloseable {
         return memory;
     }
 
-    /** Returns the bytes that the device has free, -1 where it does not say. */
+    /** Returns the free bytes of the device, or -1 if the query fails. */
     private static long free(MemorySegment out) {
         int status = CudaRuntime.cudaMemGetInfo(out, out.asSlice(Long.BYTES));
         return status == CudaRuntime.cudaSuccess() ? out.get(ValueLayout.JAVA_LONG, 0) : -1;
     }
 
-    /** NCCL takes memory away without waiting for work that still uses it, as {@code cudaFree} would. */
+    /** Waits, then frees: NCCL frees memory without waiting for work that still uses it, unlike {@code cudaFree}. */
     private void release() {
         released = true;
         try {
@@ -126,13 +126,13 @@ public final class CollectiveMemory implements AutoCloseable {
         Status.nccl(Nccl.ncclMemFree(memory), "ncclMemFree");
     }
 
-    /** Returns what hands out tensors of it: as many bytes as there are, each tensor from a multiple of 256 on. */
+    /** Returns the scope that hands out its tensors, each at a multiple of 256 bytes. */
     public Scope scope() {
         return scope;
     }
 
     /**
-     * Returns what NCCL made of it: {@code WINDOW}, or {@code BUFFER} where ranks cannot reach each other's memory.
+     * Returns the kind of registration: {@code WINDOW}, or {@code BUFFER} if ranks cannot access each other's memory.
      *
      * @throws IllegalStateException after {@link #deregister}, before {@link #register}
      */
@@ -145,14 +145,14 @@ public final class CollectiveMemory implements AutoCloseable {
         return present.kind();
     }
 
-    /** Returns how many bytes there are. */
+    /** Returns the number of bytes. */
     public long byteSize() {
         return byteSize;
     }
 
     /**
-     * Lets another communicator know the memory instead of the one before, as after a {@link Communicator#shrink}. What lies in it stays.
-     * Each rank of {@code communicator} calls it, with as many bytes, and waits for the others.
+     * Registers the memory with another communicator instead of the present one, as after a {@link Communicator#shrink}. Its contents stay.
+     * Each rank of {@code communicator} calls it, with the same number of bytes, and waits for the others.
      *
      * @throws IllegalArgumentException when the communicator is one of another device
      * @throws IllegalStateException while a stream of the device captures, inside {@link Communicator#group}, or after {@link #close()}
@@ -175,8 +175,8 @@ public final class CollectiveMemory implements AutoCloseable {
     }
 
     /**
-     * Takes the memory back from the communicator that knows it, before that is closed. The memory stays, and collectives move it as any
-     * other. It waits for no other rank, which may have failed. A second call does nothing.
+     * Deregisters the memory from its communicator, before that is closed. The memory stays usable, and collectives treat it as any other.
+     * This waits for no other rank, which may have failed. A second call does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
      */
@@ -189,8 +189,8 @@ public final class CollectiveMemory implements AutoCloseable {
     }
 
     /**
-     * Closes the scope and gives the memory back, as closing the device does: when the graphs that may use it are closed. It waits for the
-     * device's work. Each rank closes it, before the communicator. A second call does nothing.
+     * Closes the scope and frees the memory, as closing the device does, once the graphs that may use it are closed. It waits for the
+     * device's work. Each rank must close it before the communicator. A second call does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
      */

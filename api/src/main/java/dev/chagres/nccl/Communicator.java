@@ -13,15 +13,15 @@ import org.jspecify.annotations.Nullable;
 /**
  * One rank's part in a group of ranks that call the same collectives in the same order.
  *
- * <p>A collective checks its arguments and enqueues: returning means enqueued. {@link #synchronize} waits for the stream no longer than
- * the configured timeout. Where a method says "in place", both tensors may begin at that address; memory that is shared in another way
- * is refused. What makes, ends or registers something ({@code split} to {@link #register}) throws {@link IllegalStateException} after
- * {@link #close()}, while a stream of the device captures, and inside {@link #group}.
+ * <p>A collective checks its arguments and enqueues: returning means enqueued. {@link #synchronize} waits for the stream no longer than the
+ * configured timeout. Where a method says "in place", both tensors may begin at that address; other overlaps are refused. Methods that
+ * make, end or register something ({@code split} to {@link #register}) throw {@link IllegalStateException} after {@link #close()}, while a
+ * stream of the device captures, and inside {@link #group}.
  *
  * {@snippet file="dev/chagres/sharding/CollectivesExampleTest.java" region="collectives"}
  *
- * <p>Threading: the device's thread; each rank has a thread and a device of its own. Where ranks are threads of one program, a
- * collective waits on the host until all ranks have come to it, a transfer until its peer has.
+ * <p>Threading: the device's thread; each rank has its own thread and device. If ranks are threads of one program, a collective waits on
+ * the host until all ranks have called it, a transfer until its peer has.
  *
  * <p>Source: {@code ncclComm_t} and the collectives of {@code nccl.h}.
  */
@@ -35,13 +35,13 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Joins a communicator and waits until all its ranks have.
+     * Joins a communicator and waits until all its ranks have joined.
      *
      * @param ranks N
      * @param rank r, from 0 to N - 1
      * @throws IllegalArgumentException when a number does not fit, or the rank has opened it already
-     * @throws RankFailedException when a rank does not come within the timeout, or has failed
-     * @throws dev.chagres.bindings.NcclException when NCCL refuses, as two ranks on one device
+     * @throws RankFailedException when a rank does not join within the timeout, or has failed
+     * @throws dev.chagres.bindings.NcclException when NCCL refuses, as it does two ranks on one device
      */
     public static Communicator open(Device device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
         return new Communicator(Membership.open(device, id, ranks, rank, config));
@@ -58,8 +58,8 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Returns whether its ranks are threads of this program, known to each other: a collective is given to NCCL when all have come to it, so
-     * that none waits on the device for one that has failed.
+     * Returns whether its ranks are threads of this program that share the {@link UniqueId}. A collective is then passed to NCCL only when
+     * all ranks have called it, so that none waits on the device for a rank that has failed.
      */
     public boolean areThreads() {
         return endpoint.meeting() != null;
@@ -70,7 +70,7 @@ public final class Communicator implements AutoCloseable {
         return endpoint.device();
     }
 
-    /** Returns how it behaves. */
+    /** Returns the configuration. */
     public CommunicatorConfig config() {
         return endpoint.config();
     }
@@ -276,8 +276,8 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Enqueues a transfer of {@code tensor} to rank {@code peer}, which receives as many elements of the same type. Transfers
-     * that go both ways belong in one {@link #group}, as do both halves of a transfer to oneself.
+     * Enqueues a transfer of {@code tensor} to rank {@code peer}, which must receive as many elements of the same type. Put transfers in
+     * both directions into one {@link #group}, and also both halves of a transfer to this rank itself.
      *
      * @param tensor any type
      * @throws IllegalArgumentException as {@link #allReduce}, or when there is no such rank, or NCCL cannot transfer {@link CollectiveMemory}
@@ -310,9 +310,9 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Gives the collectives and transfers that {@code body} calls, of any communicators, to NCCL as one: none waits for another of
-     * them. Where the body throws, none is enqueued. They run when the body has ended: layers, optimizers and whatever else would read
-     * their results are called after the group.
+     * Combines the collectives and transfers that {@code body} calls, on any communicators, into one NCCL group, in which none waits for
+     * another. If the body throws, none is enqueued. They are enqueued when the body has ended: call layers, optimizers and everything else
+     * that reads their results after the group.
      *
      * @throws IllegalStateException when ranks call differently under {@link CollectiveChecks#FULL}
      * @throws RankFailedException as {@link #allReduce}
@@ -333,12 +333,12 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Makes communicators of the ranks that name the same color, ordered by key, then by rank; each rank calls it.
+     * Makes a communicator of the ranks that pass the same color, ordered by key, then by rank; each rank calls it.
      *
      * @param color at least 0
      * @param key the order within the new communicator
      * @param config of the new communicator
-     * @return the one of this color
+     * @return the communicator of this color
      * @throws IllegalArgumentException when the color is negative
      * @throws RankFailedException as {@link #allReduce}
      */
@@ -347,7 +347,7 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Takes part in the other ranks' {@link #split} without a communicator of its own.
+     * Takes part in the other ranks' {@link #split} without getting a communicator.
      *
      * @throws RankFailedException as {@link #allReduce}
      */
@@ -356,8 +356,8 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Makes a communicator of all ranks but those excluded, in the same order; each rank that stays calls it, those excluded do not. It
-     * works after ranks have failed or after {@link #revoke()}: what was under way has ended then.
+     * Makes a communicator of all ranks except {@code excluded}, in the same order; each remaining rank calls it, excluded ones do not. It
+     * works after ranks have failed or after {@link #revoke()}; running collectives are aborted.
      *
      * @param config of the new communicator
      * @param excluded ranks, at least one
@@ -368,7 +368,7 @@ public final class Communicator implements AutoCloseable {
         return new Communicator(Membership.shrink(endpoint, config, excluded));
     }
 
-    /** Ends what is under way with an error, for good: only {@link #shrink} and {@link #close()} are left. */
+    /** Aborts running collectives with an error; afterwards only {@link #shrink} and {@link #close()} can be called. */
     public void revoke() {
         Membership.revoke(endpoint);
     }
@@ -376,7 +376,7 @@ public final class Communicator implements AutoCloseable {
     /**
      * Waits until {@code stream} is idle, no longer than the timeout.
      *
-     * @throws RankFailedException when the time is up, or another rank failed; what is under way has ended then
+     * @throws RankFailedException after the timeout, or when another rank failed; running collectives are then aborted
      * @throws dev.chagres.bindings.NcclException when NCCL reports an error
      */
     public void synchronize(Stream stream) {
@@ -406,23 +406,22 @@ public final class Communicator implements AutoCloseable {
     }
 
     /**
-     * Takes memory for tensors that ranks gather, in one window where NCCL can make one. Each rank calls it with the same size, and
-     * waits for the others.
+     * Allocates memory for tensors that ranks gather, in one window if NCCL can make one. Each rank calls it with the same size, and waits
+     * for the others.
      *
-     * @param byteSize at least 1; of each tensor's bytes the next multiple of 256 is taken
+     * @param byteSize at least 1; each tensor takes its bytes rounded up to a multiple of 256
      * @param stream in whose order the memory is used
      * @throws IllegalArgumentException when the size is below 1, or the stream belongs to another device
      * @throws IllegalStateException while a stream of the device captures, or inside {@link #group}
      * @throws RankFailedException when another rank failed or did not come
-     * @throws dev.chagres.bindings.NcclException when the device has not so much memory
+     * @throws dev.chagres.bindings.NcclException when the device does not have that much memory
      */
     public CollectiveMemory allocate(long byteSize, Stream stream) {
         return CollectiveMemory.of(endpoint, byteSize, stream);
     }
 
     /**
-     * Closes this rank's part; a second call does nothing. All ranks should have finished: one that still waits for this rank
-     * fails.
+     * Closes this rank's part; a second call does nothing. All ranks should have finished: a rank that still waits for this one fails.
      *
      * @throws IllegalStateException while a stream of the device captures, or inside {@link #group}
      */

@@ -4,17 +4,17 @@ import dev.chagres.internal.Checks;
 import java.time.Duration;
 
 /**
- * How a communicator behaves, built by name: {@code CommunicatorConfig.standard().withName("gathers").withMaxCtas(8)}.
+ * The configuration of a communicator, built by name: {@code CommunicatorConfig.standard().withName("gathers").withMaxCtas(8)}.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: {@code ncclConfig_t} of {@code nccl.h}.
  *
- * @param name stands in errors and in NCCL's own messages
- * @param timeout how long a rank waits for the others; time in which its whole process stood still does not count
+ * @param name used in errors and in NCCL's own messages
+ * @param timeout how long a rank waits for the others, without time in which its whole process was stopped
  * @param minCtas fewest thread blocks of a collective's kernel; 0 leaves it to NCCL
  * @param maxCtas most thread blocks of a collective's kernel; 0 leaves it to NCCL
- * @param ctaPolicy how NCCL chooses between them
+ * @param ctaPolicy how NCCL chooses a number between these
  * @param checks what is checked before a call
  */
 public record CommunicatorConfig(
@@ -32,7 +32,7 @@ public record CommunicatorConfig(
         Checks.given("name", name);
         Checks.given("ctaPolicy", ctaPolicy);
         Checks.given("checks", checks);
-        // Compared first: a duration may have more milliseconds than a long counts.
+        // Compared first, since the milliseconds of a duration may overflow a long.
         if (Checks.given("timeout", timeout).compareTo(Duration.ofMillis(1)) < 0
                 || timeout.compareTo(Duration.ofDays(1)) > 0) {
             throw new IllegalArgumentException("timeout: expected 1 ms to 1 day, got " + timeout);
@@ -67,12 +67,12 @@ public record CommunicatorConfig(
         return new CommunicatorConfig(name, newTimeout, minCtas, maxCtas, ctaPolicy, checks);
     }
 
-    /** Returns the same with another fewest thread blocks. */
+    /** Returns the same with another minimum of thread blocks. */
     public CommunicatorConfig withMinCtas(int newMinCtas) {
         return new CommunicatorConfig(name, timeout, newMinCtas, maxCtas, ctaPolicy, checks);
     }
 
-    /** Returns the same with another most thread blocks. */
+    /** Returns the same with another maximum of thread blocks. */
     public CommunicatorConfig withMaxCtas(int newMaxCtas) {
         return new CommunicatorConfig(name, timeout, minCtas, newMaxCtas, ctaPolicy, checks);
     }

@@ -8,11 +8,11 @@ package dev.chagres.nccl;
  * <p>Source: {@code NCCL_CTA_POLICY_*} of {@code nccl.h}.
  */
 public enum CtaPolicy {
-    /** As fast as NCCL can. */
+    /** As many as are fastest. */
     DEFAULT(0),
-    /** Few thread blocks where that costs little, so that other kernels have room. */
+    /** Few thread blocks if that costs little, so that other kernels have room. */
     EFFICIENCY(1),
-    /** None where copy engines can do the work. */
+    /** No thread blocks if copy engines can do the work. */
     ZERO(2);
 
     private final int code;

@@ -14,10 +14,9 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The last collectives and transfers that a rank has called, of all its communicators: what the others should have called when one is
- * missing.
+ * The last collectives and transfers that a rank has called, on all its communicators, to find the call that a rank has missed.
  *
- * <p>It always runs, in memory that is taken once: 10,000 calls, or as many as {@code -Dchagres.collective.recorder.calls=N} says; 0
+ * <p>It always records, in memory that is allocated once: 10,000 calls, or as many as {@code -Dchagres.collective.recorder.calls=N} says; 0
  * turns it off. With {@code -Dchagres.collective.recorder.directory=DIR} a failure of a rank writes {@code DIR/rank-R.jsonl} for each rank
  * of the program, and the {@link RankFailedException} names it.
  *
@@ -34,7 +33,7 @@ public final class FlightRecorder {
 
     private static final DeviceState.Attachment<OfDevice> OF_DEVICE = new DeviceState.Attachment<>(_ -> new OfDevice());
 
-    // What a call takes: these longs.
+    // The longs that a call takes.
     private static final int ENTERED = 0;
     private static final int ENQUEUED = 1;
     private static final int COMPLETED = 2;
@@ -54,7 +53,7 @@ public final class FlightRecorder {
         }
     }
 
-    /** A communicator, as calls name it. */
+    /** The communicator of calls. */
     record Member(String name, int rank, int ranks) {}
 
     /** A device has one. */
@@ -69,9 +68,9 @@ public final class FlightRecorder {
 
     private final int rank;
     private final int capacity;
-    /** One more than the capacity: the one that may be written at present is not read. */
+    /** One more than the capacity, since the slot that may be written at present is not read. */
     private final int slots;
-    /** Whether work is done when the call returns, as on the reference. */
+    /** Whether work is done when a call returns, as on the reference. */
     private final boolean immediate;
 
     private final long[] longs;
@@ -82,9 +81,9 @@ public final class FlightRecorder {
     /** The number of the next call; every earlier one is written. */
     @SuppressWarnings("unused") // through NEXT
     private long next;
-    /** Calls before this were given to NCCL, or never will be. */
+    /** Calls before this were passed to NCCL, or never will be. */
     private long given;
-    /** Calls before this have completed, or were never given to NCCL. */
+    /** Calls before this have completed, or were never passed to NCCL. */
     private long settled;
 
     FlightRecorder(int rank, int capacity, boolean immediate) {
@@ -96,7 +95,7 @@ public final class FlightRecorder {
         members = new Member[slots];
     }
 
-    /** Returns the recorder of {@code device}, which is made for {@code rank} where there is none yet. */
+    /** Returns the recorder of {@code device}, and makes it for {@code rank} at the first call. */
     static FlightRecorder of(Device device, int rank) {
         OfDevice present = Inside.state(device).get(OF_DEVICE);
         FlightRecorder recorder = present.recorder;
@@ -131,12 +130,12 @@ public final class FlightRecorder {
         return rank;
     }
 
-    /** Returns how many calls were recorded, those that are gone included. */
+    /** Returns how many calls were recorded, including those that were overwritten. */
     public long count() {
         return (long) NEXT.getAcquire(this);
     }
 
-    /** Keeps a call that was checked and comes next. The device's thread. */
+    /** Records a call that was checked and is made next. Called on the device's thread. */
     void enter(Member member, CurrentCall call, long sequence, long stream, boolean captured) {
         if (capacity == 0) {
             return;
@@ -155,7 +154,7 @@ public final class FlightRecorder {
         NEXT.setRelease(this, number + 1);
     }
 
-    /** Says that all calls so far were given to NCCL. The device's thread. */
+    /** Marks all calls so far as passed to NCCL. Called on the device's thread. */
     void enqueued() {
         if (capacity == 0 || given == next) {
             return;
@@ -174,12 +173,12 @@ public final class FlightRecorder {
         }
     }
 
-    /** Says that the calls which were not given to NCCL never will be. The device's thread. */
+    /** Marks the calls that were not passed to NCCL as abandoned. Called on the device's thread. */
     void abandoned() {
         given = next;
     }
 
-    /** Says that all work of {@code stream} is done. The device's thread. */
+    /** Marks all work of {@code stream} as done. Called on the device's thread. */
     void completed(long stream) {
         if (capacity == 0 || settled == next) {
             return;
@@ -198,7 +197,7 @@ public final class FlightRecorder {
         }
     }
 
-    /** Never 0. */
+    /** Returns the time, which is never 0. */
     private long now() {
         return System.nanoTime() - beganNanos + 1;
     }
@@ -210,7 +209,7 @@ public final class FlightRecorder {
         for (long number = Math.max(0, end - capacity); number < end; number++) {
             RecordedCall call = read(number);
             VarHandle.acquireFence();
-            // What the thread has overwritten meanwhile, or is about to, is gone.
+            // Skips calls that the device's thread has overwritten meanwhile, or is about to.
             if (call != null && number >= count() - capacity) {
                 calls.add(call);
             }
@@ -250,11 +249,11 @@ public final class FlightRecorder {
     }
 
     /**
-     * Writes the calls as JSON Lines, oldest first, behind a line that says whose they are. The file appears when it is whole;
-     * an older one is then replaced, at the end of a symbolic link that file which it leads to.
+     * Writes the calls as JSON Lines, oldest first, after a line that names the rank. The file appears when it is complete and replaces an
+     * older one; of a symbolic link the file that it points to is replaced.
      *
      * @throws java.io.UncheckedIOException when it cannot be written, or the path leads to a folder, a device or a pipe; an older file is
-     *     then as it was, and nothing is left beside it
+     *     then unchanged, and no temporary file remains
      */
     public void write(Path file) {
         RecorderFile.write(this, Checks.given("file", file), "");

@@ -6,13 +6,14 @@ import dev.chagres.internal.memory.DeviceState;
 import java.util.StringJoiner;
 
 /**
- * How many bytes the collectives and transfers of a rank have moved, of all communicators of its device, since it was opened.
+ * The bytes that the collectives and transfers of a rank have moved, on all communicators of its device, since the device was opened.
  *
- * <p>A call counts the length of the whole that it gathers, reduces or sends: of {@code N} ranks with {@code C} elements of {@code b} bytes
- * {@code allReduce, reduce, broadcast, send, receive} count {@code C b}; {@code allGather, reduceScatter, gather, scatter, allToAll} count
- * {@code N C b}, C being one rank's part. What travels between devices follows from that and NCCL's algorithm: in a ring each rank sends
- * {@code (N - 1) / N} of it, twice where it is summed for all. A call counts when NCCL has taken it, so not where it failed while it
- * waited for the other ranks; one that a graph has recorded counts at each launch. Calls of a communicator with one rank, and transfers to oneself, move nothing.
+ * <p>A call counts the bytes of the whole tensor that it gathers, reduces or sends: with {@code N} ranks and {@code C} elements of {@code
+ * b} bytes, {@code allReduce, reduce, broadcast, send, receive} count {@code C b}; {@code allGather, reduceScatter, gather, scatter,
+ * allToAll} count {@code N C b}, where C is one rank's part. The bytes between devices follow from that and NCCL's algorithm: in a ring
+ * each rank sends {@code (N - 1) / N} of it, twice for {@code allReduce}. A call counts once NCCL has accepted it, so not if it failed
+ * while it waited for the other ranks; a call in a graph counts at each launch. Calls of a communicator with one rank, and transfers to
+ * oneself, move nothing.
  *
  * {@snippet file="dev/chagres/nccl/MovedBytesTest.java" region="moved"}
  *
@@ -31,7 +32,7 @@ public final class MovedBytes {
         }
     }
 
-    /** By the operation's ordinal, as all arrays here. */
+    /** Indexed by the operation's ordinal, as all arrays here. */
     private final long[] bytes = emptySums();
 
     private MovedBytes() {}
@@ -44,12 +45,12 @@ public final class MovedBytes {
         return device.get(OF_DEVICE).moved;
     }
 
-    /** Returns what the rank has moved that {@code communicator} belongs to, also after it was closed. */
+    /** Returns the counters of the rank that {@code communicator} belongs to, also after it was closed. */
     public static MovedBytes of(Communicator communicator) {
         return of(Checks.given("communicator", communicator).endpoint().state());
     }
 
-    /** Returns the bytes of all calls of {@code operation}; 0 of {@code SPLIT}, {@code REGISTER} and {@code LAUNCH}, which move none. */
+    /** Returns the bytes of all calls of {@code operation}; 0 for {@code SPLIT}, {@code REGISTER} and {@code LAUNCH}, which move none. */
     public long by(Operation operation) {
         return bytes[Checks.given("operation", operation).ordinal()];
     }
@@ -77,7 +78,7 @@ public final class MovedBytes {
         add(bytes, more);
     }
 
-    /** Returns what a call counts whose ranks have {@code elements} each. */
+    /** Returns the bytes that a call counts in which each rank has {@code elements}. */
     static long ofCall(Operation operation, long elements, DType type, int ranks) {
         long part = elements * type.byteSize();
         return switch (operation) {

@@ -3,7 +3,7 @@ package dev.chagres.nccl;
 import java.util.Locale;
 
 /**
- * The collectives and transfers, named as the methods of {@link Communicator}, and what else ranks meet for.
+ * The collectives and transfers, named as the methods of {@link Communicator}, and the other calls in which ranks wait for each other.
  *
  * <p>Threading: immutable.
  */
@@ -30,7 +30,7 @@ public enum Operation {
     RECEIVE("receive"),
     /** {@link Communicator#split}. */
     SPLIT("split"),
-    /** {@link Communicator#register}, and {@link Communicator#allocate} of the memory that it has taken. */
+    /** {@link Communicator#register}, and the registration in {@link Communicator#allocate}. */
     REGISTER("register"),
     /** {@link dev.chagres.Graph#launch} of a graph that has recorded calls. */
     LAUNCH("launch");

@@ -8,28 +8,29 @@ import java.util.SortedMap;
 import java.util.TreeMap;
 
 /**
- * How ranks that are processes agree on who is left: whoever started them knows how they reach each other. {@link Agreement} asks it.
+ * How ranks that are processes agree on the remaining ranks; implemented by the code that connects the processes. {@link Agreement} calls
+ * it.
  *
  * <p>Threading: called on the device's thread.
  */
 public interface PeerAgreement {
     /**
-     * Waits until it is decided which ranks are left.
+     * Waits until the remaining ranks are decided.
      *
      * @throws RankFailedException when the others have gone on without this rank, or may have
      */
     Outcome agree(Proposal proposal);
 
     /**
-     * What a rank says of a failure. Ranks are numbers of the communicator that all processes opened together.
+     * A rank's proposal after a failure. Ranks are numbers in the communicator that all processes opened together.
      *
      * <p>Threading: immutable.
      *
      * @param members the ranks of the communicator that failed, in their order there
-     * @param missed those that did not come within the timeout, which are left out even where they live
-     * @param why what the rank has heard of the failure
-     * @param value what it tells the others
-     * @param timeout how long it waits for ranks that neither come nor have ended
+     * @param missed ranks that did not call a collective within the timeout, which are excluded even if they live
+     * @param why what the rank knows of the failure
+     * @param value its value for the others
+     * @param timeout how long it waits for ranks that are silent but have not ended
      */
     record Proposal(List<Integer> members, List<Integer> missed, String why, long value, Duration timeout) {
         /** Copies the lists. */
@@ -42,12 +43,12 @@ public interface PeerAgreement {
     }
 
     /**
-     * What was decided: the same on all that are left.
+     * The decision, which is the same on all remaining ranks.
      *
      * <p>Threading: immutable.
      *
-     * @param left the ranks that are left, ascending, and what each of them said
-     * @param id of a communicator that they can open: {@link UniqueId#toBytes()}, made for this alone
+     * @param left the remaining ranks, ascending, and the value of each of them
+     * @param id {@link UniqueId#toBytes()} of a new communicator that they can open
      */
     record Outcome(SortedMap<Integer, Long> left, byte[] id) {
         /** Copies both. */

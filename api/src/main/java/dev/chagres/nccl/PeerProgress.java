@@ -1,15 +1,15 @@
 package dev.chagres.nccl;
 
 /**
- * Where a rank is that another one, in another process, waits for.
+ * The progress of a rank for which a rank in another process waits.
  *
  * <p>Threading: immutable.
  */
 public enum PeerProgress {
-    /** It has come, or is no part of that communicator. */
+    /** It has made the call, or is no part of that communicator. */
     CAME,
-    /** It has not, because it waits for others itself. */
+    /** It has not made the call, because it waits for others itself. */
     WAITS,
-    /** It has not come, and waits for nobody. */
+    /** It has not made the call, and waits for no other rank. */
     LATE
 }

@@ -6,9 +6,9 @@ import dev.chagres.bindings.nccl.Nccl;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A sum over ranks of values that each rank multiplies by a factor of its own first.
+ * A sum over ranks of values that each rank first multiplies by its own factor.
  *
- * <p>It belongs to one communicator and one type, and can be closed as soon as the last collective that was given it has returned.
+ * <p>It belongs to one communicator and one type, and can be closed as soon as the last collective that uses it has returned.
  *
  * <p>Threading: the device's thread.
  *
@@ -31,7 +31,7 @@ public final class PremultipliedSum implements Reduction, AutoCloseable {
         return dtype;
     }
 
-    /** Returns NCCL's number, after a check that the sum is open, of this communicator and type. */
+    /** Returns NCCL's number, after a check that the sum is open and belongs to this communicator and type. */
     int codeFor(Endpoint user, DType used) {
         if (closed) {
             throw new IllegalStateException("reduction: the pre-multiplied sum of " + dtype + " is closed");

@@ -7,8 +7,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Another rank failed, or did not come to a collective within the communicator's timeout. The communicator can only be closed or
- * shrunk.
+ * Another rank failed, or did not call a collective within the communicator's timeout. The communicator can only be closed or shrunk.
  *
  * <p>Threading: immutable.
  */
@@ -20,16 +19,16 @@ public final class RankFailedException extends RuntimeException {
     private final @Nullable String collective;
     private final @Nullable Duration waited;
 
-    /** Says what happened, to which ranks, and what they threw where that is known. */
+    /** Makes an exception with a message, the failed ranks, and their exception as cause if that is known. */
     public RankFailedException(String message, List<Integer> ranks, @Nullable Throwable cause) {
         this(message, ranks, null, null, cause);
     }
 
     /**
-     * Says, too, in which collective that was.
+     * Also takes the collective and the time waited.
      *
-     * @param collective that a rank waited in, or had called last; null where there was none
-     * @param waited how long the rank had waited in it, or how long ago it had called it; null where that is not known
+     * @param collective that a rank waited in, or had called last; null if there was none
+     * @param waited how long the rank had waited in it, or how long ago it had called it; null if that is not known
      */
     public RankFailedException(
             String message,
@@ -43,22 +42,22 @@ public final class RankFailedException extends RuntimeException {
         this.waited = waited;
     }
 
-    /** Says {@code message} of what {@code known} says: the same ranks, collective and time. */
+    /** Makes an exception with another message and the ranks, collective and time of {@code known}. */
     public RankFailedException(String message, RankFailedException known, @Nullable Throwable cause) {
         this(message, Checks.given("known", known).ranks, known.collective, known.waited, cause);
     }
 
     /**
-     * Returns the ranks that failed or did not come, as the communicator numbers them that this one was split from; empty when nobody
-     * knows.
+     * Returns the ranks that failed or did not call the collective, as numbered in the communicator from which this one was split; empty if
+     * they are not known.
      */
     public List<Integer> ranks() {
         return ranks;
     }
 
     /**
-     * Returns the collective or transfer that this rank was in, or had called last, as {@code allReduce of 4 FLOAT32, SUM}; where ranks did
-     * not come in time, that of the rank whose time was up first. Null of a rank that had called none, and where the failure is none of a
+     * Returns the collective or transfer that this rank was in, or had called last, as {@code allReduce of 4 FLOAT32, SUM}; after a
+     * timeout, the collective of the rank whose time was up first. Null if the rank had called none, and if the failure did not concern a
      * collective.
      */
     public @Nullable String collective() {
@@ -66,8 +65,8 @@ public final class RankFailedException extends RuntimeException {
     }
 
     /**
-     * Returns how long the rank had waited in {@link #collective()}; where it was not in it any more, the time since it had called it.
-     * Null where there is no collective, or its time is not known.
+     * Returns how long the rank had waited in {@link #collective()}, or, if it was no longer in it, the time since the call. Null if there
+     * is no collective, or its time is not known.
      */
     public @Nullable Duration waited() {
         return waited;

@@ -13,17 +13,17 @@ import org.jspecify.annotations.Nullable;
  * @param communicator its name
  * @param rank the caller's number in it
  * @param ranks N
- * @param sequence counts the communicator's collectives from 1, the same on each rank; of a transfer those between its two ranks in
- *     one direction and the other
+ * @param sequence counts the communicator's collectives from 1, the same on each rank; for a transfer it counts the transfers between its
+ *     two ranks in that direction
  * @param operation what was called
- * @param elements the count that NCCL is given: C of {@link Communicator}'s methods; of {@link Operation#LAUNCH} the number of calls
+ * @param elements the count for NCCL: C of {@link Communicator}'s methods; for {@link Operation#LAUNCH} the number of calls
  * @param dtype of the elements
- * @param reduction {@code SUM} and so on, or {@code pre-multiplied sum}; null where nothing is reduced
- * @param other the root, or the other end of a transfer; -1 where there is none
- * @param stream CUDA's handle of the stream; 0 of a split
- * @param captured whether it was recorded into a graph, which runs it later
- * @param entered when the rank came to it
- * @param enqueued when it had been given to NCCL; null when it was not
+ * @param reduction {@code SUM} and so on, or {@code pre-multiplied sum}; null if nothing is reduced
+ * @param other the root, or the peer of a transfer; -1 if there is none
+ * @param stream CUDA's handle of the stream; 0 for a split
+ * @param captured whether it was captured in a graph, which runs it later
+ * @param entered when the rank called it
+ * @param enqueued when it had been passed to NCCL; null when it was not
  * @param completed when the rank knew that it was done: on the reference when it was enqueued, else when {@link
  *     Communicator#synchronize} returned next for its stream; null when that is not known
  */
@@ -43,7 +43,7 @@ public record RecordedCall(
         Instant entered,
         @Nullable Instant enqueued,
         @Nullable Instant completed) {
-    /** Returns what was called, without its times: {@code send of 6 BFLOAT16 to rank 1, call 1 of world}. */
+    /** Returns the call without its times: {@code send of 6 BFLOAT16 to rank 1, call 1 of world}. */
     @Override
     public String toString() {
         String what = switch (operation) {

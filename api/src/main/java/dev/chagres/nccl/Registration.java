@@ -13,10 +13,10 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * Memory that NCCL was told of, so that collectives can read and write it without a copy of their own.
+ * Memory that is registered with NCCL, so that collectives can read and write it without a copy.
  *
- * <p>NCCL makes a window where the memory came from {@code ncclMemAlloc} on every rank, as {@link CollectiveMemory} does, and none
- * elsewhere; {@link #kind()} says which it is. Collectives compute the same either way.
+ * <p>NCCL makes a window only if the memory was allocated by {@code ncclMemAlloc} on every rank, as that of {@link CollectiveMemory};
+ * {@link #kind()} says whether it did. Collectives give the same results either way.
  *
  * <p>Threading: the device's thread.
  *
@@ -24,12 +24,12 @@ import java.lang.foreign.ValueLayout;
  */
 public final class Registration implements AutoCloseable {
     /**
-     * What NCCL made of the memory.
+     * The kind of registration.
      *
      * <p>Threading: immutable.
      */
     public enum Kind {
-        /** A symmetric window, over which ranks read each other's memory. */
+        /** A symmetric window, through which ranks access each other's memory. */
         WINDOW,
         /** A registered buffer: NCCL could make no window of this memory. */
         BUFFER
@@ -64,7 +64,7 @@ public final class Registration implements AutoCloseable {
         return of(endpoint, address, tensor.byteSize());
     }
 
-    /** Registers memory that NCCL has taken. */
+    /** Registers memory that NCCL has allocated. */
     static Registration ofOwn(Endpoint endpoint, MemorySegment memory, long bytes) {
         Registration made = of(endpoint, memory, bytes);
         endpoint.ownMemory().add(memory, bytes);
@@ -90,8 +90,8 @@ public final class Registration implements AutoCloseable {
     }
 
     /**
-     * Ranks that cannot reach each other's memory get the handle of a registered buffer for a window's, and success. That lies on the host;
-     * a window is described on the device.
+     * If ranks cannot access each other's memory, NCCL returns success and the handle of a registered buffer instead of a window's. The two
+     * are told apart by their memory: a buffer's handle points to the host, a window's to the device.
      */
     private static Kind kind(MemorySegment window) {
         try (Arena arena = Arena.ofConfined()) {
@@ -102,14 +102,14 @@ public final class Registration implements AutoCloseable {
         }
     }
 
-    /** Returns what NCCL made of the memory. */
+    /** Returns the kind of registration. */
     public Kind kind() {
         return kind;
     }
 
     /**
-     * Takes the registration back; the memory must still be there. It waits for no other rank. A second call, or one after the communicator's
-     * close, does nothing.
+     * Deregisters the memory, which must not have been freed before. It waits for no other rank. A second call, or one after the
+     * communicator's close, does nothing.
      *
      * @throws IllegalStateException while a stream of the device captures, or inside {@link Communicator#group}
      */
@@ -124,7 +124,7 @@ public final class Registration implements AutoCloseable {
         closed = true;
         endpoint.ownMemory().remove(memory);
         if (!endpoint.failures().awaitRevoked()) {
-            return; // NCCL is left to itself, as where the communicator is closed.
+            return; // NCCL deregisters by itself, as after the communicator's close.
         }
         if (kind == Kind.WINDOW) {
             Status.nccl(Nccl.ncclCommWindowDeregister(comm, handle), "ncclCommWindowDeregister");

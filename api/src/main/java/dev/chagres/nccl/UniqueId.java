@@ -14,11 +14,11 @@ import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What the ranks of one communicator have in common: one of them makes it, all open the communicator with it.
+ * The identifier of a communicator: one rank makes it, and all ranks open the communicator with it.
  *
- * <p>Ranks that are threads of one program share this object. They then know of each other: opening names a rank that never
- * comes, a timeout names the ranks that are behind, and {@link #fail} releases all. Once {@link #toBytes()} was called, ranks may
- * be in other processes, and of those nothing is known but what {@link #fail} is told.
+ * <p>Ranks that are threads of one program share this object. Opening then names a rank that does not join, a timeout names the ranks that
+ * are behind, and {@link #fail} ends the wait of all. After {@link #toBytes()}, ranks may be in other processes, of which only calls of
+ * {@link #fail} are known.
  *
  * <p>Threading: thread-safe.
  *
@@ -27,12 +27,12 @@ import org.jspecify.annotations.Nullable;
 public final class UniqueId {
     private final byte[] bytes;
     private final Peers peers;
-    /** The processes that open the communicator, by rank; null where they are numbered as its ranks. */
+    /** The processes that open the communicator, by rank; null if their numbers are those of its ranks. */
     private final @Nullable List<Integer> processes;
 
     private boolean travels;
     private @Nullable Meeting meeting;
-    /** What failed before any rank had come. */
+    /** A failure before any rank had joined. */
     private @Nullable RankFailure early;
 
     private UniqueId(byte[] bytes, boolean travels, Peers peers, @Nullable List<Integer> processes) {
@@ -58,7 +58,7 @@ public final class UniqueId {
     }
 
     /**
-     * Returns the version of the NCCL that is loaded, 22809 for 2.28.9: that of all ranks must be the same.
+     * Returns the version of the loaded NCCL, 22809 for 2.28.9, which must be the same on all ranks.
      *
      * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
      */
@@ -74,7 +74,7 @@ public final class UniqueId {
     /**
      * Returns the identifier that another process has sent.
      *
-     * @param bytes what {@link #toBytes()} returned there
+     * @param bytes from {@link #toBytes()} of that process
      * @throws IllegalArgumentException when it has another length
      */
     public static UniqueId of(byte[] bytes) {
@@ -85,7 +85,7 @@ public final class UniqueId {
         return new UniqueId(bytes.clone(), true, new Peers(), null);
     }
 
-    /** Returns the identifier of a communicator of {@code processes}, all of which had ranks of another communicator before. */
+    /** Returns the identifier of a communicator of {@code processes}, which were ranks of another communicator before. */
     static UniqueId of(byte[] bytes, Peers peers, List<Integer> processes) {
         return new UniqueId(bytes, true, peers, processes);
     }
@@ -111,13 +111,13 @@ public final class UniqueId {
     }
 
     /**
-     * Says that {@code rank} has failed: its peers that share this object throw a {@link RankFailedException} from the collective
-     * that they are in or call next, from all communicators of this identifier and from those split from them or shrunk with the rank in
-     * them. A rank that opens the communicator later throws it from there. Where ranks are in other processes, each says in its own what
-     * it has heard of them.
+     * Reports that {@code rank} has failed: its peers that share this object throw a {@link RankFailedException} from the collective that
+     * they are in or call next, on all communicators of this identifier and on those split from them, or shrunk from them with the rank. A
+     * rank that opens the communicator later throws it then. With ranks in other processes, each process must report failures by its own
+     * call.
      *
-     * @param rank the rank that failed; -1 when it is in another process, and nobody knows which it is
-     * @param cause what it threw
+     * @param rank the rank that failed; -1 when it is in another process and not known
+     * @param cause its exception
      */
     public void fail(int rank, Throwable cause) {
         RankFailure failed = RankFailure.thrown(rank, Checks.given("cause", cause));
@@ -139,10 +139,10 @@ public final class UniqueId {
     }
 
     /**
-     * Says that {@code rank} has done its work: peers that share this object and wait for it all the same, or will, throw a {@link
+     * Reports that {@code rank} has finished: peers that share this object and wait for it, now or later, throw a {@link
      * RankFailedException} at once.
      *
-     * @param rank the rank that calls nothing more
+     * @param rank the rank that makes no further calls
      */
     public void finish(int rank) {
         Meeting present;
@@ -164,60 +164,58 @@ public final class UniqueId {
     }
 
     /**
-     * Names who is asked when the timeout of a rank is over: what {@link #answer} says of each rank in another process, so that the error
-     * names those which did not come.
+     * Sets the function that asks ranks in other processes after a timeout, so that the error names the ranks that are behind.
      *
-     * @param asked takes a question, for {@link #answer} there, and returns the ranks that are to blame
+     * @param asked takes a question, which each other process passes to {@link #answer}, and returns the ranks that are behind
      */
     public void askThrough(Function<String, List<Integer>> asked) {
         peers.askThrough(Checks.given("asked", asked));
     }
 
     /**
-     * Names who finds out which ranks in other processes are left when one has failed, for {@link Agreement}. When that is decided, {@link
-     * #goOn} is called before {@link PeerAgreement#agree} returns.
+     * Sets the implementation by which ranks in other processes agree on the remaining ranks, for {@link Agreement}. It must call {@link
+     * #goOn} before {@link PeerAgreement#agree} returns.
      */
     public void agreeThrough(PeerAgreement agreed) {
         peers.agreeThrough(Checks.given("agreed", agreed));
     }
 
     /**
-     * Names who tells ranks in other processes what this one is about to call: the processes and a text, which comes to {@link #hear} there.
-     * {@link CollectiveChecks#FULL} needs it.
+     * Sets the function that sends this rank's next call to ranks in other processes: it takes the processes and a text, which they pass to
+     * {@link #hear}. {@link CollectiveChecks#FULL} needs it.
      */
     public void tellThrough(BiConsumer<List<Integer>, String> told) {
         peers.calls().tellThrough(Checks.given("told", told));
     }
 
-    /** Returns whether ranks in other processes can be told what this one calls. */
+    /** Returns whether {@link #tellThrough} was called. */
     boolean areTold() {
         return peers.calls().areTold();
     }
 
-    /** Takes what another process has said through {@link #tellThrough}. */
+    /** Receives the text that another process has sent by {@link #tellThrough}. */
     public void hear(int process, String text) {
         peers.calls().hear(process, Checks.given("text", text));
     }
 
     /**
-     * Says that it was decided which ranks in other processes are left: what failed before does not end communicators that they open from
-     * now on.
+     * Called when the remaining ranks in other processes are decided: earlier failures do not end communicators that they open from now on.
      */
     public void goOn() {
         peers.goOn();
     }
 
-    /** Returns where this rank is, for one in another process that asks. */
+    /** Returns this rank's progress, for a rank in another process that asks. */
     public PeerProgress answer(String question) {
         return peers.answer(Checks.given("question", question));
     }
 
-    /** Returns what is known of ranks in other processes, or null when there are none. */
+    /** Returns the state of ranks in other processes, or null when there are none. */
     synchronized @Nullable Peers peers() {
         return travels ? peers : null;
     }
 
-    /** Returns where ranks of this program meet, or null when ranks may be elsewhere. */
+    /** Returns the meeting point of ranks of this program, or null when ranks may be in other processes. */
     synchronized @Nullable Meeting meeting(int ranks) {
         if (travels) {
             return null;
