@@ -136,8 +136,8 @@ class BatchExamplesTest {
     @Test
     void dropout() {
         // @start region="dropout"
-        AttentionConfig attention =
-                AttentionConfig.of(4, 16, AttentionMask.none()).withDropout(Dropout.of(0.1f)); // of the attention weights
+        AttentionConfig attention = AttentionConfig.of(4, 16, AttentionMask.none())
+                .withDropout(Dropout.of(0.1f)); // of the attention weights
         TransformerLayerConfig config = TransformerLayerConfig.encoder(64, attention)
                 .withHiddenDropout(Dropout.of(0.1f)); // of each branch's output, before the residual sum
         // @end
