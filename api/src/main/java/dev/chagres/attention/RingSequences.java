@@ -16,11 +16,11 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * For layers: what one of several ranks computes of attention over packed sequences whose tokens, and so keys, are cut into chunks: its own
- * tokens as sequences, and a block for each chunk of keys that one of its chunks of queries sees.
+ * For layers: the part of one of several ranks of attention over packed sequences whose tokens are cut into chunks: its own tokens as
+ * sequences, and a block for each chunk of keys that one of its chunks of queries sees.
  *
- * <p>A sequence that goes on from one chunk into another one is the only one that has queries in one and keys in the other, so a block
- * of two chunks is one stretch of queries and one of keys. The block of a chunk with itself has all sequences in it.
+ * <p>At most one sequence has queries in one chunk and keys in another one, so the block of two chunks has consecutive queries and
+ * consecutive keys of that sequence. The block of a chunk with itself has all sequences of the chunk.
  *
  * <p>The object is used again for each micro-batch, and then makes no garbage.
  *
@@ -36,7 +36,7 @@ public final class RingSequences implements AutoCloseable {
     public enum Order {
         /** Every key of a sequence. */
         ALL,
-        /** Keys of the query's own chunk by the mask, of chunks before it all. */
+        /** Keys of the query's own chunk by the mask, and all keys of earlier chunks. */
         CAUSAL
     }
 
@@ -49,7 +49,7 @@ public final class RingSequences implements AutoCloseable {
         private final CuSeqlens queryOffsets = new CuSeqlens();
         private final CuSeqlens keyOffsets = new CuSeqlens();
         private @Nullable Sequences sequences;
-        /** INT32 [3, B]: of each sequence its number, and those of its first query and first key within it. */
+        /** INT32 [3, B]: the index of each sequence, and the indices within it of its first query and its first key. */
         private @Nullable Tensor numbers;
 
         private int index;
@@ -86,7 +86,7 @@ public final class RingSequences implements AutoCloseable {
             return Checks.given("views", views).view(all, row * count, count);
         }
 
-        /** Returns which block it is of this rank's. */
+        /** Returns the index of the block among this rank's blocks. */
         public int index() {
             return index;
         }
@@ -113,6 +113,7 @@ public final class RingSequences implements AutoCloseable {
     }
 
     private final HostRegions regions;
+    private final SequenceChunks chunks = new SequenceChunks();
     private final List<Block> blocks = new ArrayList<>();
     private final CuSeqlens localOffsets = new CuSeqlens();
     private @Nullable StartPositions starts;
@@ -138,12 +139,12 @@ public final class RingSequences implements AutoCloseable {
                 && version == sequences.cuSeqlens().version();
     }
 
-    /** Returns whether what it was set for is still there. */
+    /** Returns whether it was set and its offsets are still valid. */
     public boolean isLive() {
         return whole != null && localOffsets.isLive();
     }
 
-    /** Forgets what it was set for. */
+    /** Makes {@link #isOf} and {@link #isLive} false until the next {@link #set}. */
     public void forget() {
         whole = null;
     }
@@ -160,28 +161,31 @@ public final class RingSequences implements AutoCloseable {
     public void set(Sequences sequences, long[] bounds, int[] own, Order order, Scope scope) {
         whole = null;
         check(sequences);
-        checkChunks(sequences.tokens(), Checks.given("bounds", bounds), Checks.given("own", own));
+        Checks.given("bounds", bounds);
+        Checks.given("own", own);
+        CuSeqlens offsets = sequences.cuSeqlens();
+        chunks.set(offsets, sequences.tokens(), bounds);
+        checkOwn(own);
         Checks.given("order", order);
         if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
             throw new CaptureException("ring attention: expected a stream that does not capture, for each rank copies"
                     + " offsets of its part of the sequences from the host, got " + scope.stream()
                     + "; enqueue steps of ranks that pass keys on one by one");
         }
-        CuSeqlens offsets = sequences.cuSeqlens();
         // Offsets of own tokens and starts; a block has offsets of queries and of keys, and numbers.
         regions.reserve(NUMBERS * (offsets.sequences() + own.length + 2L), 2 + 3 * own.length * bounds.length);
         taken = 0;
         used = 0;
-        setLocal(offsets, bounds, own, scope);
+        setLocal(own, scope);
         long first = 0;
         for (int chunk : own) {
-            addOwn(offsets, bounds, chunk, first, scope);
-            for (int other = 0; other < bounds.length - 1; other++) {
+            addOwn(chunk, first, scope);
+            for (int other = 0; other < chunks.chunks(); other++) {
                 if (other < chunk || (other > chunk && order == Order.ALL)) {
-                    addOther(offsets, bounds, chunk, other, first, scope);
+                    addOther(chunk, other, first, scope);
                 }
             }
-            first += bounds[chunk + 1] - bounds[chunk];
+            first += chunks.size(chunk);
         }
         whole = sequences;
         version = offsets.version();
@@ -196,20 +200,11 @@ public final class RingSequences implements AutoCloseable {
         }
     }
 
-    private static void checkChunks(long tokens, long[] bounds, int[] own) {
-        int chunks = bounds.length - 1;
-        boolean covers = chunks > 0 && bounds[0] == 0 && bounds[chunks] == tokens;
-        for (int i = 0; covers && i < chunks; i++) {
-            covers = bounds[i] < bounds[i + 1];
-        }
-        if (!covers) {
-            throw new IllegalArgumentException("bounds: expected 0, then numbers that increase up to the " + tokens
-                    + " tokens, got " + Arrays.toString(bounds));
-        }
+    private void checkOwn(int[] own) {
         for (int chunk : own) {
-            if (chunk < 0 || chunk >= chunks) {
-                throw new IllegalArgumentException(
-                        "own: expected numbers of chunks, 0 to " + (chunks - 1) + ", got " + Arrays.toString(own));
+            if (chunk < 0 || chunk >= chunks.chunks()) {
+                throw new IllegalArgumentException("own: expected numbers of chunks, 0 to " + (chunks.chunks() - 1)
+                        + ", got " + Arrays.toString(own));
             }
         }
     }
@@ -224,35 +219,31 @@ public final class RingSequences implements AutoCloseable {
         region.setAtIndex(INT, written++, value);
     }
 
-    private void setLocal(CuSeqlens offsets, long[] bounds, int[] own, Scope scope) {
+    private void setLocal(int[] own, Scope scope) {
         MemorySegment ends = region();
         write(ends, 0);
         int end = 0;
         for (int chunk : own) {
-            end = writeEnds(offsets, bounds, chunk, end, ends);
+            end = writeEnds(chunk, end, ends);
         }
         int count = written - 1;
         localOffsets.set(scope, ends, count);
         MemorySegment first = region();
         for (int chunk : own) {
-            for (int i = 0; i < offsets.sequences(); i++) {
-                if (tokens(offsets, i, bounds, chunk) > 0) {
-                    write(first, first(offsets, i, bounds, chunk));
-                }
-            }
+            writeFirsts(chunk, first);
         }
-        StartPositions present = StartPositions.taken(starts, scope, first, count, offsets.longest());
+        StartPositions present = StartPositions.taken(starts, scope, first, count, chunks.longest());
         if (local == null) {
             local = Sequences.packed(localOffsets).startingAt(present);
         }
         starts = present;
     }
 
-    /** Writes where each sequence ends of which the chunk has tokens; returns where the last one does. */
-    private int writeEnds(CuSeqlens offsets, long[] bounds, int chunk, int begin, MemorySegment ends) {
+    /** Writes, for each sequence with tokens in the chunk, the end of its tokens; returns the last end. */
+    private int writeEnds(int chunk, int begin, MemorySegment ends) {
         int end = begin;
-        for (int i = 0; i < offsets.sequences(); i++) {
-            int tokens = tokens(offsets, i, bounds, chunk);
+        for (int i = 0; i < chunks.sequences(); i++) {
+            int tokens = chunks.tokens(i, chunk);
             if (tokens > 0) {
                 end += tokens;
                 write(ends, end);
@@ -261,16 +252,19 @@ public final class RingSequences implements AutoCloseable {
         return end;
     }
 
-    /** Returns how many tokens of a sequence a chunk has. */
-    private static int tokens(CuSeqlens offsets, int sequence, long[] bounds, int chunk) {
-        long first = Math.max(bounds[chunk], offsets.offset(sequence));
-        return (int) Math.max(0, Math.min(bounds[chunk + 1], offsets.offset(sequence + 1)) - first);
+    /** Writes, for each sequence with tokens in the chunk, the index within the sequence of the first of them. */
+    private void writeFirsts(int chunk, MemorySegment firsts) {
+        for (int i = 0; i < chunks.sequences(); i++) {
+            if (chunks.tokens(i, chunk) > 0) {
+                write(firsts, chunks.firstOfSequence(i, chunk));
+            }
+        }
     }
 
-    private void addOwn(CuSeqlens offsets, long[] bounds, int chunk, long firstQuery, Scope scope) {
+    private void addOwn(int chunk, long firstQuery, Scope scope) {
         MemorySegment ends = region();
         write(ends, 0);
-        writeEnds(offsets, bounds, chunk, 0, ends);
+        writeEnds(chunk, 0, ends);
         Block block = next(chunk, chunk, firstQuery, 0);
         int count = written - 1;
         block.queryOffsets.set(scope, ends, count);
@@ -278,24 +272,14 @@ public final class RingSequences implements AutoCloseable {
             block.sequences = Sequences.packed(block.queryOffsets);
         }
         MemorySegment numbers = region();
-        for (int i = 0; i < offsets.sequences(); i++) {
-            if (tokens(offsets, i, bounds, chunk) > 0) {
+        for (int i = 0; i < chunks.sequences(); i++) {
+            if (chunks.tokens(i, chunk) > 0) {
                 write(numbers, i);
             }
         }
-        for (int side = 1; side < NUMBERS; side++) {
-            for (int i = 0; i < offsets.sequences(); i++) {
-                if (tokens(offsets, i, bounds, chunk) > 0) {
-                    write(numbers, first(offsets, i, bounds, chunk));
-                }
-            }
-        }
+        writeFirsts(chunk, numbers); // of queries
+        writeFirsts(chunk, numbers); // of keys
         block.numbers = copied(numbers, count, scope);
-    }
-
-    /** Returns the number of a sequence's first token in a chunk. */
-    private static int first(CuSeqlens offsets, int sequence, long[] bounds, int chunk) {
-        return (int) Math.max(0, bounds[chunk] - offsets.offset(sequence));
     }
 
     private static Tensor copied(MemorySegment numbers, int sequences, Scope scope) {
@@ -305,23 +289,21 @@ public final class RingSequences implements AutoCloseable {
         return tensor;
     }
 
-    private void addOther(CuSeqlens offsets, long[] bounds, int chunk, int other, long firstQuery, Scope scope) {
-        // The sequence that may reach over: that of the first query to the left, that of the last one to the right.
-        int sequence = holder(offsets, other < chunk ? bounds[chunk] : bounds[chunk + 1] - 1);
-        int queries = tokens(offsets, sequence, bounds, chunk);
-        int keys = tokens(offsets, sequence, bounds, other);
+    private void addOther(int chunk, int other, long firstQuery, Scope scope) {
+        int sequence = chunks.shared(chunk, other);
+        int queries = chunks.tokens(sequence, chunk);
+        int keys = chunks.tokens(sequence, other);
         if (keys == 0) {
             return;
         }
-        long query = Math.max(0, offsets.offset(sequence) - bounds[chunk]);
-        long key = Math.max(0, offsets.offset(sequence) - bounds[other]);
-        Block block = next(chunk, other, firstQuery + query, key);
+        Block block = next(
+                chunk, other, firstQuery + chunks.firstOfChunk(sequence, chunk), chunks.firstOfChunk(sequence, other));
         setOne(block.queryOffsets, queries, scope);
         setOne(block.keyOffsets, keys, scope);
         MemorySegment numbers = region();
         write(numbers, sequence);
-        write(numbers, first(offsets, sequence, bounds, chunk));
-        write(numbers, first(offsets, sequence, bounds, other));
+        write(numbers, chunks.firstOfSequence(sequence, chunk));
+        write(numbers, chunks.firstOfSequence(sequence, other));
         block.numbers = copied(numbers, 1, scope);
         if (block.sequences == null) {
             block.sequences = Sequences.packed(block.queryOffsets).withKeys(Sequences.packed(block.keyOffsets));
@@ -333,21 +315,6 @@ public final class RingSequences implements AutoCloseable {
         write(both, 0);
         write(both, tokens);
         target.set(scope, both, 1);
-    }
-
-    /** Returns the sequence that has a token: the last one that begins there or before. */
-    private static int holder(CuSeqlens offsets, long token) {
-        int low = 0;
-        int high = offsets.sequences() - 1;
-        while (low < high) {
-            int middle = (low + high + 1) >>> 1;
-            if (offsets.offset(middle) <= token) {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        return low;
     }
 
     private Block next(int queryChunk, int keyChunk, long firstQuery, long firstKey) {
@@ -377,7 +344,7 @@ public final class RingSequences implements AutoCloseable {
         return block;
     }
 
-    /** Returns this rank's tokens as sequences: what each chunk has of each, with the position of its first token. */
+    /** Returns this rank's tokens as sequences: the part of each sequence in each chunk, with the position of its first token. */
     public Sequences local() {
         return Checks.given("local", local);
     }
