@@ -8,9 +8,9 @@ import dev.chagres.internal.Inside;
 import java.util.Arrays;
 
 /**
- * Attention with linear biases: the score of query i and key j gets {@code -slope |i + d - j|}, with a slope for each head. d
- * is 0 under a causal mask; else, and under a bottom-right causal mask, the sequence's keys less its queries: the last query
- * stands on the last key.
+ * Attention with linear biases: the score of query i and key j gets {@code -slope |i + d - j|}, with a slope for each head. d is 0 under a
+ * causal mask. Otherwise, also under a bottom-right causal mask, d is the number of the sequence's keys minus that of its queries, so that
+ * the last query is aligned with the last key.
  *
  * <p>Threading: the device's thread.
  *
@@ -63,10 +63,10 @@ public final class Alibi {
     }
 
     /**
-     * Slopes of one's own.
+     * Makes biases with these slopes.
      *
      * @param scope owns the slopes on the device
-     * @param slopes one of each head
+     * @param slopes one for each head
      * @throws IllegalArgumentException when there is none, there are more than 65,535, or one is no finite number
      */
     public static Alibi ofSlopes(Scope scope, float... slopes) {
@@ -93,7 +93,7 @@ public final class Alibi {
         return heads;
     }
 
-    /** Returns whether the slopes are those of {@link #of}, which cuDNN gives as many heads. */
+    /** Returns whether the slopes are those of {@link #of}, which are the slopes that cuDNN computes by itself. */
     public boolean hasUsualSlopes() {
         return usual;
     }
@@ -113,7 +113,7 @@ public final class Alibi {
         return slopes;
     }
 
-    /** Returns whether the slopes are the usual ones, and of how many heads. */
+    /** Returns whether the slopes are the usual ones, and the number of heads. */
     @Override
     public String toString() {
         return (usual ? "ALiBi of " : "ALiBi with slopes of one's own of ") + heads + (heads == 1 ? " head" : " heads");

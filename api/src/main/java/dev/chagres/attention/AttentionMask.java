@@ -4,24 +4,24 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.MaskType;
 
 /**
- * Which keys a query sees, apart from padding, which {@link Sequences} tell.
+ * Which keys a query sees, apart from padding, which {@link Sequences} define.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: {@code NVTE_Mask_Type} and the window arguments in TE's {@code fused_attn.h}.
  *
- * @param kind the triangle, if any
- * @param windowLeft keys before its own that a query sees, -1 all
- * @param windowRight keys after its own that a query sees, -1 all
+ * @param kind whether the mask is causal
+ * @param windowLeft number of keys before its own that a query sees, -1 for all
+ * @param windowRight number of keys after its own that a query sees, -1 for all
  */
 public record AttentionMask(Kind kind, long windowLeft, long windowRight) {
-    /** Triangle of a mask. */
+    /** Causal form of a mask. */
     public enum Kind {
         /** Every query sees every key of its sequence. */
         NONE,
         /** Query i sees keys 0 to i. */
         CAUSAL,
-        /** The last query sees the last key: for more keys than queries. */
+        /** Causal, aligned so that the last query sees the last key: for more keys than queries. */
         CAUSAL_BOTTOM_RIGHT
     }
 
@@ -62,7 +62,7 @@ public record AttentionMask(Kind kind, long windowLeft, long windowRight) {
         return new AttentionMask(kind, left, right);
     }
 
-    /** Returns TE's name of this mask over sequences that are padded or packed, or else all of full length. */
+    /** Returns TE's type of this mask, for sequences that are padded or packed, or for sequences that all have the full length. */
     public MaskType type(Sequences.Padding padding) {
         boolean full = padding == Sequences.Padding.NONE;
         return switch (kind) {

@@ -14,8 +14,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * Cumulative sequence lengths: sequence i has the tokens from {@code offsets[i]} up to {@code offsets[i + 1]}.
  *
- * <p>Kernels trust these numbers without a check, so they are checked here: they start at 0 and never decrease. That they
- * end at the token count is checked where they are used.
+ * <p>Kernels trust these numbers, so they are checked here: they start at 0 and never decrease. Users of the offsets check that they end at
+ * the token count.
  *
  * <p>Threading: the device's thread.
  *
@@ -28,7 +28,7 @@ public final class CuSeqlens {
     private static final String WHAT = "the offsets of the CuSeqlens";
 
     private @Nullable Tensor offsets;
-    /** Where {@link #fixed} lets offsets be written; null: each {@link #set(Scope, MemorySegment, int)} takes memory. */
+    /** The memory of offsets that were made by {@link #fixed}; null if each {@link #set(Scope, MemorySegment, int)} allocates memory. */
     private @Nullable Tensor target;
 
     /** Whether {@link #set(MemorySegment)} takes fewer tokens, as the kernels of padded sequences do. */
@@ -39,7 +39,7 @@ public final class CuSeqlens {
     private int tokens;
     private int longest;
     private int shortest;
-    /** Whether a graph was captured that is wrong where a sequence has no tokens. */
+    /** Whether a graph was captured that gives wrong results if a sequence has no tokens. */
     private boolean needsTokens;
 
     /** The issue number of the tensor that holds the offsets. */
@@ -49,7 +49,7 @@ public final class CuSeqlens {
     /** The offsets, as they were set. */
     private int[] host = {};
 
-    /** Makes one without offsets: {@link #set} gives it some, again and again without garbage. */
+    /** Makes an object without offsets, for {@link #set}, which may be called repeatedly without garbage. */
     public CuSeqlens() {}
 
     /**
@@ -74,7 +74,7 @@ public final class CuSeqlens {
     /**
      * Makes the offsets of sequences with these lengths.
      *
-     * @throws IllegalArgumentException when a length is negative, or their sum no int
+     * @throws IllegalArgumentException when a length is negative, or their sum does not fit into an int
      */
     public static CuSeqlens ofLengths(Scope scope, int... lengths) {
         Checks.given("scope", scope);
@@ -93,8 +93,8 @@ public final class CuSeqlens {
     }
 
     /**
-     * Enqueues a copy of {@code count + 1} offsets, which replace those that this object had. The source must stay as it is
-     * until the stream has passed the copy.
+     * Enqueues a copy of {@code count + 1} offsets, which replace the present ones. The source must stay unchanged until the stream has
+     * done the copy.
      *
      * @param scope owns the device copy
      * @param source native memory with INT32 offsets
@@ -132,27 +132,27 @@ public final class CuSeqlens {
     }
 
     /**
-     * Makes one whose offsets always lie at the same place, as graphs want it, for {@link #set(MemorySegment)} to fill. Layers, and a
-     * graph that captures them, see these numbers however the tokens are divided; so no offset can point past their tensors.
+     * Makes offsets at a fixed address, as graphs need them, for {@link #set(MemorySegment)}. The numbers of sequences and tokens and the
+     * longest length are fixed, too, so no offset can point past the tensors of layers or of a captured graph.
      *
      * @param scope owns the device copy, and its stream copies
      * @param sequences how many there always are; some may be empty
      * @param longest tokens that no sequence exceeds
      * @param tokens of all sequences together
-     * @throws IllegalArgumentException when a number is negative, or so many sequences cannot have so many tokens
+     * @throws IllegalArgumentException when a number is negative, or this many sequences cannot have this many tokens
      */
     public static CuSeqlens fixed(Scope scope, int sequences, int longest, int tokens) {
         return fixedPlace(scope, sequences, longest, tokens);
     }
 
     /**
-     * Makes the lengths of padded sequences, which always lie at the same place, as {@link #fixed(Scope, int, int, int)} does; {@link
-     * #set(MemorySegment)} may give them fewer tokens each time. Such an object is none of packed sequences.
+     * Makes the lengths of padded sequences at a fixed address, like {@link #fixed(Scope, int, int, int)}; {@link #set(MemorySegment)} may
+     * give them fewer tokens. The object cannot be used for packed sequences.
      *
      * @param scope owns the device copy, and its stream copies
      * @param sequences how many there always are; some may be empty
      * @param longest tokens that no sequence exceeds
-     * @throws IllegalArgumentException when a number is negative, or an int cannot count so many tokens
+     * @throws IllegalArgumentException when a number is negative, or the number of tokens does not fit into an int
      */
     public static CuSeqlens fixed(Scope scope, int sequences, int longest) {
         if (sequences > 0 && longest > Integer.MAX_VALUE / sequences) {
@@ -189,8 +189,8 @@ public final class CuSeqlens {
     }
 
     /**
-     * Enqueues a copy of the offsets to their fixed place, on the stream of the scope that {@link #fixed} was given. The source must
-     * stay as it is until the stream has passed the copy.
+     * Enqueues a copy of the offsets to their fixed place, on the stream of the scope that {@link #fixed} was given. The source must stay
+     * unchanged until the stream has done the copy.
      *
      * @param source native memory with INT32 offsets, one more than there are sequences
      * @throws IllegalArgumentException when the source is too short, the first offset is not 0, they decrease, a sequence is longer
@@ -264,7 +264,7 @@ public final class CuSeqlens {
     }
 
     /**
-     * Returns the offsets on the device: INT32 [sequences + 1]. They are trusted, and cannot be written to.
+     * Returns the offsets on the device: INT32 [sequences + 1]. Kernels trust them, so they cannot be written to.
      *
      * @throws IllegalStateException when there are none yet, their scope is closed, or it was restarted since
      */
@@ -289,7 +289,7 @@ public final class CuSeqlens {
         return present;
     }
 
-    /** Returns whether offsets were set whose memory is still there. */
+    /** Returns whether offsets were set and their memory is still valid. */
     boolean isLive() {
         Tensor present = offsets;
         return present != null && present.isLive() && Inside.issue(present) == issue;
@@ -300,12 +300,12 @@ public final class CuSeqlens {
         return sequences;
     }
 
-    /** Whether kernels may not take these for offsets into packed tokens. */
+    /** Returns whether these may not be used as offsets of packed tokens. */
     boolean isOfPaddedAlone() {
         return mayBeShorter;
     }
 
-    /** Returns the last offset: the tokens of all sequences; of padded ones with a {@link #fixed} place the most there can be. */
+    /** Returns the last offset: the tokens of all sequences; for {@link #fixed} padded ones the largest possible number. */
     public int tokens() {
         return tokens;
     }
@@ -315,7 +315,10 @@ public final class CuSeqlens {
         return longest;
     }
 
-    /** For layers: a graph is captured that is wrong where a sequence has no tokens, so {@link #set(MemorySegment)} refuses those. */
+    /**
+     * For layers: makes {@link #set(MemorySegment)} refuse sequences without tokens, for which a graph that is captured now would give
+     * wrong results.
+     */
     public void needTokens() {
         needsTokens = true;
     }
@@ -325,7 +328,7 @@ public final class CuSeqlens {
         return shortest;
     }
 
-    /** Returns the first token of a sequence, as the host has set it; of the sequence behind the last one where all end. */
+    /** Returns the offset of a sequence, as last set by the host; for the index after the last sequence, the number of tokens. */
     int offset(int sequence) {
         return host[sequence];
     }

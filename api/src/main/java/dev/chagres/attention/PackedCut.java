@@ -11,12 +11,12 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * For layers: makes what {@link PackedPart} returns of one stretch after another, and then makes no garbage.
+ * For layers: makes the sequences of {@link PackedPart} for one range of tokens after another, without garbage from the second one on.
  *
  * <p>Threading: the device's thread.
  */
 public final class PackedCut implements AutoCloseable {
-    /** Offsets and starts of the stretch, offsets of queries and keys, starts and numbers of its prefix. */
+    /** Offsets and starts of the range; offsets of queries and keys, starts and numbers of its prefix. */
     private static final int REGIONS = 6;
 
     private final HostRegions regions;
@@ -29,12 +29,12 @@ public final class PackedCut implements AutoCloseable {
     private boolean isSet;
     private @Nullable Sequences part;
 
-    /** Queries, and where they begin within their sequences. */
+    /** Queries, and the positions within their sequences at which they begin. */
     private static final class Side {
         private final CuSeqlens offsets = new CuSeqlens();
         private @Nullable StartPositions starts;
 
-        /** Enqueues copies of what the host has written. */
+        /** Enqueues copies of the numbers that the host has written. */
         private void set(Scope scope, MemorySegment ends, MemorySegment firsts, int count, int longest) {
             offsets.set(scope, ends, count);
             starts = StartPositions.taken(starts, scope, firsts, count, longest);
@@ -57,30 +57,30 @@ public final class PackedCut implements AutoCloseable {
                 && version == sequences.cuSeqlens().version();
     }
 
-    /** Returns whether what it was set for is still there. */
+    /** Returns whether it was set and its offsets are still valid. */
     public boolean isLive() {
         return isSet && own.offsets.isLive();
     }
 
-    /** Forgets that it was set. */
+    /** Makes {@link #isOf} and {@link #isLive} false until the next {@link #set}. */
     public void forget() {
         isSet = false;
     }
 
-    /** Returns the sequences of the stretch, as {@link PackedPart} does. */
+    /** Returns the sequences of the range, as {@link PackedPart} does. */
     public Sequences part() {
         return Checks.given("part", part);
     }
 
     /**
-     * Enqueues the numbers of a stretch.
+     * Enqueues the numbers of a range of tokens.
      *
      * @param sequences of all tokens
-     * @param begin first token of the stretch
-     * @param end token behind it
+     * @param begin first token of the range
+     * @param end token after the last one
      * @param scope holds the numbers on the device
-     * @throws IllegalArgumentException when sequences are not packed, there are gaps between them, or the stretch has no token, or tokens
-     *     that they have not; this is then set for none
+     * @throws IllegalArgumentException when sequences are not packed, there are gaps between them, or the range is empty or exceeds the
+     *     tokens; {@link #isLive} is then false
      */
     public void set(Sequences sequences, long begin, long end, Scope scope) {
         isSet = false;
@@ -116,7 +116,7 @@ public final class PackedCut implements AutoCloseable {
         describe(sequences, begin, offsets.offset(first));
     }
 
-    /** Takes the sequences that have queries, whose keys end with the stretch. */
+    /** Sets the sequences that have queries in the range, with keys up to its end. */
     private void setPrefix(CuSeqlens offsets, int first, int end, Scope scope) {
         int count = end - first;
         MemorySegment queries = regions.get(2);

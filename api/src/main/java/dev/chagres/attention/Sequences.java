@@ -35,17 +35,17 @@ public final class Sequences {
     private final long length;
     /** The sequences of the keys; null where queries and keys are the same tokens. */
     private final @Nullable Sequences keys;
-    /** What {@link #withKeys} was called on. */
+    /** The sequences on which {@link #withKeys} was called. */
     private final @Nullable Sequences queries;
     /** The version of the lengths that batch and length were read from. */
     private int version;
     /** INT32 [B], the position of each sequence's first token; null: 0. */
     private @Nullable StartPositions starts;
-    /** Where packed sequences with gaps start; null: they lie side by side. */
+    /** Where packed sequences with gaps start; null if there are no gaps. */
     private @Nullable CuSeqlens cuSeqlensPadded;
     /** The first token of {@link PackedPart} among those of the keys; -1 of other sequences. */
     private long part = -1;
-    /** Of {@link PackedPart}. */
+    /** The keys up to the last query of {@link PackedPart}; null for other sequences. */
     private @Nullable PackedPrefix prefix;
     /** INT32 [B], the number of each sequence among those of all ranks; null: 0, 1 and so on. */
     private @Nullable StartPositions numbers;
@@ -71,10 +71,10 @@ public final class Sequences {
     }
 
     /**
-     * Packed sequences: the tokens of one follow those of the one before. The object follows {@code cuSeqlens}: after {@link
-     * CuSeqlens#set} it says the new lengths.
+     * Packed sequences: the tokens of each sequence follow those of the one before. After {@link CuSeqlens#set} on {@code cuSeqlens} this
+     * object has the new lengths.
      *
-     * @throws IllegalArgumentException when they are {@link CuSeqlens#fixed(Scope, int, int)}, of padded sequences
+     * @throws IllegalArgumentException when they were made by {@link CuSeqlens#fixed(Scope, int, int)}, for padded sequences
      */
     public static Sequences packed(CuSeqlens cuSeqlens) {
         if (Checks.given("cuSeqlens", cuSeqlens).isOfPaddedAlone()) {
@@ -96,14 +96,14 @@ public final class Sequences {
     }
 
     /**
-     * Packed sequences with gaps between them: each has {@code padded} tokens, of which the first {@code lengths} count. Attention
-     * reads none of the rest, and writes zeros there, in gradients too.
+     * Packed sequences with gaps between them: each has {@code padded} tokens, of which the first {@code lengths} count. Attention does not
+     * read the rest, and writes zeros there, also in gradients.
      *
      * @param scope owns the offsets that the kernels read
      * @param lengths tokens of each sequence that count; 0 is an empty one
-     * @param padded tokens of each sequence, the gap behind it included
-     * @throws IllegalArgumentException when there are not as many of both, a length is negative or longer than its sequence with
-     *     the gap, or an int cannot count the tokens
+     * @param padded tokens of each sequence, including the gap after it
+     * @throws IllegalArgumentException when the numbers of lengths differ, a length is negative or longer than its sequence with the gap,
+     *     or an int cannot count the tokens
      */
     public static Sequences packed(Scope scope, int[] lengths, int[] padded) {
         if (Checks.given("lengths", lengths).length != Checks.given("padded", padded).length) {
@@ -121,14 +121,14 @@ public final class Sequences {
         return sequences;
     }
 
-    /** Returns these, whose queries begin at token {@code first} of the keys. */
+    /** Sets the token of the keys at which the queries begin, and returns this. */
     Sequences from(long first, PackedPrefix newPrefix) {
         part = first;
         prefix = newPrefix;
         return this;
     }
 
-    /** Returns these, which have other numbers among those of all ranks than 0, 1 and so on. */
+    /** Sets the indices of the sequences among those of all ranks, which are 0, 1 and so on by default, and returns this. */
     Sequences numbered(StartPositions newNumbers) {
         numbers = newNumbers;
         return this;
@@ -176,7 +176,7 @@ public final class Sequences {
     }
 
     /**
-     * Follows new lengths, after {@link CuSeqlens#set}, in this very object: for loops that make no garbage.
+     * Updates this object to new lengths after {@link CuSeqlens#set}, for loops that make no garbage.
      *
      * @return this
      * @throws IllegalArgumentException when a sequence is longer than the padded length, or a dense batch has other lengths
@@ -215,12 +215,11 @@ public final class Sequences {
     }
 
     /**
-     * Returns the same sequences with positions that count from {@code newStarts}: for a rotation that goes on where an earlier
-     * part of each sequence ended.
+     * Returns the same sequences with positions that count from {@code newStarts}, for a rotation of later parts of sequences.
      *
      * @param scope owns the numbers that the kernels read
      * @param newStarts the position of each sequence's first token
-     * @throws IllegalArgumentException when there are not as many as sequences, or one is negative
+     * @throws IllegalArgumentException when their number is not that of the sequences, or one is negative
      */
     public Sequences startingAt(Scope scope, int... newStarts) {
         if (Checks.given("newStarts", newStarts).length != batch()) {
@@ -241,13 +240,13 @@ public final class Sequences {
     }
 
     /**
-     * Returns the same sequences with a mask by score: queries do not see keys where it is not 0. It comes on top of the
-     * attention's own mask. Like {@link #withKeys}, it is of these queries and keys: self-attention beside cross-attention reads
-     * the mask of {@link #queries}.
+     * Returns the same sequences with a mask by score: queries do not see keys where it is not 0. It is applied in addition to the
+     * attention's own mask. It belongs to these queries and keys: self-attention of a decoder with cross-attention uses the mask of {@link
+     * #queries}.
      *
-     * @param mask BYTE {@code [1 or B, 1 or h, S, S']}, S at least the longest query sequence, S' at least the longest key
-     *     sequence; the sizes are checked where it is used
-     * @throws IllegalArgumentException when type or rank are others
+     * @param mask BYTE {@code [1 or B, 1 or h, S, S']}, S at least the longest query sequence, S' at least the longest key sequence; the
+     *     sizes are checked by attention
+     * @throws IllegalArgumentException when type or rank do not fit
      */
     public Sequences withScoreMask(Tensor mask) {
         if (Checks.given("mask", mask).dtype() != DType.BYTE || mask.rank() != 4) {
@@ -296,7 +295,7 @@ public final class Sequences {
         return starts == null ? 0 : starts.latest();
     }
 
-    /** Returns a number of positions behind which no sequence ends. */
+    /** Returns a bound of the positions of all sequences. */
     long positions() {
         if (part >= 0) {
             return keys().length();
@@ -304,7 +303,7 @@ public final class Sequences {
         return starts == null ? length() : starts.positions(length());
     }
 
-    /** Fills in the position of each token. */
+    /** Describes the layout of the tokens to {@code positions}, and returns it. */
     TokenPositions positions(TokenPositions positions) {
         return switch (format) {
             case THD -> positions.packed(placement().offsets()).startingAt(startPositions());
@@ -313,12 +312,12 @@ public final class Sequences {
         };
     }
 
-    /** Returns the sequences of the keys: these themselves unless {@link #withKeys} named others. */
+    /** Returns the sequences of the keys: this object unless {@link #withKeys} set others. */
     public Sequences keys() {
         return keys == null ? this : keys;
     }
 
-    /** Returns the sequences of the queries alone: for self-attention where {@link #withKeys} named keys for another. */
+    /** Returns the sequences of the queries alone, for self-attention of a decoder whose sequences were made by {@link #withKeys}. */
     public Sequences queries() {
         return queries == null ? this : queries;
     }
@@ -329,7 +328,7 @@ public final class Sequences {
     }
 
     /**
-     * Checks that the lengths are there and, of padded sequences, still those that this object was made from.
+     * Checks that the lengths are valid and, for padded sequences, have not changed since this object was made.
      *
      * @throws IllegalStateException when the memory of lengths or start positions is gone, or the lengths were set again
      */
@@ -368,7 +367,7 @@ public final class Sequences {
         return format;
     }
 
-    /** Returns whether lengths differ: those of the queries, or those of the keys where {@link #withKeys} named others. */
+    /** Returns whether lengths of the queries, or of the keys that {@link #withKeys} set, differ. */
     public Padding padding() {
         return keys == null || padding == Padding.BY_LENGTHS ? padding : keys.padding();
     }
@@ -378,12 +377,12 @@ public final class Sequences {
         return cuSeqlens;
     }
 
-    /** Returns where packed sequences start when there are gaps between them, and null where there are none. */
+    /** Returns where packed sequences start when there are gaps between them; null without gaps. */
     public @Nullable CuSeqlens cuSeqlensPadded() {
         return cuSeqlensPadded;
     }
 
-    /** Returns the cumulative lengths with padding: of packed sequences, where each starts, its gap being the one's before. */
+    /** Returns the cumulative lengths with padding: for packed sequences, where each starts; a gap belongs to the sequence before it. */
     public CuSeqlens placement() {
         return cuSeqlensPadded == null ? cuSeqlens : cuSeqlensPadded;
     }
