@@ -193,7 +193,7 @@ public final class Quantizers implements AutoCloseable {
      * @param gathered returns gathered weights
      * @param reduction reduces amaxes over the ranks, on the stream that {@link WeightParts#cast} is given
      * @throws IllegalArgumentException when a place is not covered
-     * @throws IllegalStateException when they are closed, or weights are shared out already
+     * @throws IllegalStateException when they are closed, or ranks cast parts of weights already
      */
     public WeightParts shareOut(List<WeightPart> parts, GatheredWeights gathered, AmaxReduction reduction) {
         Checks.given("parts", parts).forEach(part -> at(part.site()));
