@@ -1,12 +1,14 @@
 package dev.chagres.io;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static dev.chagres.io.WriterSources.bytes;
+import static dev.chagres.io.WriterSources.spec;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Shape;
+import dev.chagres.io.WriterSources.Filled;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
@@ -16,7 +18,6 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
-import java.util.function.BiConsumer;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -33,26 +34,6 @@ class SafetensorsArgumentsTest {
     @BeforeEach
     void nameFile() {
         file = folder.resolve("model.safetensors");
-    }
-
-    private static TensorSpec spec(String name, DType dtype, long... sizes) {
-        return new TensorSpec(name, dtype, Shape.of(sizes));
-    }
-
-    private static TensorSource bytes(String name, int... values) {
-        byte[] bytes = new byte[values.length];
-        for (int i = 0; i < values.length; i++) {
-            bytes[i] = (byte) values[i];
-        }
-        return TensorSource.of(spec(name, DType.BYTE, values.length), MemorySegment.ofArray(bytes));
-    }
-
-    /** A source that is asked. */
-    private record Asked(TensorSpec spec, BiConsumer<Long, MemorySegment> filling) implements TensorSource {
-        @Override
-        public void copyTo(long offset, MemorySegment target) {
-            filling.accept(offset, target);
-        }
     }
 
     private byte[] content(String name) {
@@ -107,7 +88,7 @@ class SafetensorsArgumentsTest {
                 () -> spec("a", DType.INT64, 1L << 61, 4));
         List<TensorSource> sources = new ArrayList<>();
         for (int i = 0; i < 16; i++) {
-            sources.add(new Asked(spec("huge" + i, DType.BYTE, 1L << 59), (offset, target) -> {
+            sources.add(new Filled(spec("huge" + i, DType.BYTE, 1L << 59), (offset, target) -> {
                 throw new AssertionError("not asked for");
             }));
         }

@@ -1,13 +1,13 @@
 package dev.chagres.io;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static dev.chagres.io.WriterSources.spec;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Shape;
 import java.io.IOException;
 import java.io.RandomAccessFile;
 import java.lang.foreign.Arena;
@@ -32,10 +32,6 @@ class SafetensorsFileTest {
 
     @TempDir
     private Path folder;
-
-    private static TensorSpec spec(String name, DType dtype, long... sizes) {
-        return new TensorSpec(name, dtype, Shape.of(sizes));
-    }
 
     /** A file with one tensor of random bytes, larger than what is read at a time. */
     private Path large(byte[] content) throws IOException {

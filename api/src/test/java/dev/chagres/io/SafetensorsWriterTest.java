@@ -1,6 +1,8 @@
 package dev.chagres.io;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static dev.chagres.io.WriterSources.bytes;
+import static dev.chagres.io.WriterSources.spec;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
@@ -8,7 +10,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
-import dev.chagres.Shape;
+import dev.chagres.io.WriterSources.Filled;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -18,7 +20,6 @@ import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.function.BiConsumer;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
@@ -38,26 +39,6 @@ class SafetensorsWriterTest {
     @BeforeEach
     void nameFile() {
         file = folder.resolve("model.safetensors");
-    }
-
-    private static TensorSpec spec(String name, DType dtype, long... sizes) {
-        return new TensorSpec(name, dtype, Shape.of(sizes));
-    }
-
-    private static TensorSource bytes(String name, int... values) {
-        byte[] bytes = new byte[values.length];
-        for (int i = 0; i < values.length; i++) {
-            bytes[i] = (byte) values[i];
-        }
-        return TensorSource.of(spec(name, DType.BYTE, values.length), MemorySegment.ofArray(bytes));
-    }
-
-    /** A source that is asked. */
-    private record Asked(TensorSpec spec, BiConsumer<Long, MemorySegment> filling) implements TensorSource {
-        @Override
-        public void copyTo(long offset, MemorySegment target) {
-            filling.accept(offset, target);
-        }
     }
 
     private byte[] content(String name) {
@@ -98,7 +79,7 @@ class SafetensorsWriterTest {
     @Test
     void largeTensorsAreFetchedInPieces() {
         List<String> asked = new ArrayList<>();
-        TensorSource large = new Asked(spec("large", DType.INT64, PIECE / 8 + 3), (offset, target) -> {
+        TensorSource large = new Filled(spec("large", DType.INT64, PIECE / 8 + 3), (offset, target) -> {
             asked.add(offset + " " + target.byteSize());
             for (long i = 0; i < target.byteSize(); i += 8) {
                 target.set(ValueLayout.JAVA_LONG, i, (offset + i) / 8);
@@ -133,7 +114,7 @@ class SafetensorsWriterTest {
     @Test
     void whileItIsWrittenThePlaceHasTheOldFile() throws IOException {
         SafetensorsWriter.write(file, List.of(bytes("a", 1)), Map.of());
-        TensorSource looking = new Asked(spec("a", DType.BYTE, 1), (offset, target) -> {
+        TensorSource looking = new Filled(spec("a", DType.BYTE, 1), (offset, target) -> {
             assertArrayEquals(new byte[] {1}, content("a"));
             target.set(ValueLayout.JAVA_BYTE, offset, (byte) 2);
         });
@@ -166,7 +147,7 @@ class SafetensorsWriterTest {
     void whatASourceThrowsIsThrownOnAndTheOldFileStays() throws IOException {
         SafetensorsWriter.write(file, List.of(bytes("a", 1)), Map.of());
         IllegalStateException fault = new IllegalStateException("the device is gone");
-        TensorSource failing = new Asked(spec("b", DType.BYTE, 1), (offset, target) -> {
+        TensorSource failing = new Filled(spec("b", DType.BYTE, 1), (offset, target) -> {
             throw fault;
         });
         assertSame(
