@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import static dev.chagres.layer.ContextParallelTest.close;
 import static dev.chagres.layer.ContextParallelTest.joined;
 import static dev.chagres.layer.ContextParallelTest.sum;
+import static dev.chagres.layer.ScoreTensors.drawn;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -22,7 +23,6 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.model.ContextParallel;
-import dev.chagres.model.CounterRandom;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
@@ -137,27 +137,6 @@ class ContextParallelAttentionTest {
         };
     }
 
-    private static Tensor drawn(Scope scope, DType dtype, String name, long... sizes) {
-        Tensor tensor = scope.tensor(dtype, new dev.chagres.Shape(sizes));
-        float[] values = new float[(int) tensor.count()];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = (float) CounterRandom.normal(CounterRandom.key(3, name), i);
-        }
-        tensor.set(scope.stream(), values);
-        return tensor;
-    }
-
-    private static Tensor mask(Scope scope, long batch, long heads) {
-        Tensor tensor = scope.tensor(DType.BYTE, batch, heads, LONGEST, LONGEST);
-        byte[] values = new byte[(int) tensor.count()];
-        new SplittableRandom(9).nextBytes(values);
-        for (int i = 0; i < values.length; i++) {
-            values[i] = (byte) (values[i] > 90 ? 1 : 0);
-        }
-        tensor.set(scope.stream(), values);
-        return tensor;
-    }
-
     private static Result run(
             Device device,
             ContextParallel ranks,
@@ -186,7 +165,7 @@ class ContextParallelAttentionTest {
                 layer.bias(biases);
             }
             if (apart > 0 && scores != Scores.FUSED) {
-                sequences = sequences.withScoreMask(mask(scope, sequences.batch(), apart));
+                sequences = sequences.withScoreMask(ScoreTensors.mask(scope, sequences.batch(), apart, LONGEST, 90));
             }
             if (scores == Scores.EVERYTHING || scores == Scores.LINEAR) {
                 layer.alibi(Alibi.of(scope, config.heads()));

@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import static dev.chagres.layer.ContextParallelTest.close;
 import static dev.chagres.layer.ContextParallelTest.joined;
 import static dev.chagres.layer.ContextParallelTest.sum;
+import static dev.chagres.layer.ScoreTensors.drawn;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -12,7 +13,6 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
-import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
@@ -20,7 +20,6 @@ import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.model.ContextParallel;
-import dev.chagres.model.CounterRandom;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
@@ -35,7 +34,6 @@ import dev.chagres.sharding.Ranks;
 import dev.chagres.te.SoftmaxType;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.SplittableRandom;
 import java.util.function.BiConsumer;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
@@ -114,27 +112,6 @@ class TensorParallelScoresTest {
         }
     }
 
-    private static Tensor drawn(Scope scope, DType dtype, String name, long... sizes) {
-        Tensor tensor = scope.tensor(dtype, new Shape(sizes));
-        float[] values = new float[(int) tensor.count()];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = (float) CounterRandom.normal(CounterRandom.key(3, name), i);
-        }
-        tensor.set(scope.stream(), values);
-        return tensor;
-    }
-
-    private static Tensor mask(Scope scope, long batch, long heads) {
-        Tensor tensor = scope.tensor(DType.BYTE, batch, heads, LONGEST, LONGEST);
-        byte[] values = new byte[(int) tensor.count()];
-        new SplittableRandom(9).nextBytes(values);
-        for (int i = 0; i < values.length; i++) {
-            values[i] = (byte) (values[i] > 60 ? 1 : 0);
-        }
-        tensor.set(scope.stream(), values);
-        return tensor;
-    }
-
     private static Layer layer(Case what, FanOut memory, FanOut biases, Scope scope, ModelPlan plan) {
         Initializer initializer = Initializer.normal(0.3f);
         Alibi slopes = Alibi.of(scope, what.heads);
@@ -178,7 +155,8 @@ class TensorParallelScoresTest {
                     sequences = sequences.withKeys(keys);
                 }
                 if (what.scores.masks(what.heads) > 0) {
-                    sequences = sequences.withScoreMask(mask(scope, LENGTHS.length, what.scores.masks(what.heads)));
+                    sequences = sequences.withScoreMask(
+                            ScoreTensors.mask(scope, LENGTHS.length, what.scores.masks(what.heads), LONGEST, 60));
                 }
                 pass.begin(sequences);
                 int apart = what.scores.biases(what.heads);
@@ -353,7 +331,8 @@ class TensorParallelScoresTest {
                     "mask: expected BYTE[1 or 2, 1 or 4, 8 or more, 8 or more]" + OF_ALL + "BYTE[2, " + heads
                             + ", 13, 13]" + MEND,
                     (layer, pass) -> {
-                        pass.sequences(pass.sequences().withScoreMask(mask(pass.scope(), 2, heads)));
+                        pass.sequences(
+                                pass.sequences().withScoreMask(ScoreTensors.mask(pass.scope(), 2, heads, LONGEST, 60)));
                         layer.forward(drawn(pass.scope(), DType.FLOAT32, "x", 13, HIDDEN), pass);
                     });
         }
