@@ -22,6 +22,7 @@ import org.junit.jupiter.api.Test;
 /** The list of NCCL's functions, docs/nccl-functions.md, against the bindings and the code. */
 @Tag("L0")
 class NcclFunctionsTest {
+    private static final Path ROOT = Path.of("").toAbsolutePath().getParent();
     private static final String PAGE = "docs/nccl-functions.md";
     private static final Pattern NAME = Pattern.compile("`([^`]+)`");
     /** A call of the bindings. */
@@ -33,22 +34,10 @@ class NcclFunctionsTest {
     /** What jextract gives each function, and no constant. */
     private static final String OF_A_FUNCTION = "$descriptor";
 
-    private static Path root() {
-        Path folder = Path.of("").toAbsolutePath();
-        while (folder != null && !Files.exists(folder.resolve(PAGE))) {
-            folder = folder.getParent();
-        }
-        if (folder == null) {
-            throw new IllegalStateException(
-                    "no " + PAGE + " above " + Path.of("").toAbsolutePath());
-        }
-        return folder;
-    }
-
     /** Returns the second cell of each function's row. */
     private static Map<String, String> page() throws IOException {
         Map<String, String> cells = new TreeMap<>();
-        for (String line : Files.readAllLines(root().resolve(PAGE))) {
+        for (String line : Files.readAllLines(ROOT.resolve(PAGE))) {
             if (!line.startsWith("| `nccl")) {
                 continue;
             }
@@ -63,7 +52,7 @@ class NcclFunctionsTest {
 
     private static Set<String> reasons() throws IOException {
         Set<String> reasons = new TreeSet<>();
-        for (String line : Files.readAllLines(root().resolve(PAGE))) {
+        for (String line : Files.readAllLines(ROOT.resolve(PAGE))) {
             if (line.startsWith("## ")) {
                 break;
             }
@@ -82,7 +71,7 @@ class NcclFunctionsTest {
     }
 
     private static void collect(String module, Pattern call, Map<String, Set<String>> callers) throws IOException {
-        try (Stream<Path> files = Files.walk(root().resolve(module).resolve("src/main/java"))) {
+        try (Stream<Path> files = Files.walk(ROOT.resolve(module).resolve("src/main/java"))) {
             for (Path file :
                     files.filter(path -> path.toString().endsWith(".java")).toList()) {
                 String name = file.getFileName().toString().replace(".java", "");

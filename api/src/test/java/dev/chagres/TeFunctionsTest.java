@@ -21,6 +21,7 @@ import org.junit.jupiter.api.Test;
 /** The list of TE's functions, docs/te-functions.md, against the bindings and the code. */
 @Tag("L0")
 class TeFunctionsTest {
+    private static final Path ROOT = Path.of("").toAbsolutePath().getParent();
     private static final String PAGE = "docs/te-functions.md";
     private static final Set<String> OF_THE_GUARD = Set.of("te_has", "te_last_error", "te_open", "te_set_environment");
     private static final Pattern NAME = Pattern.compile("`([^`]+)`");
@@ -29,22 +30,10 @@ class TeFunctionsTest {
 
     private static final Pattern REASON = Pattern.compile("^\\| ([a-z A-Z]+) \\| [a-z`].*\\|$");
 
-    private static Path root() {
-        Path folder = Path.of("").toAbsolutePath();
-        while (folder != null && !Files.exists(folder.resolve(PAGE))) {
-            folder = folder.getParent();
-        }
-        if (folder == null) {
-            throw new IllegalStateException(
-                    "no " + PAGE + " above " + Path.of("").toAbsolutePath());
-        }
-        return folder;
-    }
-
     /** Returns the second cell of each function's row, by {@code te_} name. */
     private static Map<String, String> page() throws IOException {
         Map<String, String> cells = new TreeMap<>();
-        for (String line : Files.readAllLines(root().resolve(PAGE))) {
+        for (String line : Files.readAllLines(ROOT.resolve(PAGE))) {
             if (!line.startsWith("| `nvte_")) {
                 continue;
             }
@@ -60,7 +49,7 @@ class TeFunctionsTest {
 
     private static Set<String> reasons() throws IOException {
         Set<String> reasons = new TreeSet<>();
-        for (String line : Files.readAllLines(root().resolve(PAGE))) {
+        for (String line : Files.readAllLines(ROOT.resolve(PAGE))) {
             if (line.startsWith("## ")) {
                 break;
             }
@@ -74,7 +63,7 @@ class TeFunctionsTest {
     private static Map<String, Set<String>> callers() throws IOException {
         Map<String, Set<String>> callers = new TreeMap<>();
         for (String module : new String[] {"api", "bindings"}) {
-            try (Stream<Path> files = Files.walk(root().resolve(module).resolve("src/main/java"))) {
+            try (Stream<Path> files = Files.walk(ROOT.resolve(module).resolve("src/main/java"))) {
                 for (Path file :
                         files.filter(path -> path.toString().endsWith(".java")).toList()) {
                     String name = file.getFileName().toString().replace(".java", "");

@@ -33,6 +33,7 @@ import org.junit.jupiter.api.Test;
 /** The table of arguments of TE for PyTorch, docs/te-surface.md, against the code and against the names that TE has. */
 @Tag("L0")
 class TeSurfaceTest {
+    private static final Path PAGE = Path.of("").toAbsolutePath().getParent().resolve("docs/te-surface.md");
     private static final List<String> PACKAGES = List.of(
             "",
             "layer.",
@@ -61,7 +62,7 @@ class TeSurfaceTest {
     private static List<Row> rows() throws IOException {
         List<Row> rows = new ArrayList<>();
         String owner = "";
-        for (String line : Files.readAllLines(page())) {
+        for (String line : Files.readAllLines(PAGE)) {
             if (line.startsWith("## ")) {
                 owner = line.substring(3);
             } else if (!owner.isEmpty() && line.startsWith("| `")) {
@@ -80,19 +81,6 @@ class TeSurfaceTest {
 
     private static Stream<String> quoted(String text) {
         return NAME.matcher(text).results().map((MatchResult found) -> found.group(1));
-    }
-
-    private static Path page() {
-        Path folder = Path.of("").toAbsolutePath();
-        while (folder != null) {
-            Path page = folder.resolve("docs/te-surface.md");
-            if (Files.exists(page)) {
-                return page;
-            }
-            folder = folder.getParent();
-        }
-        throw new IllegalStateException(
-                "no docs/te-surface.md above " + Path.of("").toAbsolutePath());
     }
 
     @Test
