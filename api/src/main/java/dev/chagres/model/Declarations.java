@@ -26,6 +26,9 @@ final class Declarations {
     private final ContextParallel contextParallel;
     private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
     private final List<Parameter> parameters = new ArrayList<>();
+    /** Those of the model that this is a part of; else the same. */
+    private List<Parameter> model = parameters;
+
     private final Set<String> names = new HashSet<>();
     private final List<QuantizerSite> sites = new ArrayList<>();
     private long count;
@@ -101,6 +104,7 @@ final class Declarations {
                             Collectors.toList()));
             kinds.forEach((same, kept) -> part.addAll(kinds.size() == 1 ? name : name + " " + same, kept));
         });
+        part.model = model;
         part.sites.addAll(sites);
         part.ranks = ranks;
         return part;
@@ -122,6 +126,11 @@ final class Declarations {
                 : parameters.stream()
                         .filter(parameter -> parameter.name().startsWith(prefix))
                         .toList();
+    }
+
+    /** Returns the parameters of the model that this is a part of, those of other stages of a pipeline, too. */
+    List<Parameter> ofModel() {
+        return Collections.unmodifiableList(model);
     }
 
     /** Returns the groups by name, in the order in which they were begun. */

@@ -330,6 +330,10 @@ public final class ModelPlan {
         return declared.parameters(prefix);
     }
 
+    List<Parameter> ofModel() {
+        return declared.ofModel();
+    }
+
     /** Returns the groups of the whole plan by name, in the order in which they were begun. */
     public Map<String, List<Parameter>> groups() {
         return declared.groups();

@@ -25,7 +25,7 @@ public final class ParameterSharing {
     /** Null if this process has the whole model. */
     private final @Nullable ParameterShard shard;
 
-    private final ContextParallel contextParallel;
+    private final ModelPlan plan;
     private @Nullable ParameterUse use;
     /** The reductions, in order, that turn this rank's norm into the norm over all ranks. */
     private final List<ShardedStep> norms = new ArrayList<>();
@@ -36,20 +36,21 @@ public final class ParameterSharing {
     /** For each optimizer its settings, which must be the same on all ranks that update these weights. */
     private final IdentityHashMap<Object, String> optimizers = new IdentityHashMap<>();
 
-    ParameterSharing(
-            Parameters parameters,
-            List<PlacedGroup> groups,
-            @Nullable ParameterShard shard,
-            ContextParallel contextParallel) {
+    ParameterSharing(Parameters parameters, List<PlacedGroup> groups, @Nullable ParameterShard shard, ModelPlan plan) {
         this.parameters = parameters;
         this.groups = List.copyOf(groups);
         this.shard = shard;
-        this.contextParallel = contextParallel;
+        this.plan = plan;
     }
 
     /** Returns the ranks that split the tokens, so that each computes a term of every gradient. */
     public ContextParallel contextParallel() {
-        return contextParallel;
+        return plan.contextParallel();
+    }
+
+    /** Returns the parameters of the whole model: where this rank has some stages of it alone, those of the others, too, without memory. */
+    public List<Parameter> ofModel() {
+        return plan.ofModel();
     }
 
     /** Returns the groups of the plan in order, and where their gradients lie. */
@@ -138,10 +139,11 @@ public final class ParameterSharing {
         ParameterUse present = use;
         if (present != null) {
             present.stepping();
-        } else if (contextParallel.isSplit()) {
-            throw new IllegalStateException("gradients: expected their sum over " + contextParallel.size()
-                    + " context-parallel ranks, got the term of this rank's tokens alone; make a Strategy over these ranks,"
-                    + " such as DataParallel.of(parameters, communicator), and call its sumGradients");
+        } else if (contextParallel().isSplit()) {
+            throw new IllegalStateException(
+                    "gradients: expected their sum over " + contextParallel().size()
+                            + " context-parallel ranks, got the term of this rank's tokens alone; make a Strategy over these ranks,"
+                            + " such as DataParallel.of(parameters, communicator), and call its sumGradients");
         }
     }
 

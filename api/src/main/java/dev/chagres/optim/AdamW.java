@@ -187,7 +187,8 @@ public final class AdamW implements AutoCloseable {
     /**
      * Allocates memory for the state as the other constructor does, with parameter groups.
      *
-     * @param groups parameters with their own rate or decay; a parameter belongs to the first group that accepts it
+     * @param groups parameters with their own rate or decay; a parameter belongs to the first group that accepts it. All ranks of a pipeline
+     *     make the same groups; a group may have parameters of other stages alone
      * @throws IllegalArgumentException when a group has no trained parameter, masters are remainders of FLOAT16 weights, or a weight that
      *     is not frozen is kept {@code QUANTIZED_ONLY}
      * @throws IllegalStateException when the parameters are closed

@@ -46,7 +46,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
      * Returns the ranges in the order of the gradients. Without groups they are those of the parameters. Of parameters that are shared out
      * they are this rank's parts.
      *
-     * @throws IllegalArgumentException when a group has no trained parameter
+     * @throws IllegalArgumentException when a group has no trained parameter, on other stages of a pipeline neither
      */
     static List<UpdateRange> of(Parameters parameters, AdamW.Config config, List<ParameterGroup> groups) {
         List<UpdateRange> ranges = new ArrayList<>();
@@ -64,16 +64,26 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
 
     /** Returns those of which this rank has a part, in the order of the gradients. */
     private static List<Member> members(Parameters parameters, List<ParameterGroup> groups) {
+        ensureMembers(parameters, groups);
         List<Member> members = new ArrayList<>();
-        boolean[] used = new boolean[groups.size() + 1];
         for (Parameter parameter : parameters.all()) {
             if (!parameter.isFrozen()) {
-                int group = groupOf(parameter, groups);
-                used[group] = true;
                 long offset = parameters.sharing().gradientOffset(parameter);
                 if (offset >= 0) {
-                    members.add(new Member(offset, group));
+                    members.add(new Member(offset, groupOf(parameter, groups)));
                 }
+            }
+        }
+        members.sort(Comparator.comparingLong(Member::offset));
+        return members;
+    }
+
+    /** Ranks of a pipeline are given the same groups: a group's parameters may all be those of other ranks. */
+    private static void ensureMembers(Parameters parameters, List<ParameterGroup> groups) {
+        boolean[] used = new boolean[groups.size() + 1];
+        for (Parameter parameter : parameters.sharing().ofModel()) {
+            if (!parameter.isFrozen()) {
+                used[groupOf(parameter, groups)] = true;
             }
         }
         for (int i = 0; i < groups.size(); i++) {
@@ -82,8 +92,6 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
                         + groups.get(i).name() + " that no group before it has, got none");
             }
         }
-        members.sort(Comparator.comparingLong(Member::offset));
-        return members;
     }
 
     private static UpdateRange piece(ParameterRange range, long first, long end, int group, float weightDecay) {

@@ -19,6 +19,7 @@ import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AdamW.Masters;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.ParameterGroup;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
@@ -64,13 +65,20 @@ class PipelineParallelTest {
 
     /** One model and its division. */
     private record Division(
-            int ranks, int stagesPerRank, int layers, int microBatches, DType dtype, Variant variant, Masters masters) {
+            int ranks,
+            int stagesPerRank,
+            int layers,
+            int microBatches,
+            DType dtype,
+            Variant variant,
+            Masters masters,
+            List<ParameterGroup> groups) {
         Division(int ranks, int stagesPerRank, int layers, int microBatches, DType dtype, Variant variant) {
-            this(ranks, stagesPerRank, layers, microBatches, dtype, variant, Masters.FLOAT32);
+            this(ranks, stagesPerRank, layers, microBatches, dtype, variant, Masters.FLOAT32, List.of());
         }
 
         AdamW optimizer(PipelineModel model) {
-            return new AdamW(model.parameters, ADAM.withMasters(masters));
+            return new AdamW(model.parameters, ADAM.withMasters(masters), groups);
         }
 
         /** Every third step has two more. */
@@ -223,6 +231,36 @@ class PipelineParallelTest {
         assertAll(expected.weights, runs.stream().map(Run::weights).toList(), REFERENCE ? 1e-3 : 2e-2, "weight");
     }
 
+    /** All ranks are given the groups of one rank, also those whose parameters other stages have; a tied one is in the same group everywhere. */
+    @Test
+    void groupsOfParametersThatOtherStagesHave() {
+        List<ParameterGroup> groups = List.of(
+                ParameterGroup.of("table", p -> p.name().startsWith("embedding"))
+                        .withRateFactor(0.25f),
+                ParameterGroup.of("middle", p -> p.name().startsWith("layers.1."))
+                        .withRateFactor(3)
+                        .withWeightDecay(0.5f),
+                ParameterGroup.of("top", p -> p.name().startsWith("head")).withRateFactor(2));
+        Division division = new Division(3, 1, 3, 4, DType.FLOAT32, Variant.PLAIN, Masters.FLOAT32, groups);
+        List<Run> runs = ofRanks(division, Span.ALL);
+        Run expected = ofOne(division, Span.ALL);
+        assertSame(expected, runs, REFERENCE ? 1e-5 : 1e-3, REFERENCE ? 1e-4 : 1e-2);
+        assertAll(expected.weights, runs.stream().map(Run::weights).toList(), REFERENCE ? 1e-3 : 2e-2, "weight");
+    }
+
+    @Test
+    void groupsOfNoStageAreRefused() {
+        try (Device device = Device.open();
+                PipelineModel model = new PipelineModel(device, DType.FLOAT32, 3, 3, 1, 1, Variant.FROZEN_TABLE)) {
+            List<ParameterGroup> groups =
+                    List.of(ParameterGroup.of("table", p -> p.name().startsWith("embedding")));
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "groups: expected trained parameters in group table that no group before it has, got none",
+                    () -> new AdamW(model.parameters, ADAM, groups));
+        }
+    }
+
     @Test
     void ranksTakeTheStepsOfOneInSixteenBits() {
         Division division = new Division(3, 1, 4, 4, DType.BFLOAT16, Variant.PLAIN);
@@ -235,7 +273,7 @@ class PipelineParallelTest {
     @CsvSource({"3, 1, FROZEN_BOTTOM, FLOAT32", "4, 1, FROZEN_MIDDLE, REMAINDER", "2, 2, PLAIN, FLOAT32"})
     void stateIsTheFileOfOneRank(int ranks, int stages, Variant variant, Masters kept, @TempDir Path folder)
             throws IOException {
-        Division division = new Division(ranks, stages, 4, 4, DType.BFLOAT16, variant, kept);
+        Division division = new Division(ranks, stages, 4, 4, DType.BFLOAT16, variant, kept, List.of());
         Path one = folder.resolve("one");
         Path several = folder.resolve("several");
         Run first = ofOne(division, new Span(0, 3, null, one));
