@@ -18,14 +18,9 @@ final class RankHeads {
      * @throws IllegalArgumentException when the ranks do not divide the heads
      */
     static AttentionConfig of(AttentionConfig config, ModelPlan plan) {
-        TensorParallel tensor = plan.tensorParallel();
-        ContextParallel context = plan.contextParallel();
-        long heads = context.share("heads", plan.name(), tensor.share("heads", plan.name(), config.heads()));
-        long keyHeads =
-                context.share("keyHeads", plan.name(), tensor.share("keyHeads", plan.name(), config.keyHeads()));
         return new AttentionConfig(
-                Math.toIntExact(heads),
-                Math.toIntExact(keyHeads),
+                share("heads", config.heads(), plan),
+                share("keyHeads", config.keyHeads(), plan),
                 config.headDim(),
                 config.mask(),
                 config.dropout(),
@@ -34,5 +29,20 @@ final class RankHeads {
                 config.order(),
                 config.softcap(),
                 config.softmaxType());
+    }
+
+    private static int share(String what, int count, ModelPlan plan) {
+        TensorParallel tensor = plan.tensorParallel();
+        ContextParallel context = plan.contextParallel();
+        long own = tensor.share(what, plan.name(), count);
+        if (tensor.isSplit() && context.dividesHeads() && own % context.size() != 0) {
+            throw new IllegalArgumentException(
+                    what + ": " + (plan.name().isEmpty() ? "the layer" : plan.name()) + " expected a multiple of "
+                            + tensor.size() * context.size() + ", for " + tensor.size()
+                            + " tensor-parallel ranks divide them and "
+                            + context.size() + " context-parallel ranks divide what each of these has, got " + count
+                            + "; withRing() and withAllGather() need a multiple of " + tensor.size() + " alone");
+        }
+        return Math.toIntExact(context.share(what, plan.name(), own));
     }
 }

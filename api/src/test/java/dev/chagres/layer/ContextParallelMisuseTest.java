@@ -75,6 +75,35 @@ class ContextParallelMisuseTest {
                 layer(HEADS.withKeyHeads(1)));
     }
 
+    /** The error names the heads that were asked for, not those that a tensor-parallel rank has of them. */
+    @Test
+    void headsThatRanksOfBothKindsDoNotDivide() {
+        DevicesNeeded.assume(4);
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.CONTEXT, 2).with(MeshDimension.TENSOR, 2);
+        String rest = ": layer.attention expected a multiple of 4, for 2 tensor-parallel ranks divide them and 2"
+                + " context-parallel ranks divide what each of these has, got 6; withRing() and withAllGather() need a"
+                + " multiple of 2 alone";
+        AttentionConfig six = AttentionConfig.of(6, 8, AttentionMask.none());
+        Ranks.local(4).each(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                TensorParallel tensor = TensorParallel.of(mesh.along(MeshDimension.TENSOR));
+                ContextParallel context = ContextParallel.of(mesh.along(MeshDimension.CONTEXT));
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "heads" + rest,
+                        () -> new TransformerLayer(layer(six), new ModelPlan(tensor, context).group("layer")));
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "keyHeads" + rest,
+                        () -> new TransformerLayer(
+                                layer(AttentionConfig.of(12, 8, AttentionMask.none())
+                                        .withKeyHeads(6)),
+                                new ModelPlan(tensor, context).group("layer")));
+                new TransformerLayer(layer(six), new ModelPlan(tensor, context.withRing()).group("layer"));
+            }
+        });
+    }
+
     @Test
     void columnsOfWhichRanksCannotDrawApart() {
         assertRefused(
