@@ -14,6 +14,7 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.optim.AdamW;
+import dev.chagres.optim.AdamW.Masters;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiConsumer;
@@ -154,6 +155,52 @@ class CapturedWritesTest {
         List<float[]> actual = writtenAndUpdated(write, true);
         for (int i = 0; i < expected.size(); i++) {
             assertArrayEquals(expected.get(i), actual.get(i), "round " + i);
+        }
+    }
+
+    /** Weights are written, a step is taken, and weights are written again: the next step begins from those. */
+    private static List<float[]> writtenBehindTheStep(Write write, Masters masters, boolean captured) {
+        List<float[]> results = new ArrayList<>();
+        with((layer, parameters) -> {
+            AdamW.Config config = AdamW.Config.standard().withWeightDecay(1).withMasters(masters);
+            try (AdamW adam = new AdamW(parameters, config);
+                    Scope scope = open.device().openScope()) {
+                Tensor first = values(scope, 0.3f);
+                Tensor second = values(scope, -0.7f);
+                Runnable work = () -> {
+                    write.enqueue(first, layer, parameters);
+                    adam.step(1e-3f);
+                    write.enqueue(second, layer, parameters);
+                };
+                adam.step(1e-3f);
+                try (Graph graph = captured ? open.stream().capture(work) : null) {
+                    for (int i = 0; i < 2; i++) {
+                        if (graph == null) {
+                            work.run();
+                        } else {
+                            adam.rate(1e-3f);
+                            graph.launch();
+                        }
+                        for (int j = 0; j < 3; j++) {
+                            adam.step(1e-3f);
+                            results.add(layer.weight().weight().toFloats(open.stream()));
+                        }
+                    }
+                }
+            }
+        });
+        return results;
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void theNextStepTakesOverWhatTheGraphWritesBehindItsOwn(Write write) {
+        for (Masters masters : Masters.values()) {
+            List<float[]> expected = writtenBehindTheStep(write, masters, false);
+            List<float[]> actual = writtenBehindTheStep(write, masters, true);
+            for (int i = 0; i < expected.size(); i++) {
+                assertArrayEquals(expected.get(i), actual.get(i), masters + ", step " + i);
+            }
         }
     }
 }
