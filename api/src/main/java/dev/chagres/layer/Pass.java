@@ -7,10 +7,10 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.Capture;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.ops.ProductPlan;
+import dev.chagres.recipe.PassRecord;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
 import dev.chagres.te.Output;
@@ -85,7 +85,9 @@ public final class Pass implements AutoCloseable {
 
     /**
      * Begins a micro-batch and closes the tensors that the pass has handed out before. If a backward call of the previous micro-batch has
-     * failed, or was refused and not repeated, the gradients of this step are discarded: see {@link Parameters#forgetGradients}.
+     * failed, or was refused and not repeated, the gradients of this step are discarded: see {@link Parameters#forgetGradients}. If a forward
+     * call has failed and no gradient was written, the amaxes that the micro-batch has recorded are discarded: see {@link
+     * PassRecord#takeBack}.
      *
      * @throws IllegalStateException inside a layer's call or {@code Communicator.group}, or when the pass, its stream or its device
      *     is closed
@@ -96,10 +98,7 @@ public final class Pass implements AutoCloseable {
         begun = true;
         microBatches++;
         draws.begin();
-        Capture capture = Inside.capture(stream);
-        if (capture != null) {
-            recipe.begin(capture);
-        }
+        recipe.begin(Inside.capture(stream));
         return this;
     }
 
@@ -141,7 +140,7 @@ public final class Pass implements AutoCloseable {
         saved.dropTo(null);
         boolean failed = gradients.end();
         if (failed) {
-            recipe.forgetStep();
+            recipe.takeBack();
         }
         memory.restart();
         ring.restart();

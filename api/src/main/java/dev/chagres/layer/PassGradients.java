@@ -85,11 +85,14 @@ final class PassGradients {
         }
     }
 
-    /** Ends the micro-batch, forgets gradients that are not whole, and returns whether any call has failed. */
+    /**
+     * Ends the micro-batch, forgets gradients that are not whole, and returns whether a call has failed, so that no gradient of the
+     * micro-batch counts.
+     */
     boolean end() {
         // Gradients of which a call was refused and not repeated are a part of the micro-batch's.
         boolean incomplete = failed || (refused && !written.isEmpty());
-        boolean any = incomplete || failedForward;
+        boolean none = incomplete || (failedForward && written.isEmpty());
         if (incomplete) {
             written.forEach(Parameters::forgetGradients);
         }
@@ -98,6 +101,6 @@ final class PassGradients {
         refused = false;
         forwardAt = Long.MAX_VALUE;
         written.clear();
-        return any;
+        return none;
     }
 }

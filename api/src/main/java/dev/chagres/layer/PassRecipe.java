@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
+import dev.chagres.recipe.PassRecord;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
 import java.util.ArrayList;
@@ -20,7 +21,7 @@ final class PassRecipe {
     private final Stream stream;
     private final boolean training;
     /** Since the pass was made. */
-    private final List<Quantizers> recorded = new ArrayList<>();
+    private final List<PassRecord> records = new ArrayList<>();
 
     private @Nullable Quantizers quantizers;
     private boolean calibrating;
@@ -62,21 +63,40 @@ final class PassRecipe {
         return calibrating;
     }
 
+    /** Returns whether casts record, which they then do. */
     Recording recording() {
-        return training ? Recording.ON : Recording.OFF;
+        if (!training) {
+            return Recording.OFF;
+        }
+        for (int i = 0; i < records.size(); i++) {
+            records.get(i).mark();
+        }
+        return Recording.ON;
     }
 
-    /** Forgets what a step has recorded that failed. */
-    void forgetStep() {
-        if (training) {
-            recorded.forEach(Quantizers::forgetStep);
+    /** Takes back what a micro-batch has recorded that failed. */
+    void takeBack() {
+        for (int i = 0; training && i < records.size(); i++) {
+            records.get(i).takeBack();
         }
     }
 
-    /** Casts weights anew at their next use, as a graph does at each launch, which trusts the quantizers to be open. */
-    void begin(Capture capture) {
-        recorded.forEach(Quantizers::forgetWeights);
-        trust(capture, quantizers);
+    /**
+     * Begins a micro-batch. In a capture it casts weights anew at their next use, as the graph does at each launch, which trusts the
+     * quantizers to be open.
+     */
+    void begin(@Nullable Capture capture) {
+        for (int i = 0; i < records.size(); i++) {
+            if (training) {
+                records.get(i).begin();
+            }
+            if (capture != null) {
+                records.get(i).quantizers().forgetWeights();
+            }
+        }
+        if (capture != null) {
+            trust(capture, quantizers);
+        }
     }
 
     private static void trust(Capture capture, @Nullable Quantizers used) {
@@ -105,14 +125,27 @@ final class PassRecipe {
                             + " are cast once for all passes, in that stream's order; make the pass on parameters.scope().stream()");
         }
         given.ensureOpen();
-        recorded.removeIf(one -> !one.isOpen());
-        if (!recorded.contains(given)) {
-            recorded.add(given);
+        records.removeIf(one -> !one.quantizers().isOpen());
+        if (!isRecorded(given)) {
+            PassRecord made = new PassRecord(given);
+            records.add(made);
+            if (training) {
+                made.begin();
+            }
         }
         Capture capture = Inside.capture(stream);
         if (capture != null) {
             trust(capture, given);
         }
         return given;
+    }
+
+    private boolean isRecorded(Quantizers one) {
+        for (int i = 0; i < records.size(); i++) {
+            if (records.get(i).quantizers() == one) {
+                return true;
+            }
+        }
+        return false;
     }
 }

@@ -44,6 +44,9 @@ final class DelayedScales {
 
     private final Tensor history;
     private final Tensor newest;
+    /** The first row of the history as it was when a micro-batch began. */
+    private final Tensor kept;
+
     private final AmaxHistories updates;
     private final int places;
     private final Rectangle together;
@@ -76,6 +79,7 @@ final class DelayedScales {
         history = scope.tensor(DType.FLOAT32, recipe.amaxHistoryLength(), places);
         history.zero(stream);
         newest = scope.view(history, 0, places);
+        kept = scope.tensor(DType.FLOAT32, places);
         updates = AmaxHistories.of(new Tensor[] {history}, new Tensor[] {scale}, stream);
     }
 
@@ -157,6 +161,16 @@ final class DelayedScales {
     /** Enqueues forgetting of what this step has recorded so far. */
     void forgetStep(Stream stream) {
         newest.zero(stream);
+    }
+
+    /** Enqueues a copy of what this step has recorded so far. */
+    void keepStep(Stream stream) {
+        kept.copyFrom(stream, newest);
+    }
+
+    /** Enqueues forgetting of what was recorded since {@link #keepStep}. */
+    void restoreStep(Stream stream) {
+        newest.copyFrom(stream, kept);
     }
 
     void close() {

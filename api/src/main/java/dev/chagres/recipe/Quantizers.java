@@ -284,6 +284,12 @@ public final class Quantizers implements AutoCloseable {
         state.ensureOpen();
     }
 
+    /** Returns which of this step's micro-batches have recorded something. */
+    StepRecord record() {
+        ensureOpen();
+        return state.record();
+    }
+
     private void update() {
         state.update(parameters.skip());
     }

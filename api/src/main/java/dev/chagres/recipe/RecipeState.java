@@ -36,6 +36,8 @@ final class RecipeState {
     /** Of the scales. */
     private int version;
 
+    private final StepRecord record;
+
     /**
      * Takes the memory for the scales.
      *
@@ -45,6 +47,7 @@ final class RecipeState {
         this.recipe = recipe;
         this.scope = scope;
         this.measurements = measurements;
+        record = new StepRecord(this, scope.stream());
         if (recipe instanceof DelayedScaling delayed) {
             int gradients = Math.toIntExact(
                     covered.stream().filter(site -> site.role().isGradient()).count());
@@ -109,6 +112,7 @@ final class RecipeState {
         if (forward != null) { // Scales of earlier steps follow.
             Capture.nowAndEachLaunch(Inside.capture(stream), this, RecipeState::countScales);
         }
+        record.endStep();
         measurements.restart();
         AmaxReduction present = reduction;
         if (present != null && !newest.isEmpty()) {
@@ -126,8 +130,36 @@ final class RecipeState {
         version++;
     }
 
+    /** Returns which of this step's micro-batches have recorded something. */
+    StepRecord record() {
+        return record;
+    }
+
+    /** Enqueues a copy of what this step has recorded so far, where the recipe records anything. */
+    void keepStep() {
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.keepStep(stream);
+        }
+        if (backward != null) {
+            backward.keepStep(stream);
+        }
+    }
+
+    /** Enqueues forgetting of what was recorded since {@link #keepStep}. */
+    void restoreStep() {
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.restoreStep(stream);
+        }
+        if (backward != null) {
+            backward.restoreStep(stream);
+        }
+    }
+
     /** Enqueues forgetting of what this step has recorded so far. */
     void forgetStep() {
+        record.forget();
         measurements.restart();
         Stream stream = scope.stream();
         if (forward != null) {
@@ -141,6 +173,7 @@ final class RecipeState {
     /** Enqueues what follows from scales that were loaded. */
     void afterLoading() {
         version++;
+        record.mix();
         Stream stream = scope.stream();
         if (forward != null) {
             forward.invert(stream);
