@@ -67,6 +67,11 @@ final class InsideFields extends Fields {
     }
 
     @Override
+    public long writtenAt(Object tensor) {
+        return ((Tensor) tensor).writtenAt();
+    }
+
+    @Override
     public int issue(Object tensor) {
         return ((Tensor) tensor).issueNumber();
     }

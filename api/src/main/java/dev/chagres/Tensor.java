@@ -34,6 +34,9 @@ public final class Tensor {
     /** How often a method of this class has written to the memory, through this tensor or a view of it. */
     private int writes;
 
+    /** The number of the latest of these writes among the changes on the device. */
+    private long writtenAt;
+
     private boolean constant;
     private boolean requiresGradient;
     private long address;
@@ -417,11 +420,17 @@ public final class Tensor {
     /** Counts a write that a method of this class has enqueued. This tensor must not be a view. */
     void countWrite() {
         writes++;
+        writtenAt = scope.device().countChange();
     }
 
     /** Returns how often a method of this class has written to the memory of this tensor, which must not be a view. */
     int writes() {
         return writes;
+    }
+
+    /** Returns the number of the latest of these writes among the changes on the device. */
+    long writtenAt() {
+        return writtenAt;
     }
 
     /** Returns how often this object was handed out. */

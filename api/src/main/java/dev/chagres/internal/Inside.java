@@ -117,6 +117,11 @@ public final class Inside {
         return FIELDS.writes(tensor);
     }
 
+    /** Returns the number of the latest of these writes among the changes that the device counts; 0 where there was none. */
+    public static long writtenAt(Tensor tensor) {
+        return FIELDS.writtenAt(tensor);
+    }
+
     /** Returns how often a tensor object was handed out: whoever relies on its contents compares. */
     public static int issue(Tensor tensor) {
         return FIELDS.issue(tensor);

@@ -22,7 +22,7 @@ final class PassGradients {
     private boolean failedForward;
     /** Whether the latest backward call was refused: neither it nor another one has been accepted since. */
     private boolean refused;
-    /** How often weights had changed when the forward call ran whose backward call runs now. */
+    /** The number of changes on the device when the forward call ran whose backward call runs now. */
     private long forwardAt = Long.MAX_VALUE;
 
     PassGradients(Stream stream) {
@@ -44,11 +44,12 @@ final class PassGradients {
     }
 
     private void ensureUnchanged(Parameter parameter, Parameters owner) {
-        if (owner.changedAt() > forwardAt) {
+        if (owner.changedAt(parameter) > forwardAt) {
             throw new IllegalStateException("backward: expected weights as forward has read them, got "
                     + parameter.name()
-                    + " of parameters that have changed since: an optimizer's step, changed() or"
-                    + " a loaded state came between; call backward before it, or pass.begin() and forward again");
+                    + " of parameters that have changed since: an optimizer's step, changed(), a"
+                    + " loaded state or a write by set, copyFrom or zero came between; call backward before it, or pass.begin() and"
+                    + " forward again");
         }
     }
 
@@ -63,7 +64,7 @@ final class PassGradients {
 
     /** Says what the forward call has saved whose backward call runs now. */
     void backwardOf(Saved forward) {
-        forwardAt = forward.weightChanges;
+        forwardAt = forward.changes;
     }
 
     /** Says that a backward call has found that, and that its arguments fit. */

@@ -17,8 +17,8 @@ public abstract class Saved {
     @Nullable
     Saved below;
 
-    /** The number of changes of weights on the device before forward ran. */
-    long weightChanges;
+    /** The number of changes on the device before forward ran. */
+    long changes;
 
     /** For subclasses, whose objects a pool makes. */
     protected Saved() {}

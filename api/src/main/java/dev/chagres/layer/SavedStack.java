@@ -26,7 +26,7 @@ final class SavedStack {
     /** Says that calls from now on repeat that of {@code first}; returns what to hand to {@link #endRepeat}. */
     long repeat(Saved first) {
         long before = repeated;
-        repeated = first.weightChanges;
+        repeated = first.changes;
         return before;
     }
 
@@ -36,7 +36,7 @@ final class SavedStack {
 
     void push(Saved object) {
         count++;
-        object.weightChanges = repeated == NOT_REPEATED ? device.weightChanges() : repeated;
+        object.changes = repeated == NOT_REPEATED ? device.changes() : repeated;
         object.below = top;
         top = object;
     }

@@ -153,6 +153,12 @@ final class ParameterVectors {
         return sum;
     }
 
+    /** Returns the number of the latest write by a method of {@link Tensor} to weights of a type among the changes on the device. */
+    long writtenAt(@Nullable DType dtype) {
+        Tensor vector = dtype == null ? null : weights.get(dtype);
+        return vector == null ? 0 : Inside.writtenAt(vector);
+    }
+
     /** Returns whether the graph under way writes weights by a method of {@link Tensor}. */
     boolean isWrittenBy(Capture capture) {
         for (Tensor vector : weightVectors) {

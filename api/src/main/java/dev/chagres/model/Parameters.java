@@ -376,9 +376,14 @@ public final class Parameters implements AutoCloseable {
         steps.changeWeightsEachStep();
     }
 
-    /** For passes: returns the number of the latest change of these weights, counted over the changes of all weights on the device. */
-    public long changedAt() {
-        return steps.changedAt();
+    /**
+     * For passes: returns the number of the latest change of these weights, counted over all changes on the device. Writes by methods of
+     * {@link Tensor} count if they went to weights of the type of {@code parameter}, which lie in one vector.
+     */
+    public long changedAt(Parameter parameter) {
+        return Math.max(
+                steps.changedAt(),
+                vectors.writtenAt(Checks.given("parameter", parameter).placedType()));
     }
 
     /** Returns a number that changes with each {@link #changed} and each write of weights by a method of {@link Tensor}. */

@@ -61,7 +61,7 @@ final class StepCount implements StepWork {
 
     /** Says that the weights change: a backward call that is to come of an earlier forward call would read others. */
     void changeWeights() {
-        changedAt = Inside.state(stream).changeWeights();
+        changedAt = Inside.state(stream).countChange();
     }
 
     /** Says so now and, where a stream captures, at each launch of the graph. */

@@ -25,7 +25,6 @@ final class StepRecord {
     /** Whether something else than the latest micro-batch has recorded since that began. */
     private boolean mixed;
 
-    private final Runnable launched = this::mix;
     private final Runnable stepped = this::keepNothing;
 
     StepRecord(RecipeState state, Stream stream) {
@@ -50,7 +49,7 @@ final class StepRecord {
     void mark(long microBatch) {
         Capture capture = Inside.capture(stream);
         if (capture != null) {
-            capture.eachLaunch(this, launched);
+            capture.eachLaunch(this, StepRecord::mix);
             return;
         }
         any = true;
@@ -81,7 +80,7 @@ final class StepRecord {
     void endStep() {
         Capture capture = Inside.capture(stream);
         if (capture != null) {
-            capture.eachLaunch(stepped, stepped);
+            capture.eachLaunch(stepped, Runnable::run);
         }
         forget();
     }

@@ -9,8 +9,11 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Graph;
+import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.io.Safetensors;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.optim.AdamW;
@@ -42,8 +45,9 @@ class WeightsChangedTest {
                 .getMessage());
         assertTrue(text.startsWith("backward: expected weights as forward has read them, got "), text);
         assertTrue(
-                text.endsWith(" of parameters that have changed since: an optimizer's step, changed() or a loaded"
-                        + " state came between; call backward before it, or pass.begin() and forward again"),
+                text.endsWith(
+                        " of parameters that have changed since: an optimizer's step, changed(), a loaded state or a write"
+                                + " by set, copyFrom or zero came between; call backward before it, or pass.begin() and forward again"),
                 text);
     }
 
@@ -99,6 +103,63 @@ class WeightsChangedTest {
     @Test
     void whatIsToldOfChanges() {
         refused(UnaryOperator.identity(), model -> model.parameters.changed());
+    }
+
+    @Test
+    void aWeightThatIsWritten() {
+        refused(UnaryOperator.identity(), model -> {
+            Tensor weight = model.parameters.all().getFirst().weight();
+            weight.set(model.device.stream(), weight.toFloats(model.device.stream()));
+        });
+        refused(Recomputed::new, model -> {
+            Tensor weights = model.parameters.weights();
+            Tensor copy = model.parameters.scope().like(weights);
+            copy.copyFrom(model.device.stream(), weights);
+            weights.copyFrom(model.device.stream(), copy);
+        });
+    }
+
+    /** A launch writes as a call does. */
+    @Test
+    void aWeightThatAGraphWrites() {
+        try (Device device = Device.open();
+                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                Pass pass = Pass.training(device)) {
+            Tensor weight = model.parameters.all().getFirst().weight();
+            Tensor copy = model.parameters.scope().like(weight);
+            copy.copyFrom(device.stream(), weight);
+            forward(model, pass);
+            model.backward(pass);
+            try (Graph graph = device.stream().capture(() -> weight.copyFrom(device.stream(), copy))) {
+                forward(model, pass);
+                model.backward(pass);
+                forward(model, pass);
+                graph.launch();
+                assertRefused(model, pass);
+            }
+        }
+    }
+
+    /** Inputs, gradients, and weights of another type that forward has not read. */
+    @Test
+    void otherWritesRefuseNothing() {
+        ModelPlan plan = new ModelPlan();
+        Linear linear = new Linear(16, 16, Initializer.normal(1), plan.group("linear"));
+        Parameter other = plan.group("other").declareAs(DType.FLOAT32, "other", Initializer.ones(), 16); // of no layer
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
+                Pass pass = Pass.training(device)) {
+            pass.begin();
+            Tensor x = pass.scope().tensor(DType.BFLOAT16, 16, 16);
+            x.zero(device.stream());
+            linear.forward(x, pass);
+            other.weight().zero(device.stream());
+            parameters.gradients().zero(device.stream());
+            Tensor dy = pass.scope().tensor(DType.BFLOAT16, 16, 16);
+            dy.zero(device.stream());
+            linear.backward(dy, pass);
+            assertTrue(linear.weight().hasGradient());
+        }
     }
 
     @Test

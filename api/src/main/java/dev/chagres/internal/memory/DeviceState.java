@@ -43,8 +43,8 @@ public final class DeviceState {
     /** The device that the thread captured on when this capture began. */
     private @Nullable DeviceState capturedOutside;
 
-    /** How often weights of any model on the device have changed. */
-    private long weightChanges;
+    /** How often weights of any model on the device have changed, and tensors were written by their methods. */
+    private long changes;
 
     private boolean closed;
 
@@ -61,14 +61,14 @@ public final class DeviceState {
         return index;
     }
 
-    /** Returns how often weights of any model on the device have changed, as far as {@link #changeWeights} was told. */
-    public long weightChanges() {
-        return weightChanges;
+    /** Returns how often weights of any model on the device have changed, and tensors were written by their methods. */
+    public long changes() {
+        return changes;
     }
 
-    /** Says that weights of a model change, and returns the number of this change. */
-    public long changeWeights() {
-        return ++weightChanges;
+    /** Says that weights of a model change, or a tensor is written by one of its methods, and returns the number of this change. */
+    public long countChange() {
+        return ++changes;
     }
 
     /** Returns memory that lives as long as the device. */

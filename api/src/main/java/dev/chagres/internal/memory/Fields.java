@@ -33,6 +33,9 @@ public abstract class Fields {
     /** Returns how often a method of Tensor has written to the memory of a tensor that is no view. */
     public abstract int writes(Object tensor);
 
+    /** Returns the number of the latest of these writes among the changes on the device. */
+    public abstract long writtenAt(Object tensor);
+
     /** Returns whether a tensor's memory still holds what was written there as that issue of the tensor. */
     public abstract boolean holds(Object tensor, int issue);
 
