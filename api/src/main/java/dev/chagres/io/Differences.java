@@ -1,6 +1,7 @@
 package dev.chagres.io;
 
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -17,7 +18,27 @@ import java.util.stream.Stream;
  * @param different in both, of another type or shape
  * @param hint what to do where what is kept beside a weight is on one side alone; else empty
  */
-record Differences(List<String> missing, List<String> unexpected, List<String> different, String hint) {
+record Differences(List<Line> missing, List<Line> unexpected, List<Line> different, String hint) {
+    /** What a difference is of, in the order in which they are told: a model is known by its weights. */
+    private enum Part {
+        WEIGHT,
+        /** Moments, masters and numbers. */
+        BESIDE_WEIGHTS,
+        /** Scales and histories. */
+        RECIPE;
+
+        /** {@code all}: the names on both sides. */
+        static Part of(String name, boolean isNumber, Set<String> all) {
+            if (name.endsWith(".scale") || name.startsWith("quantizers.")) {
+                return RECIPE;
+            }
+            return isNumber || all.contains(owner(name)) ? BESIDE_WEIGHTS : WEIGHT;
+        }
+    }
+
+    /** A difference, told in a line. */
+    private record Line(Part part, String text) {}
+
     private static final int SHOWN = 20;
     private static final String WEIGHTS_ALONE = "; to load weights alone, ask for weightState()";
     private static final String NOTHING_BESIDE =
@@ -33,22 +54,30 @@ record Differences(List<String> missing, List<String> unexpected, List<String> d
         List<SafetensorsEntry> others = entries.values().stream()
                 .filter(entry -> !names.contains(entry.name()) && !leftOut.test(entry))
                 .toList();
-        List<String> missing = new ArrayList<>();
-        List<String> different = new ArrayList<>();
+        Set<String> all = new HashSet<>(names);
+        all.addAll(entries.keySet());
+        List<Line> missing = new ArrayList<>();
+        List<Line> different = new ArrayList<>();
         for (TensorSpec spec : expected) {
             SafetensorsEntry entry = entries.get(spec.name());
+            Part part = Part.of(spec.name(), Safetensors.number(spec.name()).equals(spec), all);
             if (entry == null) {
-                missing.add(described(spec));
+                missing.add(new Line(part, described(spec)));
             } else if (!entry.fits(spec)) {
-                different.add("expected " + described(spec) + ", got " + entry);
+                different.add(new Line(part, "expected " + described(spec) + ", got " + entry));
             }
         }
         String hint = weightsAlone.isEmpty()
                 ? hintOfRun(names, entries, others)
                 : hintOfWeights(names, entries, others, weightsAlone);
-        List<String> unexpected = (weightsAlone.isEmpty() ? others : withoutKept(others))
-                .stream().map(SafetensorsEntry::toString).toList();
+        List<Line> unexpected = (weightsAlone.isEmpty() ? others : withoutKept(others))
+                .stream().map(entry -> unexpected(entry, all)).toList();
         return new Differences(missing, unexpected, different, hint);
+    }
+
+    private static Line unexpected(SafetensorsEntry entry, Set<String> all) {
+        boolean isNumber = entry.fits(Safetensors.number(entry.name()));
+        return new Line(Part.of(entry.name(), isNumber, all), entry.toString());
     }
 
     private static Set<String> names(List<TensorSpec> expected) {
@@ -105,7 +134,7 @@ record Differences(List<String> missing, List<String> unexpected, List<String> d
         return missing.isEmpty() && unexpected.isEmpty() && different.isEmpty();
     }
 
-    /** Returns the numbers of differences, then the first of each kind, each on a line of its own. */
+    /** Returns the numbers of differences, then the first of each kind, each on a line of its own: weights first, what recipes keep last. */
     String text() {
         StringBuilder text = new StringBuilder("the file holds other tensors than expected: ")
                 .append(missing.size())
@@ -115,17 +144,40 @@ record Differences(List<String> missing, List<String> unexpected, List<String> d
                 .append(different.size())
                 .append(" of another type or shape; nothing was loaded")
                 .append(hint);
-        append(text, "missing", missing);
-        append(text, "unexpected", unexpected);
-        append(text, "different", different);
+        List<Line> firstMissing = first(missing);
+        List<Line> firstDifferent = first(different);
+        List<Line> firstUnexpected = first(unexpected);
+        for (Part part : Part.values()) {
+            append(text, "missing", part, firstMissing);
+            append(text, "different", part, firstDifferent);
+            append(text, "unexpected", part, firstUnexpected);
+        }
+        appendRest(text, "missing", missing);
+        appendRest(text, "different", different);
+        appendRest(text, "unexpected", unexpected);
         return text.toString();
     }
 
-    private static void append(StringBuilder text, String kind, List<String> lines) {
-        String begin = "\n  " + kind + ": ";
-        lines.stream().limit(SHOWN).forEach(line -> text.append(begin).append(line));
+    private static List<Line> first(List<Line> lines) {
+        return lines.stream()
+                .sorted(Comparator.comparing(Line::part))
+                .limit(SHOWN)
+                .toList();
+    }
+
+    private static void append(StringBuilder text, String kind, Part part, List<Line> lines) {
+        lines.stream()
+                .filter(line -> line.part == part)
+                .forEach(line -> text.append("\n  ").append(kind).append(": ").append(line.text));
+    }
+
+    private static void appendRest(StringBuilder text, String kind, List<Line> lines) {
         if (lines.size() > SHOWN) {
-            text.append(begin).append(lines.size() - SHOWN).append(" more");
+            text.append("\n  ")
+                    .append(kind)
+                    .append(": ")
+                    .append(lines.size() - SHOWN)
+                    .append(" more");
         }
     }
 }

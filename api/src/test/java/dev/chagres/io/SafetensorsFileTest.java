@@ -15,6 +15,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
@@ -140,10 +141,10 @@ class SafetensorsFileTest {
                     path + ": the file holds other tensors than expected: 2 missing, 1 unexpected, 2 of another type or"
                             + " shape; nothing was loaded\n"
                             + "  missing: \"gone\" F16[3]\n"
-                            + "  missing: \"lost\" I64[]\n"
-                            + "  unexpected: \"more\" BOOL[1]\n"
                             + "  different: expected \"bias\" BF16[2], got \"bias\" F32[2]\n"
-                            + "  different: expected \"weight\" F32[1, 2], got \"weight\" F32[2, 1]",
+                            + "  different: expected \"weight\" F32[1, 2], got \"weight\" F32[2, 1]\n"
+                            + "  unexpected: \"more\" BOOL[1]\n"
+                            + "  missing: \"lost\" I64[]",
                     () -> file.entriesExactly(List.of(
                             spec("gone", DType.FLOAT16, 3),
                             spec("bias", DType.BFLOAT16, 2),
@@ -154,6 +155,48 @@ class SafetensorsFileTest {
                     IllegalArgumentException.class,
                     "expected: each name once, got \"fine\" twice",
                     () -> file.entriesExactly(List.of(spec("fine", DType.BYTE, 1), spec("fine", DType.BYTE, 1))));
+        }
+    }
+
+    /** Of another model's run: weights first, what an optimizer keeps of them next, what a recipe keeps last. */
+    @Test
+    void weightsAreListedFirst() throws IOException {
+        String header = "{" + RawFile.tensor("step", "I64", "[]", 0, 8) + ","
+                + RawFile.tensor("quantizers.forward.float8_e4m3.amax_history", "F32", "[1,1]", 8, 12) + ","
+                + RawFile.tensor("old.input.scale", "F32", "[1]", 12, 16) + ","
+                + RawFile.tensor("body.weight.exp_avg", "F32", "[1]", 16, 20) + ","
+                + RawFile.tensor("old.weight.exp_avg", "F32", "[1]", 20, 24) + ","
+                + RawFile.tensor("body.weight", "BF16", "[1]", 24, 26) + ","
+                + RawFile.tensor("old.weight", "BF16", "[1]", 26, 28) + "}";
+        Path path = RawFile.write(folder, RawFile.bytes(header, new byte[28]));
+        List<TensorSpec> expected = new ArrayList<>();
+        for (int i = 0; i < 21; i++) {
+            expected.add(spec("new." + i + ".input.scale", DType.FLOAT32, 1));
+        }
+        expected.add(spec("body.weight.exp_avg", DType.FLOAT32, 2));
+        expected.add(spec("body.weight", DType.BFLOAT16, 2));
+        expected.add(spec("new.weight", DType.BFLOAT16, 2));
+        try (SafetensorsFile file = SafetensorsFile.open(path)) {
+            StringBuilder scales = new StringBuilder();
+            for (int i = 0; i < 19; i++) {
+                scales.append("  missing: \"new.").append(i).append(".input.scale\" F32[1]\n");
+            }
+            assertThrown(
+                    SafetensorsException.class,
+                    path
+                            + ": the file holds other tensors than expected: 22 missing, 5 unexpected, 2 of another type or"
+                            + " shape; nothing was loaded\n"
+                            + "  missing: \"new.weight\" BF16[2]\n"
+                            + "  different: expected \"body.weight\" BF16[2], got \"body.weight\" BF16[1]\n"
+                            + "  unexpected: \"old.weight\" BF16[1]\n"
+                            + "  different: expected \"body.weight.exp_avg\" F32[2], got \"body.weight.exp_avg\" F32[1]\n"
+                            + "  unexpected: \"step\" I64[]\n"
+                            + "  unexpected: \"old.weight.exp_avg\" F32[1]\n"
+                            + scales
+                            + "  unexpected: \"quantizers.forward.float8_e4m3.amax_history\" F32[1, 1]\n"
+                            + "  unexpected: \"old.input.scale\" F32[1]\n"
+                            + "  missing: 2 more",
+                    () -> file.entriesExactly(expected));
         }
     }
 
