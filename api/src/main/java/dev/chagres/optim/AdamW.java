@@ -272,6 +272,7 @@ public final class AdamW implements AutoCloseable {
         }
         check(rate, norm.scale());
         norm.use();
+        parameters.completeGradients();
         LossScaler scaler = norm.scaler();
         if (scaler == null) {
             state.numbers().next(rate);
@@ -307,6 +308,7 @@ public final class AdamW implements AutoCloseable {
      */
     public void step(float rate, Tensor gradientScale) {
         check(rate, gradientScale);
+        parameters.completeGradients(); // refuses a step before its sums, when nothing is counted yet
         state.numbers().next(rate);
         update(gradientScale, neverSkip);
         parameters.nextStep();
@@ -338,7 +340,6 @@ public final class AdamW implements AutoCloseable {
 
     private void update(Tensor gradientScale, Tensor skip) {
         state.masters().prepare();
-        parameters.completeGradients();
         parameters.updating();
         update.run(gradientScale, skip);
     }

@@ -53,6 +53,7 @@ class DataParallelMisuseTest {
                 assertThrown(IllegalStateException.class, unsummed, norm::compute);
                 assertThrown(IllegalStateException.class, unsummed, () -> optimizer.step(1e-2f));
                 assertEquals(0, model.parameters.step());
+                assertEquals(0, optimizer.step(), "with another number the moments would be corrected otherwise");
                 training.sumGradients();
                 IllegalStateException again = assertThrows(IllegalStateException.class, () -> microBatch(model, pass));
                 assertTrue(
@@ -66,6 +67,7 @@ class DataParallelMisuseTest {
                 norm.compute();
                 optimizer.step(1e-2f, norm);
                 assertEquals(1, model.parameters.step());
+                assertEquals(1, optimizer.step());
             }
         });
     }
