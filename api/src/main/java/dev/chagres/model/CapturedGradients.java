@@ -160,6 +160,9 @@ final class CapturedGradients implements StepWork {
     /** A step of the same graph counts after this. */
     @Override
     public void count() {
+        if (backward) {
+            parameters.changeGradients();
+        }
         int generation = parameters.generation() + (stepped ? 1 : 0);
         for (int i = 0; i < left.size(); i++) {
             left.get(i).written(generation);

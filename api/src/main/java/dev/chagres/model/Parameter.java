@@ -271,6 +271,8 @@ public final class Parameter {
         CapturedGradients captured = CapturedGradients.of(present);
         if (captured != null) {
             captured.write(this);
+        } else {
+            present.changeGradients();
         }
         if (written == present.generation()) {
             return Output.ADD;

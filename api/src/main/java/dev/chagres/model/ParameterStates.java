@@ -86,5 +86,6 @@ final class ParameterStates {
         vectors.changed();
         steps.changeWeights();
         steps.renew();
+        steps.changeGradients();
     }
 }

@@ -423,6 +423,16 @@ public final class Parameters implements AutoCloseable {
         return states.weightsAlone(quantizers);
     }
 
+    /** For norms: returns a number that is another one once gradients were written or forgotten, or a step has used them. */
+    public long gradientChanges() {
+        return steps.gradientChanges();
+    }
+
+    /** Says that gradients are written now. */
+    void changeGradients() {
+        steps.changeGradients();
+    }
+
     int generation() {
         return steps.generation();
     }

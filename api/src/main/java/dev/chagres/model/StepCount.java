@@ -29,6 +29,9 @@ final class StepCount implements StepWork {
     private @Nullable Tensor skip;
 
     private int generation;
+    /** How often gradients were written or forgotten. */
+    private long gradientChanges;
+
     private long step;
     /** The number of the latest change of these weights among those of the device. */
     private long changedAt;
@@ -52,6 +55,15 @@ final class StepCount implements StepWork {
     /** Goes on as after so many steps. */
     void restore(long steps) {
         step = steps;
+    }
+
+    long gradientChanges() {
+        return gradientChanges;
+    }
+
+    /** Says that gradients are written or forgotten now, which a capture does not do. */
+    void changeGradients() {
+        gradientChanges++;
     }
 
     /** Begins a generation: the gradients that are there belong to none. */
@@ -117,12 +129,15 @@ final class StepCount implements StepWork {
     public void count() {
         step++;
         generation++;
+        changeGradients();
     }
 
     void forgetGradients() {
         CapturedGradients gradients = CapturedGradients.of(parameters);
         if (gradients != null) {
             gradients.forget();
+        } else {
+            changeGradients();
         }
         generation++;
         run(atForgetting);

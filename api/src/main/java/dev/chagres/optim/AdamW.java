@@ -263,8 +263,8 @@ public final class AdamW implements AutoCloseable {
      * @param rate learning rate, not negative
      * @param norm computed after the last backward pass; usable for one step only
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or the norm is that of other parameters
-     * @throws IllegalStateException when this or the parameters are closed, the norm was not computed since the last step, or inside
-     *     {@code Communicator.group}
+     * @throws IllegalStateException when this or the parameters are closed, the norm was not computed since the last step, gradients were
+     *     written or forgotten since, or inside {@code Communicator.group}
      */
     public void step(float rate, GradientNorm norm) {
         if (Checks.given("norm", norm).parameters() != parameters) {

@@ -40,6 +40,8 @@ public final class GradientNorm {
     private final Tensor scale;
     /** Whether the factor was computed and no optimizer has used it yet. */
     private boolean fresh;
+    /** The number of changes of the gradients when the factor was computed. */
+    private long computedAt;
 
     private final StepWork computed = new Computed();
     private final StepWork used = new Used();
@@ -117,13 +119,17 @@ public final class GradientNorm {
     /**
      * Uses factor and {@link #skip} for one step of an optimizer.
      *
-     * @throws IllegalStateException when they were not computed since the last step
+     * @throws IllegalStateException when they were not computed since the last step, or gradients have changed since
      */
     void use() {
         Stream stream = parameters.scope().stream();
         Capture capture = Inside.capture(stream);
         boolean inCapture = capture != null && capture == captured;
-        ensureFresh(inCapture ? freshInCapture : fresh);
+        if (inCapture) {
+            ensureFresh(freshInCapture);
+        } else {
+            ensureFreshNow();
+        }
         captured = capture;
         freshInCapture = false;
         Inside.eachStep(stream, inCapture ? usedAsComputed : used);
@@ -136,11 +142,21 @@ public final class GradientNorm {
         }
     }
 
+    private void ensureFreshNow() {
+        ensureFresh(fresh);
+        if (computedAt != parameters.gradientChanges()) {
+            throw new IllegalStateException("norm: expected the gradients of which compute() has taken the norm, got"
+                    + " others: a backward call, forgetGradients(), a loaded state or nextStep() came after it; call compute() after the"
+                    + " step's last backward call");
+        }
+    }
+
     /** In a capture: each launch computes the factor. */
     private final class Computed implements StepWork {
         @Override
         public void count() {
             fresh = true;
+            computedAt = parameters.gradientChanges();
         }
     }
 
@@ -148,7 +164,7 @@ public final class GradientNorm {
     private final class Used implements StepWork {
         @Override
         public void check() {
-            ensureFresh(fresh);
+            ensureFreshNow();
         }
 
         @Override

@@ -1,0 +1,161 @@
+package dev.chagres.optim;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Graph;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.io.Safetensors;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import java.nio.file.Path;
+import java.util.Map;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.io.TempDir;
+
+/** A step is refused with a norm that is not that of its gradients, and loses nothing. */
+@Tag("L0")
+@Tag("L1")
+class NormOfOtherGradientsTest {
+    private static final int SIZE = 16;
+    private static final float RATE = 1e-2f;
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    private Linear linear;
+    private Parameters parameters;
+    private AdamW optimizer;
+    private GradientNorm norm;
+    private Pass pass;
+    private Tensor x;
+
+    @BeforeEach
+    void make() {
+        ModelPlan plan = new ModelPlan();
+        linear = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("body"));
+        parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 3);
+        optimizer = new AdamW(parameters, AdamW.Config.standard());
+        norm = new GradientNorm(parameters, 1);
+        pass = Pass.training(open.device());
+        x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, SIZE * SIZE, 1), SIZE, SIZE);
+    }
+
+    @AfterEach
+    void close() {
+        pass.close();
+        optimizer.close();
+        parameters.close();
+    }
+
+    private void microBatch() {
+        pass.begin();
+        linear.forward(x, pass);
+        linear.backward(x, pass);
+    }
+
+    private void assertRefused(Runnable step) {
+        float[] before = weights();
+        long steps = optimizer.step();
+        assertThrown(
+                IllegalStateException.class,
+                "norm: expected the gradients of which compute() has taken the norm, got others: a backward call,"
+                        + " forgetGradients(), a loaded state or nextStep() came after it; call compute() after the step's last"
+                        + " backward call",
+                step::run);
+        assertArrayEquals(before, weights());
+        assertEquals(steps, optimizer.step());
+    }
+
+    private float[] weights() {
+        return parameters.weights().toFloats(open.stream());
+    }
+
+    private void step() {
+        optimizer.step(RATE, norm);
+    }
+
+    /** The factor of the first micro-batch would clip the sum of two to more than is asked for. */
+    @Test
+    void aBackwardCallAfterIt() {
+        microBatch();
+        norm.compute();
+        float first = norm.norm().toFloats(open.stream())[0];
+        microBatch();
+        assertRefused(this::step);
+        norm.compute();
+        assertEquals(2 * first, norm.norm().toFloats(open.stream())[0], 1e-3f * first);
+        step();
+        assertEquals(1, optimizer.step());
+    }
+
+    @Test
+    void gradientsThatWereForgotten() {
+        microBatch();
+        norm.compute();
+        parameters.forgetGradients();
+        assertRefused(this::step);
+        microBatch();
+        assertRefused(this::step);
+    }
+
+    @Test
+    void aStepWithoutItOrALoadedState(@TempDir Path folder) {
+        microBatch();
+        norm.compute();
+        optimizer.step(RATE);
+        microBatch();
+        assertRefused(this::step);
+        norm.compute();
+        Path file = folder.resolve("weights.safetensors");
+        Safetensors.save(file, parameters.state(), open.stream(), Map.of());
+        Safetensors.load(file, parameters.state(), open.stream());
+        assertRefused(this::step);
+    }
+
+    @Test
+    void graphsOfParts() {
+        microBatch();
+        norm.compute();
+        step();
+        pass.end();
+        try (Graph backward = open.stream().capture(this::microBatch);
+                Graph computed = open.stream().capture(() -> {
+                    microBatch();
+                    norm.compute();
+                })) {
+            computed.launch();
+            step(); // its own norm
+            microBatch();
+            norm.compute();
+            pass.end();
+            try (Graph stepping = open.stream().capture(this::step)) {
+                stepping.launch(); // A capture writes no gradient.
+                assertEquals(3, optimizer.step());
+                parameters.forgetGradients();
+                backward.launch();
+                norm.compute();
+                optimizer.rate(RATE);
+                stepping.launch();
+                assertEquals(4, optimizer.step());
+                norm.compute();
+                parameters.forgetGradients();
+                backward.launch();
+                assertRefused(stepping::launch);
+                norm.compute();
+                stepping.launch();
+                assertEquals(5, optimizer.step());
+            }
+        }
+    }
+}
