@@ -85,9 +85,9 @@ public final class Pass implements AutoCloseable {
 
     /**
      * Begins a micro-batch and closes the tensors that the pass has handed out before. If a backward call of the previous micro-batch has
-     * failed, or was refused and not repeated, the gradients of this step are discarded: see {@link Parameters#forgetGradients}. If a forward
-     * call has failed and no gradient was written, the amaxes that the micro-batch has recorded are discarded: see {@link
-     * PassRecord#takeBack}.
+     * failed, or was refused and not repeated, the gradients of this step are discarded, also those of its earlier micro-batches: see {@link
+     * Parameters#forgetGradients}. If a forward call has failed and no gradient was written, the amaxes that the micro-batch has recorded are
+     * discarded: see {@link PassRecord#takeBack}.
      *
      * @throws IllegalStateException inside a layer's call or {@code Communicator.group}, or when the pass, its stream or its device
      *     is closed

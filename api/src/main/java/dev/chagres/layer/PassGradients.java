@@ -11,13 +11,17 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Whose gradients the backward calls of one micro-batch have written, and whether a call has failed, so that they are not whole.
+ * Whose gradients the backward calls of one pass have written, and whether a call has failed, so that they are not whole.
  *
  * <p>Threading: the device's thread.
  */
 final class PassGradients {
     private final Stream stream;
+    /** In this micro-batch. */
     private final List<Parameters> written = new ArrayList<>();
+    /** In any micro-batch: the step under way may have earlier ones. */
+    private final List<Parameters> everWritten = new ArrayList<>();
+
     private boolean failed;
     private boolean failedForward;
     /** Whether the latest backward call was refused: neither it nor another one has been accepted since. */
@@ -34,6 +38,10 @@ final class PassGradients {
         Parameters owner = Checks.given("parameter", parameter).owner();
         if (!written.contains(owner)) {
             written.add(owner);
+            if (!everWritten.contains(owner)) {
+                everWritten.removeIf(one -> !one.isOpen());
+                everWritten.add(owner);
+            }
             Capture capture = Inside.capture(stream);
             if (capture != null) {
                 capture.trust(owner, owner::ensureOpen);
@@ -95,7 +103,8 @@ final class PassGradients {
         boolean incomplete = failed || (refused && !written.isEmpty());
         boolean none = incomplete || (failedForward && written.isEmpty());
         if (incomplete) {
-            written.forEach(Parameters::forgetGradients);
+            everWritten.removeIf(one -> !one.isOpen());
+            everWritten.forEach(Parameters::forgetGradients); // The step is repeated from its first micro-batch on.
         }
         failed = false;
         failedForward = false;

@@ -209,7 +209,8 @@ public final class Parameters implements AutoCloseable {
         }
     }
 
-    boolean isOpen() {
+    /** Returns whether nobody has closed them. */
+    public boolean isOpen() {
         return !closed;
     }
 

@@ -97,6 +97,9 @@ final class GraphedTraining implements AutoCloseable {
     @Nullable
     RuntimeException failure;
 
+    /** The micro-batch before whose forward calls a failure comes; negative where it comes between backward calls of the first. */
+    int failsBefore = -1;
+
     GraphedTraining(Device device, float dropout, int most, Observed observed) {
         this(device, dropout, most, observed, WeightStorage.MODEL_TYPE);
     }
@@ -165,12 +168,15 @@ final class GraphedTraining implements AutoCloseable {
         for (int i = 0; i < microBatches.size(); i++) {
             ModelInput input = microBatches.get(i);
             pass.begin(input.sequences());
+            if (failure != null && i == failsBefore) {
+                throw failure;
+            }
             if (i % ranks != rank) {
                 continue;
             }
             (i == 0 ? loss : otherLosses.get(i - 1)).copyFrom(device.stream(), loss(input));
             Tensor gradient = head.backward(lossGradient(input), pass);
-            if (failure != null) {
+            if (failure != null && failsBefore < 0) {
                 throw failure;
             }
             embedding.backward(layer.backward(gradient, pass), pass);

@@ -325,6 +325,31 @@ class StepGraphTest {
         }
     }
 
+    /** The step is repeated from its first micro-batch on, whose gradients must not count twice. */
+    @Test
+    void aStepThatFailsInALaterMicroBatchIsTheSameStepAgain() {
+        BatchShape shape = new BatchShape(BatchLayout.PACKED, 192, 32, 3);
+        float[][] all = new float[2][];
+        for (int run = 0; run < 2; run++) {
+            try (GraphedTraining training =
+                    new GraphedTraining(device, shape, 0, 4, GraphedTraining.Observed.NO, WeightStorage.MODEL_TYPE)) {
+                if (run == 1) {
+                    training.failure = new IllegalStateException("mine");
+                    training.failsBefore = 1;
+                    training.upload(30, 30, 30, 25);
+                    assertSame(training.failure, assertThrows(RuntimeException.class, () -> training.step(0.5f)));
+                    training.failure = null;
+                } else {
+                    training.upload(30, 30, 30, 25);
+                }
+                training.step(0.001f);
+                assertEquals(1, training.parameters.step());
+                all[run] = training.parameters.weights().toFloats(device.stream());
+            }
+        }
+        assertArrayEquals(all[0], all[1]);
+    }
+
     /** Whatever a step throws reaches the caller, enqueued or captured, and the batch waits for the next call. */
     @Test
     void aStepThatFailsKeepsItsBatch() {

@@ -1,0 +1,121 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.conformance.OpenDevice;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+
+/** A step that fails in a later micro-batch is repeated from the first one on: nothing of it counts twice. */
+@Tag("L0")
+@Tag("L1")
+class FailedStepTest {
+    private static final int SIZE = 16;
+
+    @RegisterExtension
+    static final OpenDevice open = new OpenDevice();
+
+    private Linear linear;
+    private Parameters parameters;
+    private Pass pass;
+    private Tensor x;
+
+    @BeforeEach
+    void make() {
+        ModelPlan plan = new ModelPlan();
+        linear = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("body"));
+        parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 3);
+        pass = Pass.training(open.device());
+        x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, SIZE * SIZE, 1), SIZE, SIZE);
+    }
+
+    @AfterEach
+    void close() {
+        pass.close();
+        parameters.close();
+    }
+
+    /** Its backward call fails before any gradient of the micro-batch is written. */
+    private static final class Failing extends Layer {
+        Failing() {
+            super("failing");
+        }
+
+        @Override
+        protected void run(Tensor x, Tensor y, Pass of) {
+            y.copyFrom(of.stream(), x);
+        }
+
+        @Override
+        protected void gradient(Tensor dy, Tensor dx, Pass of) {
+            throw new IllegalStateException("before all gradients");
+        }
+    }
+
+    private void microBatch() {
+        pass.begin();
+        linear.forward(x, pass);
+        linear.backward(x, pass);
+    }
+
+    private void fail(Linear below) {
+        pass.begin();
+        Failing failing = new Failing();
+        failing.forward(below.forward(x, pass), pass);
+        assertThrows(IllegalStateException.class, () -> failing.backward(x, pass));
+    }
+
+    private float[] gradients() {
+        return parameters.gradients().toFloats(open.stream());
+    }
+
+    @Test
+    void aBackwardCallThatWritesNothing() {
+        microBatch();
+        float[] expected = gradients();
+        fail(linear);
+        microBatch();
+        assertArrayEquals(expected, gradients());
+        pass.end();
+        microBatch();
+        assertTrue(gradients()[0] != expected[0], "what has not failed adds");
+    }
+
+    @Test
+    void aMicroBatchThatIsAbandoned() {
+        microBatch();
+        float[] expected = gradients();
+        pass.begin();
+        pass.abandon();
+        microBatch();
+        assertArrayEquals(expected, gradients());
+    }
+
+    /** A pass outlives the models that it has trained. */
+    @Test
+    void parametersThatAreClosed() {
+        ModelPlan plan = new ModelPlan();
+        Linear other = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("other"));
+        try (Parameters others = Parameters.allocate(open.device(), plan, DType.FLOAT32, 4)) {
+            pass.begin();
+            other.forward(x, pass);
+            other.backward(x, pass);
+            assertTrue(others.get("other.weight").hasGradient());
+        }
+        microBatch();
+        float[] expected = gradients();
+        fail(linear);
+        microBatch();
+        assertArrayEquals(expected, gradients());
+    }
+}
