@@ -43,27 +43,10 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
         Capture capture = Inside.capture(scope.stream());
         if (capture != null && parameters.isChangedInCapture()) {
             take(); // Behind the graph's own writes, so in the graph.
-            TakenInGraph taken = new TakenInGraph();
-            capture.onRecorded(taken::finish);
-            capture.eachLaunch(this, _ -> taken.run());
+            // What the graph writes behind its step counts later at each launch.
+            capture.eachLaunch(this, MasterCopies::keepLoaded);
         } else {
             Inside.eachStep(scope.stream(), this);
-        }
-    }
-
-    /** What each launch of a graph leaves that takes new copies itself: copies of what it writes before its step, not behind. */
-    private final class TakenInGraph implements Runnable {
-        private final int before = parameters.version();
-        private boolean writtenBehind;
-
-        /** The capture has ended, in which each write was counted. */
-        void finish() {
-            writtenBehind = parameters.version() != before;
-        }
-
-        @Override
-        public void run() {
-            version = parameters.version() - (writtenBehind ? 1 : 0);
         }
     }
 

@@ -82,11 +82,18 @@ public final class Capture {
         }
     }
 
-    /** Applies {@code change} to {@code object} at each launch, once however often this is called for the object. */
+    /**
+     * Applies {@code change} to {@code object} at each launch, once however often this is called for the object. Objects are changed in the
+     * order of the last call for each.
+     */
     public <T> void eachLaunch(T object, Consumer<T> change) {
-        if (!changes(object)) {
-            changes.add(new Change<>(object, change));
+        for (int i = 0; i < changes.size(); i++) {
+            if (changes.get(i).object() == object) {
+                changes.remove(i);
+                break;
+            }
         }
+        changes.add(new Change<>(object, change));
     }
 
     /** Returns whether launches change {@code object}: whether {@link #eachLaunch} was called for it. */
