@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.ScopeState;
 import java.lang.foreign.MemorySegment;
@@ -33,6 +34,9 @@ public final class Tensor {
 
     /** How often a method of this class has written to the memory, through this tensor or a view of it. */
     private int writes;
+
+    /** Those of a capture under way, which its launches will make. */
+    private int capturedWrites;
 
     /** The number of the latest of these writes among the changes on the device. */
     private long writtenAt;
@@ -423,9 +427,25 @@ public final class Tensor {
         writtenAt = scope.device().countChange();
     }
 
-    /** Returns how often a method of this class has written to the memory of this tensor, which must not be a view. */
+    /** Counts a write that the present capture has recorded, until the capture ends; this tensor must not be a view. */
+    void countCapturedWrite(Capture capture) {
+        if (capturedWrites++ == 0) {
+            capture.onRecorded(this::forgetCapturedWrites);
+            capture.onFailure(this::forgetCapturedWrites);
+        }
+        writtenAt = scope.device().countChange();
+    }
+
+    private void forgetCapturedWrites() {
+        capturedWrites = 0;
+    }
+
+    /**
+     * Returns how often a method of this class has written to the memory of this tensor, which must not be a view, the writes included that the
+     * present capture has recorded.
+     */
     int writes() {
-        return writes;
+        return writes + capturedWrites;
     }
 
     /** Returns the number of the latest of these writes among the changes on the device. */

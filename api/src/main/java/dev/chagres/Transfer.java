@@ -173,7 +173,7 @@ final class Transfer {
         Status.cuda(
                 AddressCalls.cudaMemcpyAsync(tensor.address(), host, tensor.byteSize(), HOST_TO_DEVICE, stream),
                 "cudaMemcpyAsync");
-        written(tensor);
+        written(tensor, stream);
     }
 
     /** Enqueues a copy to the first bytes of {@code host}. */
@@ -193,7 +193,7 @@ final class Transfer {
         }
         ensureCopies(tensor, source);
         copy(tensor.address(), source.address(), tensor.byteSize(), stream);
-        written(tensor);
+        written(tensor, stream);
     }
 
     private static void ensureCopies(Tensor tensor, Tensor source) {
@@ -246,7 +246,7 @@ final class Transfer {
                 copy(target + row * to.pitch() * size, begin + row * from.pitch() * size, width, stream);
             }
         }
-        written(tensor);
+        written(tensor, stream);
     }
 
     private static void copy(long target, long source, long bytes, MemorySegment stream) {
@@ -264,7 +264,7 @@ final class Transfer {
     static void zero(Tensor tensor, MemorySegment stream) {
         ElementChecks.ensureWritable(tensor);
         Zeros.enqueue(tensor.device(), tensor.address(), tensor.byteSize(), stream);
-        written(tensor);
+        written(tensor, stream);
     }
 
     /** Returns the handle of {@code stream}, which must be one of the tensor's device. */
@@ -276,13 +276,21 @@ final class Transfer {
         return stream.handle();
     }
 
-    /** Counts a write of the tensor that owns the memory of {@code tensor}; a write that a graph records counts at each launch, too. */
-    private static void written(Tensor tensor) {
+    /** Counts a write of the tensor that owns the memory of {@code tensor}; a write that a graph records counts at each launch. */
+    private static void written(Tensor tensor, MemorySegment stream) {
         Tensor root = tensor;
         for (Tensor base = root.base(); base != null; base = root.base()) {
             root = base;
         }
-        Capture.nowAndEachLaunch(tensor.device().capture(), root, Tensor::countWrite);
+        Capture capture = tensor.device().capture();
+        if (capture == null || !capture.isOf(stream)) {
+            root.countWrite();
+        } else {
+            root.countCapturedWrite(capture);
+        }
+        if (capture != null) {
+            capture.eachLaunch(root, Tensor::countWrite);
+        }
     }
 
     /** Waits for a copy from or to host memory that is not pinned: CUDA may wait inside the copy already. */

@@ -32,6 +32,8 @@ final class ParameterVectors {
     private final int issue;
 
     private int version;
+    /** Changes of a capture under way, which its launches will make. */
+    private int capturedChanges;
 
     /**
      * Takes memory, which begins as 0.
@@ -144,9 +146,21 @@ final class ParameterVectors {
         version++;
     }
 
+    /** Says so of the capture under way, until that ends. */
+    void changed(Capture capture) {
+        if (capturedChanges++ == 0) {
+            capture.onRecorded(this::forgetCapturedChanges);
+            capture.onFailure(this::forgetCapturedChanges);
+        }
+    }
+
+    private void forgetCapturedChanges() {
+        capturedChanges = 0;
+    }
+
     /** Returns the number of changes of the weights: those that were told, and writes of {@link Tensor}'s methods. */
     int version() {
-        int sum = version;
+        int sum = version + capturedChanges;
         for (Tensor vector : weightVectors) {
             sum += Inside.writes(vector);
         }

@@ -352,7 +352,18 @@ public final class Parameters implements AutoCloseable {
      * this, between the same calls of layers, since whole weights are gathered again.
      */
     public void changed() {
-        Capture.nowAndEachLaunch(Inside.state(scope().stream()).capture(), this, Parameters::countChange);
+        Stream stream = scope().stream();
+        Capture own = Inside.capture(stream);
+        if (own == null) {
+            countChange();
+        } else {
+            vectors.changed(own);
+            steps.changeWeights();
+        }
+        Capture capture = Inside.state(stream).capture();
+        if (capture != null) {
+            capture.eachLaunch(this, Parameters::countChange);
+        }
     }
 
     /**

@@ -1,6 +1,7 @@
 package dev.chagres.recipe;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
 import dev.chagres.Graph;
@@ -201,6 +202,43 @@ class CapturedWritesTest {
             for (int i = 0; i < expected.size(); i++) {
                 assertArrayEquals(expected.get(i), actual.get(i), masters + ", step " + i);
             }
+        }
+    }
+
+    /** Weights after steps between which a graph that writes them is captured, or not, and never launched. */
+    private static float[] stepped(Write write, Masters masters, boolean captured) {
+        List<float[]> result = new ArrayList<>();
+        with((layer, parameters) -> {
+            AdamW.Config config = AdamW.Config.standard().withWeightDecay(1).withMasters(masters);
+            try (AdamW adam = new AdamW(parameters, config);
+                    Scope scope = open.device().openScope()) {
+                Tensor other = values(scope, 0.3f);
+                for (int i = 0; i < 8; i++) {
+                    adam.step(3e-4f);
+                    if (captured) {
+                        open.stream()
+                                .capture(() -> write.enqueue(other, layer, parameters))
+                                .close();
+                        assertThrows(
+                                IllegalStateException.class,
+                                () -> open.stream().capture(() -> {
+                                    write.enqueue(other, layer, parameters);
+                                    throw new IllegalStateException("stop");
+                                }));
+                    }
+                }
+                result.add(layer.weight().weight().toFloats(open.stream()));
+            }
+        });
+        return result.getFirst();
+    }
+
+    /** A capture runs nothing: masters keep what 16 bits do not. */
+    @ParameterizedTest
+    @EnumSource
+    void aCaptureAloneChangesNothing(Write write) {
+        for (Masters masters : Masters.values()) {
+            assertArrayEquals(stepped(write, masters, false), stepped(write, masters, true), masters.name());
         }
     }
 }

@@ -23,6 +23,7 @@ public final class Capture {
     private final List<Runnable> onRecorded = new ArrayList<>();
     private final List<Runnable> onFailure = new ArrayList<>();
     private final List<Runnable> onEnd = new ArrayList<>();
+    private final long stream;
 
     /** What the host does to an object at each launch. */
     private record Change<T>(T object, Consumer<T> change) {
@@ -33,6 +34,7 @@ public final class Capture {
 
     /** Takes the memory that a capture of {@code stream} needs, before it begins. */
     public Capture(DeviceState device, MemorySegment stream) {
+        this.stream = stream.address();
         numbers = new LaunchNumbers(device);
         try {
             Zeros.load(numbers.address(), stream);
@@ -40,6 +42,11 @@ public final class Capture {
             numbers.close();
             throw failure;
         }
+    }
+
+    /** Returns whether what is enqueued on {@code other} is recorded for certain; another one may have joined the capture. */
+    public boolean isOf(MemorySegment other) {
+        return other.address() == stream;
     }
 
     /** Does {@code stepWork} at each launch. What it writes the kernels see that {@code stream} captures from now on. */
