@@ -110,7 +110,11 @@ final class RecipeState {
     void update(@Nullable Tensor skip) {
         Stream stream = scope.stream();
         if (forward != null) { // Scales of earlier steps follow.
-            Capture.nowAndEachLaunch(Inside.capture(stream), this, RecipeState::countScales);
+            countScales();
+            Capture capture = Inside.capture(stream);
+            if (capture != null) {
+                capture.eachLaunch(this, RecipeState::countScales);
+            }
         }
         record.endStep();
         measurements.restart();

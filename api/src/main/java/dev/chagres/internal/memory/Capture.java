@@ -5,7 +5,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
-import org.jspecify.annotations.Nullable;
 
 /**
  * What belongs to a graph beside its recorded work: what the host checks and does at each launch, and what it takes back when the
@@ -76,17 +75,6 @@ public final class Capture {
         R action = made.get();
         beforeLaunch.add(action);
         return action;
-    }
-
-    /**
-     * Applies {@code change} to {@code object} now and, where {@code capture} is not null, at each launch of its graph. A {@code change}
-     * that is a reference to an instance method makes no garbage while nothing is captured.
-     */
-    public static <T> void nowAndEachLaunch(@Nullable Capture capture, T object, Consumer<T> change) {
-        change.accept(object);
-        if (capture != null) {
-            capture.eachLaunch(object, change);
-        }
     }
 
     /**
