@@ -94,8 +94,10 @@ bool was_recorded(const void *event);
 template <class Object>
 class Objects {
  public:
-  Object *add() {
-    auto object = std::make_unique<Object>();
+  /* The object is whole when `each` on another thread first sees it. */
+  template <class... Parts>
+  Object *add(Parts &&...parts) {
+    std::unique_ptr<Object> object(new Object{std::forward<Parts>(parts)...});
     std::lock_guard<std::mutex> lock(mutex_);
     living_.insert(object.get());
     return object.release();

@@ -68,9 +68,7 @@ CHAGRES_EXPORT cudaError_t cudaStreamEndCapture(void *stream, void **graph) try 
   auto nodes = std::make_shared<std::vector<Node>>();
   const int code = end_capture(stream, nodes.get());
   if (code != kCudaSuccess) return cuda_status(code);
-  Graph *captured = graphs().add();
-  captured->nodes = std::move(nodes);
-  *graph = captured;
+  *graph = graphs().add(std::move(nodes));
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
 
@@ -137,9 +135,7 @@ CHAGRES_EXPORT cudaError_t cudaGraphInstantiate(void **executable, const void *g
   if (executable == nullptr) return cuda_status(kCudaInvalidValue);
   const Graph *found = graphs().find(graph);
   if (found == nullptr || (flags & ~kInstantiateFlags) != 0) return cuda_status(kCudaInvalidValue);
-  Executable *made = executables().add();
-  made->nodes = found->nodes;
-  *executable = made;
+  *executable = executables().add(found->nodes);
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
 

@@ -1,4 +1,6 @@
 /* Stream capture and graphs: what is recorded, in which order, and what a replay reads. */
+#include <atomic>
+
 #include "cuda/streams_and_graphs.h"
 
 using namespace capture_test;
@@ -59,6 +61,35 @@ TEST(nodes_know_their_types) {
   EXPECT_EQUAL(cudaGraphNodeGetType(nullptr, &type), 1);
   EXPECT_EQUAL(cudaGraphDestroy(graph), 0);
   EXPECT_EQUAL(cudaGraphNodeGetType(nodes[0], &type), 1); /* of a graph that is gone */
+}
+
+TEST(types_of_nodes_while_another_thread_captures) {
+  Stream stream;
+  Array x({4}, kNVTEFloat32);
+  void *graph = nullptr, *node = nullptr;
+  EXPECT_EQUAL(cudaStreamBeginCapture(stream, kThreadLocal), 0);
+  EXPECT_EQUAL(cudaMemsetAsync(x.data(), 0, 16, stream), 0);
+  EXPECT_EQUAL(cudaStreamEndCapture(stream, &graph), 0);
+  size_t count = 1;
+  EXPECT_EQUAL(cudaGraphGetNodes(graph, &node, &count), 0);
+  std::atomic<bool> ended{false};
+  std::thread other([&] {
+    Stream second;
+    for (int i = 0; i < 20000; ++i) {
+      void *made = nullptr;
+      EXPECT_EQUAL(cudaStreamBeginCapture(second, kThreadLocal), 0);
+      EXPECT_EQUAL(cudaStreamEndCapture(second, &made), 0);
+      EXPECT_EQUAL(cudaGraphDestroy(made), 0);
+    }
+    ended = true;
+  });
+  while (!ended) {
+    int type = -1;
+    EXPECT_EQUAL(cudaGraphNodeGetType(node, &type), 0);
+    EXPECT_EQUAL(type, 2);
+  }
+  other.join();
+  EXPECT_EQUAL(cudaGraphDestroy(graph), 0);
 }
 
 TEST(copies_arguments_by_value) {
