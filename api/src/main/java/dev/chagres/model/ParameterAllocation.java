@@ -47,10 +47,10 @@ final class ParameterAllocation {
         Scope weightScope = scope;
         try {
             Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
-            plan.groups()
-                    .values()
-                    .forEach(group -> group.forEach(parameter ->
-                            parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE)));
+            plan.ofModel().stream() // other stages' too, whose types this rank tells when the state is saved
+                    .filter(parameter -> !parameter.hasMemory())
+                    .forEach(parameter ->
+                            parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE));
             ParameterLayout layout = new ParameterLayout(plan, dtype);
             weightScope =
                     weightMemory == null ? scope : weightMemory.apply(ParameterVectors.weightBytes(layout, shard));

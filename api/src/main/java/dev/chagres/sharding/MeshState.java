@@ -11,6 +11,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.WeightStorage;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.StateVector;
@@ -91,6 +92,9 @@ final class MeshState {
     }
 
     private DType type(Parameter parameter) {
+        if (parameter.storage() == WeightStorage.QUANTIZED) {
+            return DType.FLOAT32; // the master, which stands for the weight
+        }
         DType ownType = parameter.ownType();
         return ownType == null ? parameters.dtype() : ownType;
     }

@@ -1,0 +1,115 @@
+package dev.chagres.layer;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.io.Safetensors;
+import dev.chagres.io.SafetensorsFile;
+import dev.chagres.layer.PipelineModel.Place;
+import dev.chagres.layer.PipelineModel.Variant;
+import dev.chagres.model.ContextParallel;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
+import dev.chagres.model.TensorParallel;
+import dev.chagres.model.WeightStorage;
+import dev.chagres.optim.AdamW;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.Mesh;
+import dev.chagres.sharding.MeshDimension;
+import dev.chagres.sharding.MeshShape;
+import dev.chagres.sharding.PipelineParallel;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.ShardedState;
+import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.TensorParallelState;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Map;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Ranks that have some of the layers each, or some of each layer, save and load {@link WeightStorage#QUANTIZED} weights as one rank does. */
+@Tag("L0")
+@Tag("L2")
+class QuantizedStateTest {
+    private static final int LAYERS = 2;
+    private static final TransformerLayerConfig LAYER =
+            TransformerLayerConfig.encoder(PipelineModel.HIDDEN, AttentionConfig.of(2, 16, AttentionMask.none()));
+
+    private static Parameters quantized(Device device, ModelPlan plan, long seed) {
+        return Parameters.allocate(device, plan, DType.BFLOAT16, seed, WeightStorage.QUANTIZED);
+    }
+
+    private static void saveOne(Path file) {
+        try (Device device = Device.open();
+                PipelineModel model = new PipelineModel(
+                        device,
+                        LAYERS,
+                        LAYER,
+                        new Place(1, 1, 0, 1, 0, 1, new ModelPlan(), plan -> quantized(device, plan, 7)),
+                        Variant.PLAIN);
+                AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard())) {
+            Safetensors.save(file, State.of(model.parameters.state(), optimizer.state()), device.stream(), Map.of());
+        }
+    }
+
+    /** Saves first weights, or those of a file. */
+    private static void save(Rank rank, MeshShape shape, long seed, Path loaded, Path file) {
+        try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+            int pipeline = mesh.size(MeshDimension.PIPELINE);
+            ModelPlan empty = new ModelPlan(
+                    TensorParallel.of(mesh.along(MeshDimension.TENSOR)),
+                    ContextParallel.of(mesh.along(MeshDimension.CONTEXT)));
+            Place place = new Place(
+                    pipeline,
+                    1,
+                    mesh.coordinate(MeshDimension.PIPELINE),
+                    1,
+                    0,
+                    1,
+                    empty,
+                    plan -> quantized(rank.device(), plan, seed));
+            try (PipelineModel model = new PipelineModel(rank.device(), LAYERS, LAYER, place, Variant.PLAIN);
+                    Strategy strategy = DataParallel.of(model.parameters, mesh.along(MeshDimension.REPLICATE));
+                    PipelineParallel stages =
+                            PipelineParallel.of(model.stages(), model.parameters, PipelineModel.HIDDEN, mesh);
+                    AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard())) {
+                ShardedState state = pipeline > 1
+                        ? stages.state(strategy, optimizer)
+                        : TensorParallelState.of(strategy, optimizer, mesh);
+                if (seed != 7) {
+                    state.load(loaded);
+                }
+                state.save(file, Map.of());
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({"PIPELINE, 1", "TENSOR, 1", "PIPELINE, 2"})
+    void ranksSaveAndLoadTheFileOfOne(MeshDimension dimension, int tensor, @TempDir Path folder) throws IOException {
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.TENSOR, tensor).with(dimension, 2);
+        DevicesNeeded.assume(shape.ranks());
+        Path one = folder.resolve("one");
+        Path several = folder.resolve("several");
+        Path again = folder.resolve("again");
+        saveOne(one);
+        Ranks.local(shape.ranks()).each(rank -> save(rank, shape, 7, one, several));
+        assertArrayEquals(Files.readAllBytes(one), Files.readAllBytes(several));
+        Ranks.local(shape.ranks()).each(rank -> save(rank, shape, 8, one, again));
+        assertArrayEquals(Files.readAllBytes(one), Files.readAllBytes(again));
+        try (SafetensorsFile file = SafetensorsFile.open(one)) {
+            assertEquals(DType.FLOAT32, file.entry("layers.1.mlp.fc1.weight").dtype());
+            assertEquals(DType.BFLOAT16, file.entry("embedding.weight").dtype());
+        }
+    }
+}
