@@ -138,13 +138,18 @@ public final class Pass implements AutoCloseable {
 
     private void giveBack() {
         saved.dropTo(null);
+        forgetFailed();
+        memory.restart();
+        ring.restart();
+        sequences = null;
+    }
+
+    /** Ends the micro-batch for gradients and recipes, which forget what has failed. */
+    private void forgetFailed() {
         boolean failed = gradients.end();
         if (failed) {
             recipe.takeBack();
         }
-        memory.restart();
-        ring.restart();
-        sequences = null;
     }
 
     /**
@@ -437,15 +442,21 @@ public final class Pass implements AutoCloseable {
         gradients.ensureWhole(caller);
     }
 
-    /** Frees the memory of the pass. A second call does nothing. */
+    /** Frees the memory of the pass, and forgets gradients of a step that has failed, as {@link #begin()} does. A second call does nothing. */
     @Override
     public void close() {
         Inside.state(stream).ensureCloses();
         begun = false;
         saved.dropTo(null);
-        draws.close();
-        ring.close();
-        memory.own().close();
+        try {
+            if (!Inside.state(stream).isClosed()) {
+                forgetFailed();
+            }
+        } finally {
+            draws.close();
+            ring.close();
+            memory.own().close();
+        }
     }
 
     @Override

@@ -1,10 +1,12 @@
 package dev.chagres.layer;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.model.Initializer;
@@ -99,6 +101,40 @@ class FailedStepTest {
         pass.abandon();
         microBatch();
         assertArrayEquals(expected, gradients());
+    }
+
+    /** Another pass goes on in its place. */
+    @Test
+    void aPassThatIsClosed() {
+        microBatch();
+        float[] expected = gradients();
+        fail(linear);
+        pass.close();
+        pass.close();
+        pass = Pass.training(open.device());
+        microBatch();
+        assertArrayEquals(expected, gradients());
+    }
+
+    @Test
+    void aPassThatIsClosedBehindItsDevice() {
+        Pass late;
+        Parameters others;
+        try (Device device = Device.open()) {
+            ModelPlan plan = new ModelPlan();
+            Linear other = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("other"));
+            others = Parameters.allocate(device, plan, DType.FLOAT32, 4);
+            late = Pass.training(device);
+            late.begin();
+            Tensor input = late.scope().tensor(DType.FLOAT32, SIZE, SIZE);
+            input.zero(device.stream());
+            other.forward(input, late);
+            other.backward(input, late);
+            late.abandon();
+        }
+        late.close();
+        others.close();
+        assertFalse(others.isOpen());
     }
 
     /** A pass outlives the models that it has trained. */
