@@ -90,7 +90,8 @@ final class StepOrder implements ParameterUse {
                     + (summed
                             ? "sumGradients after the step's last backward call, and the optimizer's step before the next"
                             : "lastMicroBatch before the step's last micro-batch alone, whose forward calls all come"
-                                    + " before its backward calls"));
+                                    + " before its backward calls, and not at all where several passes are under way at"
+                                    + " once"));
         }
         strategy.writing(parameter);
     }

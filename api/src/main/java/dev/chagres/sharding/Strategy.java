@@ -100,7 +100,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /**
      * Announces, before its first layer, that the next micro-batch is this rank's last one of the step: gradients are then summed as soon
-     * as backward has completed them, while backward of earlier layers goes on. Without this call {@link #sumGradients} sums all gradients.
+     * as backward has completed them, while backward of earlier layers goes on. Without this call {@link #sumGradients} sums all gradients. Do
+     * not call it while several passes are in use at once.
      *
      * @throws IllegalStateException when no pass is followed, a layer of the micro-batch was called, the gradients were summed in this
      *     step, or this is closed

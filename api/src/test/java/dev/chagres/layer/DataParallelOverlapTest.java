@@ -193,7 +193,7 @@ class DataParallelOverlapTest {
                     IllegalStateException.class,
                     "gradient of embedding.weight: summed over the ranks already, got another backward call; call"
                             + " lastMicroBatch before the step's last micro-batch alone, whose forward calls all come before"
-                            + " its backward calls",
+                            + " its backward calls, and not at all where several passes are under way at once",
                     () -> {
                         pass.begin();
                         microBatch(model, pass, 0, 1);

@@ -103,7 +103,7 @@ class FullyShardedMisuseTest {
                     IllegalStateException.class,
                     "gradient of layer.weight: summed over the ranks already, got another backward call; call"
                             + " lastMicroBatch before the step's last micro-batch alone, whose forward calls all come before"
-                            + " its backward calls",
+                            + " its backward calls, and not at all where several passes are under way at once",
                     () -> microBatch(pass.begin()));
             pass.begin(); // forgets the gradients: the step can be repeated
             microBatch(pass);
