@@ -14,7 +14,7 @@ import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** The examples of docs/collectives.md and of the Javadoc. */
+/** The examples of docs/collectives.md, docs/strategies.md, docs/failures.md and of the Javadoc. */
 @Tag("L0")
 @Tag("L2")
 class CollectivesExampleTest {

@@ -110,8 +110,8 @@ class ReadmeTest {
                 "(import .*)", PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/RanksProgram.java"));
         assertEquals(
                 program,
-                find("## A whole program\n.*?```java\n(.*?)```", PROJECT.resolve("docs/collectives.md")),
-                "docs/collectives.md and RanksProgram.java");
+                find("## A whole program\n.*?```java\n(.*?)```", PROJECT.resolve("docs/strategies.md")),
+                "docs/strategies.md and RanksProgram.java");
     }
 
     /** The loss of an even guess is ln 32 = 3.5. */
