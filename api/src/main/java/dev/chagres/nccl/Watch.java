@@ -74,47 +74,38 @@ final class Watch {
 
     /** Ends the wait of a rank, and of its peers where they are known: the time is up. */
     static void timeOut(Endpoint late) {
-        long millis = late.config().timeout().toMillis();
-        Called waiting = Called.in(late.toString(), late.calls().current().toString());
-        Meeting meeting = late.meeting();
-        if (meeting == null) {
-            PeerPlace elsewhere = late.elsewhere();
-            List<Integer> missing = elsewhere == null ? List.of() : elsewhere.behind(late);
-            late.failures().fail(RankFailure.late(waiting, missing, millis));
-        } else {
-            List<Integer> missing = late.calls().peerWait().missing();
-            fail(late, meeting, waiting, missing.isEmpty() ? late.calls().behind() : missing);
-        }
-    }
-
-    private static void fail(Endpoint late, Meeting meeting, Called waiting, List<Integer> missing) {
-        // Whoever does not come here is missed by the communicators that this was split from, too.
-        List<Integer> blamed = Blame.of(late, meeting, missing);
-        meeting.root()
-                .fail(RankFailure.late(waiting, blamed, late.config().timeout().toMillis()));
+        List<Integer> missing =
+                late.meeting() == null ? List.of() : late.calls().peerWait().missing();
+        fail(
+                late,
+                Called.in(late.toString(), late.calls().current().toString()),
+                missing.isEmpty() ? behind(late) : missing);
     }
 
     /** Ends the wait for work of the device, or for the launch of more, where other ranks are behind: else that work is long. */
     private static void timeOutIfAnyIsBehind(Endpoint late) {
-        if (late.failure() != null) {
-            return;
+        List<Integer> behind = late.failure() == null ? behind(late) : List.of();
+        if (!behind.isEmpty()) {
+            fail(late, late.calls().describe(), behind);
         }
-        Meeting meeting = late.meeting();
-        if (meeting != null) {
-            List<Integer> behind = late.calls().behind();
-            if (!behind.isEmpty()) {
-                fail(late, meeting, late.calls().describe(), behind);
-            }
-            return;
+    }
+
+    private static List<Integer> behind(Endpoint late) {
+        if (late.meeting() != null) {
+            return late.calls().behind();
         }
         PeerPlace elsewhere = late.elsewhere();
-        List<Integer> behind = elsewhere == null ? List.of() : elsewhere.behind(late);
-        if (!behind.isEmpty()) {
-            late.failures()
-                    .fail(RankFailure.late(
-                            late.calls().describe(),
-                            behind,
-                            late.config().timeout().toMillis()));
+        return elsewhere == null ? List.of() : elsewhere.behind(late);
+    }
+
+    private static void fail(Endpoint late, Called waiting, List<Integer> missing) {
+        long millis = late.config().timeout().toMillis();
+        Meeting meeting = late.meeting();
+        if (meeting == null) {
+            late.failures().fail(RankFailure.late(waiting, missing, millis));
+        } else {
+            // Whoever does not come here is missed by the communicators that this was split from, too.
+            meeting.root().fail(RankFailure.late(waiting, Blame.of(late, meeting, missing), millis));
         }
     }
 
