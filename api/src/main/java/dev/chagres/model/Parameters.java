@@ -271,10 +271,10 @@ public final class Parameters implements AutoCloseable {
     public void completeGradients() {
         Inside.state(scope().stream()).ensureNotGrouping("completeGradients");
         sharing.stepping();
-        for (int i = 0;
-                vectors.shard() == null && i < all.size();
-                i++) { // The strategy that sums sharded gradients has done this.
-            all.get(i).completeGradient(scope().stream());
+        if (vectors.shard() == null) { // Else the strategy that sums sharded gradients has completed them.
+            for (int i = 0; i < all.size(); i++) {
+                all.get(i).completeGradient(scope().stream());
+            }
         }
         partials.sum(steps.generation());
     }

@@ -84,10 +84,9 @@ final class ShardedWeights implements AutoCloseable {
 
     /** Forgets what was gathered where parts were written from outside since; not while calls read some, whose memory is theirs. */
     private void follow() {
-        if (version != parameters.version() && !whole.buffers.isPinned()) {
-            if (eightBits == null || !eightBits.buffers.isPinned()) {
-                changed();
-            }
+        boolean isRead = whole.buffers.isPinned() || (eightBits != null && eightBits.buffers.isPinned());
+        if (version != parameters.version() && !isRead) {
+            changed();
         }
     }
 
