@@ -430,8 +430,7 @@ public final class Tensor {
     /** Counts a write that the present capture has recorded, until the capture ends; this tensor must not be a view. */
     void countCapturedWrite(Capture capture) {
         if (capturedWrites++ == 0) {
-            capture.onRecorded(this::forgetCapturedWrites);
-            capture.onFailure(this::forgetCapturedWrites);
+            capture.onRecordedOrFailure(this::forgetCapturedWrites);
         }
         writtenAt = scope.device().countChange();
     }

@@ -283,14 +283,8 @@ final class Transfer {
             root = base;
         }
         Capture capture = tensor.device().capture();
-        if (capture == null || !capture.isOf(stream)) {
-            root.countWrite();
-        } else {
-            root.countCapturedWrite(capture);
-        }
-        if (capture != null) {
-            capture.eachLaunch(root, Tensor::countWrite);
-        }
+        Capture own = capture != null && capture.isOf(stream) ? capture : null;
+        Capture.countChange(own, capture, root, Tensor::countWrite, Tensor::countCapturedWrite);
     }
 
     /** Waits for a copy from or to host memory that is not pinned: CUDA may wait inside the copy already. */

@@ -149,8 +149,7 @@ final class ParameterVectors {
     /** Says so of the capture under way, until that ends. */
     void changed(Capture capture) {
         if (capturedChanges++ == 0) {
-            capture.onRecorded(this::forgetCapturedChanges);
-            capture.onFailure(this::forgetCapturedChanges);
+            capture.onRecordedOrFailure(this::forgetCapturedChanges);
         }
     }
 

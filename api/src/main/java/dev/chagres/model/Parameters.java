@@ -353,17 +353,12 @@ public final class Parameters implements AutoCloseable {
      */
     public void changed() {
         Stream stream = scope().stream();
-        Capture own = Inside.capture(stream);
-        if (own == null) {
-            countChange();
-        } else {
-            vectors.changed(own);
-            steps.changeWeights();
-        }
-        Capture capture = Inside.state(stream).capture();
-        if (capture != null) {
-            capture.eachLaunch(this, Parameters::countChange);
-        }
+        Capture.countChange(
+                Inside.capture(stream),
+                Inside.state(stream).capture(),
+                this,
+                Parameters::countChange,
+                Parameters::countCapturedChange);
     }
 
     /**
@@ -377,6 +372,11 @@ public final class Parameters implements AutoCloseable {
 
     private void countChange() {
         vectors.changed();
+        steps.changeWeights();
+    }
+
+    private void countCapturedChange(Capture capture) {
+        vectors.changed(capture);
         steps.changeWeights();
     }
 

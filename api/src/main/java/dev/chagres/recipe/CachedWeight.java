@@ -86,8 +86,7 @@ final class CachedWeight implements WeightCopies {
             recorded = recording;
             castIn = capture;
             if (capture != null) {
-                capture.onRecorded(forget);
-                capture.onFailure(forget);
+                capture.onRecordedOrFailure(forget);
             }
         }
         return copies;

@@ -3,8 +3,10 @@ package dev.chagres.internal.memory;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What belongs to a graph beside its recorded work: what the host checks and does at each launch, and what it takes back when the
@@ -78,6 +80,30 @@ public final class Capture {
     }
 
     /**
+     * Counts a change of {@code object}: now, by {@code change}, unless the capture {@code own} of the stream on which it was enqueued records
+     * it: then {@code recorded} counts it until that capture is over. While the device captures, each launch counts it, too, since any stream may
+     * have joined the capture. References to instance methods make no garbage while nothing is captured.
+     *
+     * @param own null where that stream does not capture
+     * @param ofDevice null where no stream of the device captures
+     */
+    public static <T> void countChange(
+            @Nullable Capture own,
+            @Nullable Capture ofDevice,
+            T object,
+            Consumer<T> change,
+            BiConsumer<T, Capture> recorded) {
+        if (own == null) {
+            change.accept(object);
+        } else {
+            recorded.accept(object, own);
+        }
+        if (ofDevice != null) {
+            ofDevice.eachLaunch(object, change);
+        }
+    }
+
+    /**
      * Applies {@code change} to {@code object} at each launch, once however often this is called for the object. Objects are changed in the
      * order of the last call for each.
      */
@@ -109,6 +135,12 @@ public final class Capture {
     /** Runs {@code action} when the capture fails. */
     public void onFailure(Runnable action) {
         onFailure.add(action);
+    }
+
+    /** Runs {@code action} when the capture is over, whether it has succeeded or failed. */
+    public void onRecordedOrFailure(Runnable action) {
+        onRecorded(action);
+        onFailure(action);
     }
 
     /** Runs {@code action} when the graph is closed, and when the capture fails. */
