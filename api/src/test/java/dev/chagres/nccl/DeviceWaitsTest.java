@@ -122,9 +122,12 @@ class DeviceWaitsTest {
         });
     }
 
-    /** A failure reaches communicators one after another: a thread may be told by the first, and wait for its device before the last. */
-    @Test
-    void aFailureThatOneCommunicatorHasToldOfEndsNoLaterWaitBecauseOfAnother() {
+    /** What rank 0 does with the world and a communicator that was split from it. */
+    private interface OfRank0 {
+        void run(Rank rank, Communicator part);
+    }
+
+    private static void onRank0(OfRank0 body) {
         DevicesNeeded.assume(2);
         CyclicBarrier done = new CyclicBarrier(2);
         hasty(2).each(rank -> {
@@ -132,29 +135,28 @@ class DeviceWaitsTest {
             try (Communicator part = world.split(0, 0, world.config())) {
                 done.await();
                 if (rank.index() == 0) {
-                    fail(part);
-                    waitMeanwhile(rank, () -> fail(world));
+                    body.run(rank, part);
                 }
                 done.await();
             }
         });
     }
 
+    /** A failure reaches communicators one after another: a thread may be told by the first, and wait for its device before the last. */
+    @Test
+    void aFailureThatOneCommunicatorHasToldOfEndsNoLaterWaitBecauseOfAnother() {
+        onRank0((rank, part) -> {
+            fail(part);
+            waitMeanwhile(rank, () -> fail(rank.communicator()));
+        });
+    }
+
     @Test
     void aFailureDuringAWaitIsThrownAfterIt() {
-        DevicesNeeded.assume(2);
-        CyclicBarrier done = new CyclicBarrier(2);
-        hasty(2).each(rank -> {
-            Communicator world = rank.communicator();
-            try (Communicator part = world.split(0, 0, world.config())) {
-                done.await();
-                if (rank.index() == 0) {
-                    RankFailedException failed =
-                            assertThrows(RankFailedException.class, () -> waitMeanwhile(rank, () -> fail(part)));
-                    assertEquals(List.of(1), failed.ranks());
-                }
-                done.await();
-            }
+        onRank0((rank, part) -> {
+            RankFailedException failed =
+                    assertThrows(RankFailedException.class, () -> waitMeanwhile(rank, () -> fail(part)));
+            assertEquals(List.of(1), failed.ranks());
         });
     }
 

@@ -119,6 +119,21 @@ class CapturedWritesTest {
         });
     }
 
+    /** Does {@code work}, which holds a step of {@code adam}, and then {@code after}, two times: enqueued, or by launches of a graph. */
+    private static void twice(Runnable work, boolean captured, AdamW adam, Runnable after) {
+        try (Graph graph = captured ? open.stream().capture(work) : null) {
+            for (int i = 0; i < 2; i++) {
+                if (graph == null) {
+                    work.run();
+                } else {
+                    adam.rate(1e-3f);
+                    graph.launch();
+                }
+                after.run();
+            }
+        }
+    }
+
     /** Weights are written and a step is taken: what is written is updated, and masters keep what 16 bits do not. */
     private static List<float[]> writtenAndUpdated(Write write, boolean captured) {
         List<float[]> results = new ArrayList<>();
@@ -131,19 +146,11 @@ class CapturedWritesTest {
                     adam.step(1e-3f);
                 };
                 adam.step(1e-3f);
-                try (Graph graph = captured ? open.stream().capture(work) : null) {
-                    for (int i = 0; i < 2; i++) {
-                        if (graph == null) {
-                            work.run();
-                        } else {
-                            adam.rate(1e-3f);
-                            graph.launch();
-                        }
-                        adam.step(1e-3f);
-                        adam.step(1e-3f);
-                        results.add(layer.weight().weight().toFloats(open.stream()));
-                    }
-                }
+                twice(work, captured, adam, () -> {
+                    adam.step(1e-3f);
+                    adam.step(1e-3f);
+                    results.add(layer.weight().weight().toFloats(open.stream()));
+                });
             }
         });
         return results;
@@ -174,20 +181,12 @@ class CapturedWritesTest {
                     write.enqueue(second, layer, parameters);
                 };
                 adam.step(1e-3f);
-                try (Graph graph = captured ? open.stream().capture(work) : null) {
-                    for (int i = 0; i < 2; i++) {
-                        if (graph == null) {
-                            work.run();
-                        } else {
-                            adam.rate(1e-3f);
-                            graph.launch();
-                        }
-                        for (int j = 0; j < 3; j++) {
-                            adam.step(1e-3f);
-                            results.add(layer.weight().weight().toFloats(open.stream()));
-                        }
+                twice(work, captured, adam, () -> {
+                    for (int i = 0; i < 3; i++) {
+                        adam.step(1e-3f);
+                        results.add(layer.weight().weight().toFloats(open.stream()));
                     }
-                }
+                });
             }
         });
         return results;

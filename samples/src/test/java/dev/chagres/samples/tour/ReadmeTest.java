@@ -23,14 +23,9 @@ class ReadmeTest {
 
     @Test
     void theReadmeShowsTheSample() throws IOException {
-        String sample = find(
-                "// @start region=\"readme\"\n(.*?) *// @end",
-                PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/Readme.java"));
+        String sample = region("readme", "samples/src/main/java/dev/chagres/samples/tour/Readme.java");
         String shown = find("```java\n(.*?)```", PROJECT.resolve("README.md"));
-        assertEquals(
-                sample.stripTrailing().stripIndent() + "\n",
-                shown,
-                "README.md's example and the region in Readme.java");
+        assertEquals(sample, shown, "README.md's example and the region in Readme.java");
     }
 
     @Test
@@ -46,14 +41,9 @@ class ReadmeTest {
     /** Short enough to copy: under 25 lines. */
     @Test
     void theProductByHandIsTheSamples() throws IOException {
-        String sample = find(
-                "// @start region=\"product\"\n(.*?) *// @end",
-                PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/Sample10Float8Product.java"));
+        String sample = region("product", "samples/src/main/java/dev/chagres/samples/tour/Sample10Float8Product.java");
         String shown = find("## By hand\n.*?```java\n(.*?)```", PROJECT.resolve("docs/recipes.md"));
-        assertEquals(
-                sample.stripTrailing().stripIndent() + "\n",
-                shown,
-                "docs/recipes.md's product by hand and the region in Sample10Float8Product.java");
+        assertEquals(sample, shown, "docs/recipes.md's product by hand and the region in Sample10Float8Product.java");
         assertTrue(shown.lines().count() < 25, shown);
     }
 
@@ -84,22 +74,18 @@ class ReadmeTest {
 
     @Test
     void theFirstCollectiveIsTheTests() throws IOException {
-        String tested = find(
-                "// @start region=\"ranks\"\n(.*?) *// @end",
-                PROJECT.resolve("api/src/test/java/dev/chagres/sharding/CollectivesExampleTest.java"));
+        String tested = region("ranks", "api/src/test/java/dev/chagres/sharding/CollectivesExampleTest.java");
         assertEquals(
-                tested.stripTrailing().stripIndent() + "\n",
+                tested,
                 find("```java\nimport .*?;\n\n(.*?)```", PROJECT.resolve("docs/collectives.md")),
                 "docs/collectives.md's first example and the region in CollectivesExampleTest.java");
     }
 
     @Test
     void theStepGraphIsTheTests() throws IOException {
-        String tested = find(
-                "// @start region=\"stepGraph\"\n(.*?) *// @end",
-                PROJECT.resolve("api/src/test/java/dev/chagres/train/StepGraphExampleTest.java"));
+        String tested = region("stepGraph", "api/src/test/java/dev/chagres/train/StepGraphExampleTest.java");
         assertEquals(
-                tested.stripTrailing().stripIndent() + "\n",
+                tested,
                 find("## Whole training steps\n.*?```java\n(.*?)```", PROJECT.resolve("docs/graphs.md")),
                 "docs/graphs.md's step graph and the region in StepGraphExampleTest.java");
     }
@@ -120,6 +106,12 @@ class ReadmeTest {
         List<Float> losses = Ranks.local(2).run(rank -> new RanksProgram().train(rank));
         assertTrue(losses.getFirst() < 0.5, () -> "loss: expected below 0.5, got " + losses);
         assertEquals(losses.get(0), losses.get(1), "what ranks sum is the same on each");
+    }
+
+    /** Returns a region of a source file, as a page shows it. */
+    private static String region(String name, String file) throws IOException {
+        String lines = find("// @start region=\"" + name + "\"\n(.*?) *// @end", PROJECT.resolve(file));
+        return lines.stripTrailing().stripIndent() + "\n";
     }
 
     private static String find(String pattern, Path file) throws IOException {
