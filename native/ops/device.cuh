@@ -109,6 +109,18 @@ __device__ inline void wait_for_copy_groups() {
 }
 
 /* Raises *address to value; both are at least 0, where integers have the order of the numbers. */
+/* Returns, in all threads of a block, whether it is the last of the grid's blocks to come here. That block sees what the others
+ * wrote before. arrived: 0 before the kernel, and 0 again after it. */
+__device__ inline bool is_last_block(unsigned *arrived) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
 __device__ inline void atomic_max(float *address, float value) {
   atomicMax(reinterpret_cast<int *>(address), __float_as_int(value));
 }

@@ -1,11 +1,14 @@
 /*
  * How well FP8 numbers stand for the ones that they were made of. Threads take packs of neighbours in turn, each under one scale;
- * a block writes six partial results, and quantization_statistics_merge merges those of all blocks, always in the same order.
+ * a block writes six partial results, and the last block to do so merges those of all blocks, always in the same order.
  */
 #include <fp8.cuh>
 
 constexpr int kResults = 6; /* largest |x|, underflows, overflows, squared errors, smallest scale, largest scale */
 constexpr int kE4m3 = 7;    /* as TE numbers the types */
+
+/* The blocks that have written, by the place of the stream's workspace: kernels of one stream run one after another. */
+static __device__ unsigned written[32];
 
 __device__ inline float infinity() { return __uint_as_float(0x7f800000u); }
 
@@ -121,14 +124,29 @@ __device__ inline void write_partial(const Found &found, float least_s, float mo
   partial[mine * gridDim.x + blockIdx.x] = all;
 }
 
-/* packs: of all rows; packs_in_row: looked at where blocks are scaled. */
+/* A warp for each result; its lanes take every 32nd block. count: of the elements. */
+__device__ inline void merge_partial(const float *partial, float *statistics, int64_t blocks, float count) {
+  const int mine = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (mine >= kResults) return;
+  float all = mine == 4 ? infinity() : 0;
+#pragma unroll 8
+  for (int64_t b = lane; b < blocks; b += 32) all = merged(mine, all, partial[mine * blocks + b]);
+  all = merged_warp(mine, all);
+  if (lane != 0) return;
+  if (mine >= 1 && mine <= 3) all /= count;
+  statistics[mine] = count > 0 ? all : 0;
+}
+
+/* packs: of all rows; packs_in_row: looked at where blocks are scaled; place: of the stream's workspace, or -1, and then
+ * quantization_statistics_merge must follow. */
 template <class Loaded, class T>
 __device__ void quantization_statistics(const T *x, const uint8_t *q, const float *scale_inverse, float *partial,
-                                        int64_t packs, int64_t packs_in_row, int64_t stride, int scaling, int fp8) {
+                                        float *statistics, int64_t packs, int64_t packs_in_row, int64_t stride,
+                                        float count, int scaling, int fp8, int place) {
   constexpr int kLoads = 2;
   const float beyond = 1.001f * (fp8 == kE4m3 ? 448.0f : 57344.0f);
   Found found;
-  float s = scale_inverse[0], least_s = infinity(), most_s = 0;
+  float s = packs > 0 ? scale_inverse[0] : 1, least_s = infinity(), most_s = 0;
   for (int64_t first = thread_index(); first < packs; first += kLoads * thread_total()) {
     Loaded loaded[kLoads];
 #pragma unroll
@@ -152,12 +170,14 @@ __device__ void quantization_statistics(const T *x, const uint8_t *q, const floa
     }
   }
   write_partial(found, least_s, most_s, partial);
+  if (place >= 0 && is_last_block(written + place)) merge_partial(partial, statistics, gridDim.x, count);
 }
 
 #define STATISTICS_OF(name, T, Loaded)                                                                                   \
-  KERNEL_OF(4, name, const T *x, const uint8_t *q, const float *scale_inverse, float *partial, int64_t packs,            \
-            int64_t packs_in_row, int64_t stride, int scaling, int fp8) {                                                \
-    quantization_statistics<Loaded>(x, q, scale_inverse, partial, packs, packs_in_row, stride, scaling, fp8);            \
+  KERNEL_OF(4, name, const T *x, const uint8_t *q, const float *scale_inverse, float *partial, float *statistics,        \
+            int64_t packs, int64_t packs_in_row, int64_t stride, float count, int scaling, int fp8, int place) {         \
+    quantization_statistics<Loaded>(x, q, scale_inverse, partial, statistics, packs, packs_in_row, stride, count,        \
+                                    scaling, fp8, place);                                                                \
   }
 #define PACKED(name, T) STATISTICS_OF(name, T, Neighbours<T>)
 #define SCALAR(name, T) STATISTICS_OF(name, T, Single<T>)
@@ -165,14 +185,6 @@ __device__ void quantization_statistics(const T *x, const uint8_t *q, const floa
 FOR_FLOATS(PACKED, quantization_statistics)
 FOR_FLOATS(SCALAR, quantization_statistics_scalar)
 
-/* A warp for each result; its lanes take every 32nd block. */
 KERNEL(quantization_statistics_merge, const float *partial, float *statistics, int64_t blocks, float count) {
-  const int mine = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float all = mine == 4 ? infinity() : 0;
-#pragma unroll 8
-  for (int64_t b = lane; b < blocks; b += 32) all = merged(mine, all, partial[mine * blocks + b]);
-  all = merged_warp(mine, all);
-  if (lane != 0) return;
-  if (mine >= 1 && mine <= 3 && blocks > 0) all /= count;
-  statistics[mine] = blocks > 0 ? all : 0;
+  merge_partial(partial, statistics, blocks, count);
 }

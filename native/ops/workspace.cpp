@@ -9,38 +9,38 @@
 namespace chagres::ops {
 namespace {
 
-constexpr int kStreams = 32; /* streams of a device that keep their workspace */
-
 /* Entries below `count` are complete and never change. */
 struct DeviceStreams {
   std::atomic<int> count{0};
-  OpsStream stream[kStreams];
-  void *memory[kStreams];
+  OpsStream stream[kWorkspaceStreams];
+  void *memory[kWorkspaceStreams];
 };
 
 DeviceStreams tables[kDevices];
 std::mutex table_mutex;
 
-void *find(const DeviceStreams &table, OpsStream stream) {
+/* The stream's place in the table, or -1. */
+int find(const DeviceStreams &table, OpsStream stream) {
   const int count = table.count.load(std::memory_order_acquire);
   for (int i = 0; i < count; ++i)
-    if (table.stream[i] == stream) return table.memory[i];
-  return nullptr;
+    if (table.stream[i] == stream) return i;
+  return -1;
 }
 
-/* Allocates memory that stays, unless another thread just did. Null when the table is full, or there is no memory and
- * *error says so. */
-void *add(const CudaRuntime &cuda, DeviceStreams &table, OpsStream stream, int *error) {
+/* Allocates memory that stays, unless another thread just did, and returns its place. -1 when the table is full, or
+ * there is no memory and *error says so. */
+int add(const CudaRuntime &cuda, DeviceStreams &table, OpsStream stream, int *error) {
   std::lock_guard<std::mutex> lock(table_mutex);
-  void *memory = find(table, stream);
+  const int place = find(table, stream);
   const int count = table.count.load(std::memory_order_relaxed);
-  if (memory != nullptr || count == kStreams) return memory;
+  if (place >= 0 || count == kWorkspaceStreams) return place;
+  void *memory = nullptr;
   *error = cuda.malloc(&memory, kWorkspaceBytes);
-  if (*error != 0) return nullptr;
+  if (*error != 0) return -1;
   table.stream[count] = stream;
   table.memory[count] = memory;
   table.count.store(count + 1, std::memory_order_release);
-  return memory;
+  return count;
 }
 
 }  // namespace
@@ -54,10 +54,11 @@ Workspace::Workspace(const char *function, OpsStream stream) : stream_(stream) {
   DeviceStreams &table = tables[device];
   int error = 0;
   if (stream != per_thread_default) {
-    memory_ = find(table, stream);
-    if (memory_ == nullptr) memory_ = add(cuda, table, stream, &error);
+    place_ = find(table, stream);
+    if (place_ < 0) place_ = add(cuda, table, stream, &error);
+    if (place_ >= 0) memory_ = table.memory[place_];
     if (error != 0) status_ = cuda_failure(function, "cudaMalloc", error);
-    if (memory_ != nullptr || error != 0) return;
+    if (place_ >= 0 || error != 0) return;
   }
   error = cuda.malloc_async(&memory_, kWorkspaceBytes, stream);
   temporary_ = error == 0;

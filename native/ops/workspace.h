@@ -6,6 +6,9 @@
 
 namespace chagres::ops {
 
+/* How many streams of a device keep their workspace. */
+constexpr int kWorkspaceStreams = 32;
+
 /* The operations cut their sums so that they never need more. The cuts depend on the shape alone: the order of
  * a sum, and so its bits, are the same on every GPU. */
 constexpr size_t kWorkspaceBytes = size_t{528} * 64 * 64 * sizeof(float);
@@ -25,11 +28,14 @@ class Workspace {
 
   int status() const { return status_; } /* OPS_SUCCESS, or why there is no memory */
   void *memory() const { return memory_; }
+  /* The number of the stream among those that keep their workspace, or -1. */
+  int place() const { return place_; }
   float *floats() const { return static_cast<float *>(memory_); }
 
  private:
   OpsStream stream_;
   void *memory_ = nullptr;
+  int place_ = -1;
   bool temporary_ = false;
   int status_ = 0;
 };

@@ -107,4 +107,14 @@ inline void wait_for_copies() {}
 inline void end_copy_group() {}
 template <int>
 void wait_for_copy_groups() {}
+inline bool is_last_block(unsigned *arrived) {
+  static bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = *arrived == gridDim.x - 1;
+    *arrived = last ? 0 : *arrived + 1;
+  }
+  __syncthreads();
+  return last;
+}
 inline void atomic_max(float *address, float value) { *address = value > *address ? value : *address; }

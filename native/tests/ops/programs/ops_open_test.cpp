@@ -170,6 +170,19 @@ void test_devices(const Emulation &e) {
   }
 }
 
+/* Elements 1 in FP32 and bytes of 1 in E4M3, by several blocks: largest 1, each error 1/2. */
+void measure_ones(const Emulation &e, OpsStream stream) {
+  const int64_t count = 9000;
+  const std::vector<float> x(count, 1), scale(1, 0.5f);
+  const std::vector<uint8_t> q(count, 0x38);
+  std::vector<float> statistics(6, -1);
+  EXPECT_EQUAL(e.ops.quantization_statistics(x.data(), q.data(), scale.data(), statistics.data(), 1, count, 0, 0, 4, 7,
+                                             stream),
+               OPS_SUCCESS);
+  const std::vector<float> expected = {1, 0, 0, 0.25f, 2, 2};
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQUAL(statistics[i], expected[i]);
+}
+
 void test_streams(const Emulation &e) {
   EXPECT_EQUAL(e.open(), OPS_SUCCESS);
   EXPECT_EQUAL(sum_ones(e, nullptr), OPS_SUCCESS);
@@ -185,6 +198,8 @@ void test_streams(const Emulation &e) {
   const auto per_thread_default = reinterpret_cast<OpsStream>(uintptr_t{2});
   for (int i = 0; i < 3; ++i) EXPECT_EQUAL(sum_ones(e, per_thread_default), OPS_SUCCESS);
   EXPECT_EQUAL(e.faults->allocations, before + 3); /* one handle, many streams: nothing to keep */
+  for (int i = 0; i < 3; ++i)
+    for (OpsStream stream : {stream_number(1), stream_number(50), per_thread_default}) measure_ones(e, stream);
 }
 
 void test_threads(const Emulation &e) {
