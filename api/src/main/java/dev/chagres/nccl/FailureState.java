@@ -47,21 +47,32 @@ final class FailureState {
         try {
             Status.nccl(status, function);
         } catch (NcclException refused) {
-            throw elsewhere == null || status != Nccl.ncclRemoteError()
-                    ? refused
-                    : lost(elsewhere.peers(), refused, during);
+            if (elsewhere == null || !mayComeFromPeers(status)) {
+                throw refused;
+            }
+            elsewhere.peers().awaitWord(endpoint);
+            RankFailure told = failure();
+            if (told != null) {
+                throw told.exception(during);
+            }
+            if (status != Nccl.ncclRemoteError()) {
+                throw refused;
+            }
+            throw new RankFailure(List.of(), String.valueOf(refused.getMessage()), refused)
+                    .recorded(List.of(endpoint))
+                    .exception(during);
         }
     }
 
-    /** What a rank throws whose peers in other processes are gone: NCCL does not say which. */
-    private RankFailedException lost(Peers others, NcclException refused, @Nullable Called during) {
-        others.awaitWord(endpoint);
-        RankFailure told = failure();
-        return (told != null
-                        ? told
-                        : new RankFailure(List.of(), String.valueOf(refused.getMessage()), refused)
-                                .recorded(List.of(endpoint)))
-                .exception(during);
+    /**
+     * Returns whether NCCL may give this status to a rank because a rank in another process has ended. A rank that is setting up its
+     * connections then gets an error of its own socket, or of CUDA, and not {@code ncclRemoteError}.
+     */
+    static boolean mayComeFromPeers(int status) {
+        return status == Nccl.ncclRemoteError()
+                || status == Nccl.ncclSystemError()
+                || status == Nccl.ncclInternalError()
+                || status == Nccl.ncclUnhandledCudaError();
     }
 
     /** Says that a process has failed; -1 when nobody knows which. */

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.nccl.Nccl;
@@ -46,7 +47,7 @@ final class Opening {
     /**
      * Opens it on the calling thread: all ranks have come.
      *
-     * @throws dev.chagres.bindings.NcclException when NCCL refuses
+     * @throws NcclException when NCCL refuses
      */
     MemorySegment call() {
         try (Arena arena = Arena.ofConfined()) {
@@ -63,7 +64,7 @@ final class Opening {
      * Opens it on another thread.
      *
      * @throws RankFailedException when that takes longer
-     * @throws dev.chagres.bindings.NcclException when NCCL refuses
+     * @throws NcclException when NCCL refuses
      */
     MemorySegment within(Duration timeout) {
         Thread.ofPlatform().daemon().name("chagres-open-rank-" + rank).start(this::runOnItsThread);
@@ -117,6 +118,15 @@ final class Opening {
                 null);
     }
 
+    /** Waits a moment where a rank in another process may be the reason, and returns whether one has failed. */
+    private boolean comesFromPeer(Throwable caught) {
+        Peers peers = id.peers();
+        return peers != null
+                && caught instanceof NcclException refused
+                && FailureState.mayComeFromPeers(refused.code())
+                && peers.awaitFailed();
+    }
+
     private void runOnItsThread() {
         MemorySegment done = null;
         Throwable failure = null;
@@ -124,7 +134,7 @@ final class Opening {
             Status.cuda(CudaRuntime.cudaSetDevice(device), "cudaSetDevice");
             done = call();
         } catch (RuntimeException | Error caught) { // Whoever waits throws it.
-            failure = caught;
+            failure = comesFromPeer(caught) ? null : caught;
         }
         monitor.lock();
         try {

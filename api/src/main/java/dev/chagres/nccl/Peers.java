@@ -7,6 +7,7 @@ import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
@@ -180,8 +181,18 @@ final class Peers {
 
     /** Waits a moment for the word of who failed: NCCL says that a rank is gone, and not which. */
     void awaitWord(Endpoint endpoint) {
+        awaitWord(() -> endpoint.failure() != null);
+    }
+
+    /** Waits a moment for the word that some process has failed; returns whether one has. */
+    boolean awaitFailed() {
+        awaitWord(() -> failed() != null);
+        return failed() != null;
+    }
+
+    private static void awaitWord(BooleanSupplier told) {
         long end = System.nanoTime() + WORD_NANOS;
-        while (endpoint.failure() == null && System.nanoTime() < end) {
+        while (!told.getAsBoolean() && System.nanoTime() < end) {
             LockSupport.parkNanos(PAUSE_NANOS);
         }
     }

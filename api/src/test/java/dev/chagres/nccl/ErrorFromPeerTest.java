@@ -1,0 +1,71 @@
+package dev.chagres.nccl;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.Device;
+import dev.chagres.bindings.NcclException;
+import dev.chagres.bindings.nccl.Nccl;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** Errors that NCCL gives a rank because a process has ended: they name that process's rank, not the one that met them. */
+@Tag("L0")
+class ErrorFromPeerTest {
+    private final Device device = Device.open(0);
+    private final Peers peers = new Peers();
+    private final Endpoint endpoint = open();
+
+    /** A communicator of this rank alone, of which its rank believes that there is a second rank in another process. */
+    private Endpoint open() {
+        CommunicatorConfig config = CommunicatorConfig.standard();
+        Opening alone = new Opening(0, UniqueId.create(), 1, 0, config);
+        return new Endpoint(device, config, null, PeerPlace.ofAll(peers, 2), alone.call());
+    }
+
+    @AfterEach
+    void close() {
+        endpoint.close();
+        device.close();
+    }
+
+    static List<Integer> errorsThatAPeerMayCause() {
+        return List.of(
+                Nccl.ncclRemoteError(),
+                Nccl.ncclSystemError(),
+                Nccl.ncclInternalError(),
+                Nccl.ncclUnhandledCudaError());
+    }
+
+    @ParameterizedTest
+    @MethodSource("errorsThatAPeerMayCause")
+    void namesTheRankThatHasEnded(int status) {
+        IllegalStateException ended = new IllegalStateException("its process has ended");
+        Thread.ofPlatform().start(() -> peers.fail(1, ended)); // comes while the rank waits for it, or before
+        RankFailedException told = assertThrows(
+                RankFailedException.class, () -> endpoint.failures().settle(status, "ncclAllReduce", null));
+        assertEquals(List.of(1), told.ranks());
+        assertSame(ended, told.getCause());
+    }
+
+    @Test
+    void isTheRanksOwnWhereNoProcessHasEnded() {
+        assertThrows(
+                NcclException.class, () -> endpoint.failures().settle(Nccl.ncclSystemError(), "ncclAllReduce", null));
+        assertThrows(
+                NcclException.class, () -> endpoint.failures().settle(Nccl.ncclInvalidUsage(), "ncclAllReduce", null));
+    }
+
+    @Test
+    void ofUnknownProcessesIsOfUnknownRanks() {
+        RankFailedException told = assertThrows(
+                RankFailedException.class,
+                () -> endpoint.failures().settle(Nccl.ncclRemoteError(), "ncclAllReduce", null));
+        assertEquals(List.of(), told.ranks());
+    }
+}
