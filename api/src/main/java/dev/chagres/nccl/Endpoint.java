@@ -163,6 +163,14 @@ final class Endpoint implements AutoCloseable {
         return ++shrinks;
     }
 
+    /**
+     * Returns whether closing must not wait for other ranks. NCCL may do so in {@code ncclCommDestroy} without an end where a process is
+     * stopped, also in a communicator that has called nothing since another one of its family failed.
+     */
+    boolean endsByAbort() {
+        return failure() != null || open.hasFailed(family);
+    }
+
     /** Destroys the handle, without waiting for ranks that failed. */
     @Override
     public void close() {
@@ -173,7 +181,7 @@ final class Endpoint implements AutoCloseable {
         state.ensureNotCapturing("close");
         Group.refuse("close");
         calls.ensureInNoGraph();
-        boolean failed = failure() != null;
+        boolean aborts = endsByAbort();
         int status = Nccl.ncclSuccess();
         // Where NCCL does not come back from revoking it, it is left to itself: no memory is worth that wait.
         boolean ends = failures.preventRevoking();
@@ -181,7 +189,7 @@ final class Endpoint implements AutoCloseable {
             MemorySegment old = handle;
             handle = MemorySegment.NULL;
             if (ends) {
-                status = failed ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
+                status = aborts ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
             }
         } finally {
             Watch.remove(this);
@@ -194,7 +202,7 @@ final class Endpoint implements AutoCloseable {
             open.remove(this);
             Leaks.closed(trace);
         }
-        Status.nccl(status, failed ? "ncclCommAbort" : "ncclCommDestroy");
+        Status.nccl(status, aborts ? "ncclCommAbort" : "ncclCommDestroy");
     }
 
     @Override

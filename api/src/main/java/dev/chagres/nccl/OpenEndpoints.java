@@ -4,7 +4,9 @@ import dev.chagres.internal.memory.Closing;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.HostWaits;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -16,6 +18,9 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
     static final DeviceState.Attachment<OpenEndpoints> OF_DEVICE = new DeviceState.Attachment<>(OpenEndpoints::new);
 
     private final List<Endpoint> open = new ArrayList<>();
+    /** The families of closed communicators that had failed. */
+    private final Set<Object> failed = new HashSet<>();
+
     private volatile @Nullable Endpoint latest;
 
     private OpenEndpoints(DeviceState state) {
@@ -27,7 +32,23 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
     }
 
     void remove(Endpoint endpoint) {
+        if (endpoint.failure() != null) {
+            failed.add(endpoint.family());
+        }
         open.remove(endpoint);
+    }
+
+    /** Returns whether a communicator of that family has failed, open or closed. */
+    boolean hasFailed(Object family) {
+        if (failed.contains(family)) {
+            return true;
+        }
+        for (int i = 0; i < open.size(); i++) {
+            if (open.get(i).failure() != null && open.get(i).family().equals(family)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Says that {@code endpoint} is called. */

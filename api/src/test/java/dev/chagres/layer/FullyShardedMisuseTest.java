@@ -13,6 +13,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
+import dev.chagres.bindings.Provider;
 import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
@@ -309,7 +310,8 @@ class FullyShardedMisuseTest {
 
     /** On each rank one micro-batch more than on the one before. */
     private static RankFailedException unequal(Consumer<ModelPlan> declared) {
-        CommunicatorConfig config = CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(2));
+        CommunicatorConfig config = CommunicatorConfig.standard()
+                .withTimeout(Duration.ofSeconds(Provider.current() == Provider.REFERENCE ? 2 : 8));
         return assertThrows(
                 RankFailedException.class,
                 () -> Ranks.local(2).withConfig(config).each(rank -> {

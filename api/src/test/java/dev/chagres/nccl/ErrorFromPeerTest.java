@@ -1,13 +1,17 @@
 package dev.chagres.nccl;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Device;
 import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.nccl.Nccl;
+import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.Objects;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -24,8 +28,11 @@ class ErrorFromPeerTest {
     /** A communicator of this rank alone, of which its rank believes that there is a second rank in another process. */
     private Endpoint open() {
         CommunicatorConfig config = CommunicatorConfig.standard();
-        Opening alone = new Opening(0, UniqueId.create(), 1, 0, config);
-        return new Endpoint(device, config, null, PeerPlace.ofAll(peers, 2), alone.call());
+        return new Endpoint(device, config, null, PeerPlace.ofAll(peers, 2), alone(config));
+    }
+
+    private static MemorySegment alone(CommunicatorConfig config) {
+        return new Opening(0, UniqueId.create(), 1, 0, config).call();
     }
 
     @AfterEach
@@ -59,6 +66,22 @@ class ErrorFromPeerTest {
                 NcclException.class, () -> endpoint.failures().settle(Nccl.ncclSystemError(), "ncclAllReduce", null));
         assertThrows(
                 NcclException.class, () -> endpoint.failures().settle(Nccl.ncclInvalidUsage(), "ncclAllReduce", null));
+    }
+
+    @Test
+    void communicatorsOfAFamilyThatHasFailedAreAborted() {
+        CommunicatorConfig config = CommunicatorConfig.standard();
+        PeerPlace part = Objects.requireNonNull(endpoint.elsewhere()).split(1, 0, false);
+        try (Endpoint split = new Endpoint(device, config, null, part, alone(config));
+                Endpoint other = new Endpoint(device, config, null, PeerPlace.ofAll(new Peers(), 2), alone(config))) {
+            assertFalse(split.endsByAbort());
+            endpoint.failures().fail(new RankFailure(List.of(1), "rank 1 is ill", null));
+            assertTrue(endpoint.endsByAbort());
+            assertTrue(split.endsByAbort());
+            assertFalse(other.endsByAbort());
+            endpoint.close();
+            assertTrue(split.endsByAbort());
+        }
     }
 
     @Test
