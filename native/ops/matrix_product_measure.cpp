@@ -78,10 +78,15 @@ int Plan::settle(const PlanSite &site, const OpsMatrixProduct &product, OpsStrea
   return measure(site, product, stream);
 }
 
-/* What an earlier process measured, where this cuBLASLt still takes it. */
+/* What was measured for this product, or for one of nearly the same sizes: token counts differ from batch to batch. */
 bool Plan::recall(const PlanSite &site) {
   cublas::Algorithm stored;
-  if (!site.store.find(key_, stored)) return false;
+  if (site.store.find(key_, stored) && takes(site, stored)) return true;
+  return site.store.find_near(key_, stored) && takes(site, stored);
+}
+
+/* Takes a kernel for the fastest, where cuBLASLt has it for the product. */
+bool Plan::takes(const PlanSite &site, const cublas::Algorithm &stored) {
   cublas::Heuristic result = {};
   const int error = library_.check(site.handle, descriptor_, a_, b_, d_, d_, &stored, &result);
   if (error != 0 || result.state != 0 || result.workspace_bytes > static_cast<size_t>(key_.workspace_bytes)) return false;

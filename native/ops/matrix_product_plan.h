@@ -78,6 +78,7 @@ class Plan {
               OpsStream stream) const;
   int settle(const PlanSite &site, const OpsMatrixProduct &product, OpsStream stream);
   bool recall(const PlanSite &site);
+  bool takes(const PlanSite &site, const cublas::Algorithm &stored);
   int measure(const PlanSite &site, const OpsMatrixProduct &product, OpsStream stream);
 
   const cublas::Library &library_;

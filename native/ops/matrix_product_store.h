@@ -18,6 +18,9 @@ class PlanStore {
 
   bool find(const PlanKey &key, cublas::Algorithm &algorithm);
 
+  /* The algorithm of the nearest key whose sizes differ by at most an eighth each, and nothing else. */
+  bool find_near(const PlanKey &key, cublas::Algorithm &algorithm);
+
   /* Keeps an algorithm, and what other processes wrote meanwhile. Where the file cannot be written, later processes measure
    * again. */
   void add(const PlanKey &key, const cublas::Algorithm &algorithm);

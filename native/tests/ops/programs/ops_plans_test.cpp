@@ -115,6 +115,21 @@ void test_choice(const Emulation &e) {
   EXPECT_CONTAINS(std::string(e.ops.last_error()), "ops_matrix_product: cuBLASLt 130100 has no kernel for m 8, n 13, k 8");
 }
 
+/* Sizes that differ by an eighth at most share what was measured, and add nothing to the file. */
+void test_near(const Emulation &e) {
+  e.open();
+  EXPECT_EQUAL(multiply(e, OPS_PLAN_MEASURED, 0, 16), 2);
+  const auto size = fs::file_size(file_of(e));
+  const int products = e.faults->products;
+  EXPECT_EQUAL(multiply(e, OPS_PLAN_MEASURED, 1, 18), 2);
+  EXPECT_EQUAL(multiply(e, OPS_PLAN_MEASURED, 0, 14), 2);
+  EXPECT_EQUAL(e.faults->products, products + 2);
+  EXPECT_EQUAL(multiply(e, OPS_PLAN_MEASURED, 1, 20), 1); /* near 18, which was not measured itself */
+  EXPECT_EQUAL(fs::file_size(file_of(e)), size);
+  EXPECT_EQUAL(multiply(e, OPS_PLAN_MEASURED, 0, 20), 2);
+  EXPECT_EQUAL(fs::file_size(file_of(e)) > size, true);
+}
+
 /* Devices of one kind share the file, as processes do. */
 void test_store(const Emulation &e) {
   e.open();
@@ -153,7 +168,7 @@ void test_damage(const Emulation &e) {
 
 int main(int count, char **arguments) {
   const std::map<std::string, void (*)(const Emulation &)> tests = {
-      {"choice", test_choice}, {"store", test_store}, {"damage", test_damage}};
+      {"choice", test_choice}, {"near", test_near}, {"store", test_store}, {"damage", test_damage}};
   if (count != 5 || tests.count(arguments[1]) == 0) stop(__FILE__, __LINE__, "see the usage in this file");
   void *cuda = open_shared(arguments[3]);
   Emulation emulation = {open_library(arguments[2]),

@@ -16,7 +16,7 @@ public enum ProductPlan {
     /**
      * The fastest of the heuristic's first eight, where it is at least 3 % faster than the first. They are timed at the first
      * product of its size, types and epilogue that neither adds to its result nor is captured; the call then waits for
-     * the stream. The cache folder keeps what was measured, so that later processes take the same kernels at once.
+     * the stream. A product that differs from a measured one by at most an eighth of each size takes that one's. The cache folder keeps what was measured, so that later processes take the same kernels at once.
      */
     MEASURED(Ops.OPS_PLAN_MEASURED());
 

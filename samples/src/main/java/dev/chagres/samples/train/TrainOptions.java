@@ -82,7 +82,7 @@ final class TrainOptions {
             paramLabel = "first|measured",
             description =
                     "cuBLASLt's kernel for each product: the first that its heuristic names, or the fastest, measured"
-                            + " before the first step (default: measured where steps are captured, else first)")
+                            + " before the first step (default: measured)")
     private @Nullable ProductPlan productPlan;
 
     @Mixin
@@ -261,7 +261,7 @@ final class TrainOptions {
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
                 shape,
                 precision,
-                productPlan != null ? productPlan : defaultProductPlan(enqueuing),
+                productPlan != null ? productPlan : ProductPlan.MEASURED,
                 margins.margin(),
                 ranks.layout(),
                 enqueuing,
@@ -302,10 +302,6 @@ final class TrainOptions {
     /** Returns which device of this host is this process's. */
     int device() {
         return ranks.device();
-    }
-
-    private static ProductPlan defaultProductPlan(Steps enqueuing) {
-        return enqueuing == Steps.CAPTURED ? ProductPlan.MEASURED : ProductPlan.FIRST;
     }
 
     private void requireDevices(boolean gpu, int devices) {
