@@ -1,8 +1,8 @@
 package dev.chagres.jmh;
 
-import dev.chagres.MultiprocessorMargin;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
+import java.io.IOException;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -22,7 +22,8 @@ import org.openjdk.jmh.annotations.Warmup;
 /**
  * How long does a step of four transformer layers take whose weights and gradients ranks share out, by the memory in which weights are
  * gathered, and how long without sharing? Forward and backward, gradients reduced in BF16, weights gathered anew in each step, without the
- * optimizer: a step's share of ten that are enqueued one after the other, until all devices are done. Ranks are threads with a device each.
+ * optimizer: a step's share of ten that are enqueued one after the other, until all devices are done. Ranks are threads or processes with a
+ * device each.
  *
  * <p>The efficiency of sharing is the time of {@link #alone} divided by that of {@link #sharded}, of one run with the same parameters.
  */
@@ -39,6 +40,10 @@ public class FullyShardedBenchmark {
     /** How many ranks. */
     @Param({"2"})
     public int ranks;
+
+    /** What ranks are: threads or processes, with a device each. */
+    @Param({"THREADS"})
+    public RankKind rankKind;
 
     /** Shape of the layers and of each rank's input. */
     @Param({"CPU"})
@@ -75,19 +80,24 @@ public class FullyShardedBenchmark {
         @Param({"0"})
         public int productMargin;
 
-        private RankTeam team;
+        private LayerTeam team;
 
         /** For JMH. */
         public Sharded() {}
 
         /** Starts the ranks, each of which checks its output, and prints how NCCL gathers. */
         @Setup
-        public void start(FullyShardedBenchmark benchmark) {
-            MultiprocessorMargin margin = new MultiprocessorMargin(normMargin, productMargin);
-            team = new RankTeam(benchmark.ranks, STEPS, rank -> {
-                rank.device().multiprocessorMargin(margin);
-                return new ShardedLayers(rank, benchmark.shape, benchmark.recipe, weightGather, reshard, groups);
-            });
+        public void start(FullyShardedBenchmark benchmark) throws IOException {
+            LayerSetup setup = new LayerSetup(
+                    LayerSetup.Kind.SHARDED,
+                    benchmark.shape,
+                    benchmark.recipe,
+                    weightGather,
+                    reshard,
+                    groups,
+                    normMargin,
+                    productMargin);
+            team = LayerTeam.start(benchmark.rankKind, benchmark.ranks, STEPS, setup);
         }
 
         /** Ends the ranks. */
@@ -101,16 +111,16 @@ public class FullyShardedBenchmark {
     @NullUnmarked
     @State(Scope.Thread)
     public static class Alone {
-        private RankTeam team;
+        private LayerTeam team;
 
         /** For JMH. */
         public Alone() {}
 
         /** Starts the ranks, each of which checks its output. */
         @Setup
-        public void start(FullyShardedBenchmark benchmark) {
-            team = new RankTeam(
-                    benchmark.ranks, STEPS, rank -> new AloneLayers(rank, benchmark.shape, benchmark.recipe));
+        public void start(FullyShardedBenchmark benchmark) throws IOException {
+            LayerSetup setup = LayerSetup.alone(benchmark.shape, benchmark.recipe);
+            team = LayerTeam.start(benchmark.rankKind, benchmark.ranks, STEPS, setup);
         }
 
         /** Ends the ranks. */

@@ -4,14 +4,14 @@ import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import java.util.function.Function;
 
-/** Ranks that each have layers and, whenever they are told to, make as many steps of training. */
-final class RankTeam {
+/** Ranks that are threads of this process. */
+final class ThreadTeam implements LayerTeam {
     private final int steps;
     private final Rounds rounds;
     private final Thread running;
 
-    /** Starts the ranks, waits until all have layers, and prints rank 0's. */
-    RankTeam(int ranks, int steps, Function<Rank, ? extends LayerStack> open) {
+    /** As {@link LayerTeam#start}. */
+    ThreadTeam(int ranks, int steps, Function<Rank, ? extends LayerStack> open) {
         this.steps = steps;
         rounds = new Rounds(ranks + 1);
         running = Thread.ofPlatform().daemon().name("ranks").start(() -> run(ranks, open));
@@ -45,14 +45,14 @@ final class RankTeam {
         layers.await();
     }
 
-    /** All ranks make the steps; returns when all devices are done with them. */
-    void step() {
+    @Override
+    public void step() {
         rounds.meet();
         rounds.meet();
     }
 
-    /** Ends the ranks. */
-    void end() throws InterruptedException {
+    @Override
+    public void end() throws InterruptedException {
         rounds.end();
         running.join();
     }

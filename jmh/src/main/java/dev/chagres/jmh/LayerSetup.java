@@ -1,0 +1,75 @@
+package dev.chagres.jmh;
+
+import dev.chagres.MultiprocessorMargin;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Reshard;
+import dev.chagres.sharding.WeightGather;
+import java.util.List;
+
+/**
+ * The layers that each rank of a benchmark has: a value that travels to other processes as arguments.
+ *
+ * @param kind whether ranks shard them
+ * @param shape of the layers and of each rank's input
+ * @param recipe in what precision products are computed
+ * @param weightGather in which memory weights are gathered, where they are sharded, as what follows
+ * @param reshard when gathered weights are freed
+ * @param groups what is gathered and summed at a time
+ * @param normMargin multiprocessors that norms leave to collectives
+ * @param productMargin multiprocessors that products leave to them
+ */
+record LayerSetup(
+        Kind kind,
+        LayerShape shape,
+        LayerRecipe recipe,
+        WeightGather weightGather,
+        Reshard reshard,
+        LayerGroups groups,
+        int normMargin,
+        int productMargin) {
+    /** Whether ranks shard the layers. */
+    enum Kind {
+        SHARDED,
+        ALONE
+    }
+
+    /** Layers of which each rank has all. */
+    static LayerSetup alone(LayerShape shape, LayerRecipe recipe) {
+        return new LayerSetup(
+                Kind.ALONE, shape, recipe, WeightGather.DEVICE, Reshard.AFTER_STEP, LayerGroups.LAYER, 0, 0);
+    }
+
+    /** Reads what {@link #arguments} wrote. */
+    static LayerSetup of(String... arguments) {
+        return new LayerSetup(
+                Kind.valueOf(arguments[0]),
+                LayerShape.valueOf(arguments[1]),
+                LayerRecipe.valueOf(arguments[2]),
+                WeightGather.valueOf(arguments[3]),
+                Reshard.valueOf(arguments[4]),
+                LayerGroups.valueOf(arguments[5]),
+                Integer.parseInt(arguments[6]),
+                Integer.parseInt(arguments[7]));
+    }
+
+    List<String> arguments() {
+        return List.of(
+                kind.name(),
+                shape.name(),
+                recipe.name(),
+                weightGather.name(),
+                reshard.name(),
+                groups.name(),
+                Integer.toString(normMargin),
+                Integer.toString(productMargin));
+    }
+
+    /** Makes a rank's layers, which check their output. */
+    LayerStack open(Rank rank) {
+        if (kind == Kind.ALONE) {
+            return new AloneLayers(rank, shape, recipe);
+        }
+        rank.device().multiprocessorMargin(new MultiprocessorMargin(normMargin, productMargin));
+        return new ShardedLayers(rank, shape, recipe, weightGather, reshard, groups);
+    }
+}

@@ -1,0 +1,117 @@
+package dev.chagres.jmh;
+
+import java.io.BufferedReader;
+import java.io.BufferedWriter;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.lang.management.ManagementFactory;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.file.Path;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+
+/** Ranks that are processes of {@link LayerProcess}: a line to each begins steps, a line from each says that they are done. */
+final class ProcessTeam implements LayerTeam {
+    /** What a process reads and writes. */
+    static final String READY = "ready";
+
+    static final String STEP = "step";
+    static final String DONE = "done";
+
+    private static final int SECRET_BYTES = 32;
+
+    private record Running(int rank, Process process, BufferedWriter to, BufferedReader from) {}
+
+    private final List<Running> ranks = new ArrayList<>();
+
+    /** As {@link LayerTeam#start}. */
+    ProcessTeam(int count, int steps, LayerSetup setup) throws IOException {
+        byte[] secret = new byte[SECRET_BYTES];
+        new SecureRandom().nextBytes(secret);
+        int port;
+        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            port = free.getLocalPort();
+        }
+        for (int rank = 0; rank < count; rank++) {
+            ProcessBuilder builder =
+                    new ProcessBuilder(command(steps, setup)).redirectError(ProcessBuilder.Redirect.INHERIT);
+            Map<String, String> environment = builder.environment();
+            environment.put("CHAGRES_RANK", Integer.toString(rank));
+            environment.put("CHAGRES_RANKS", Integer.toString(count));
+            environment.put("CHAGRES_LOCAL_RANK", Integer.toString(rank));
+            environment.put(
+                    "CHAGRES_STORE_ADDRESS", InetAddress.getLoopbackAddress().getHostAddress());
+            environment.put("CHAGRES_STORE_PORT", Integer.toString(port));
+            environment.put("CHAGRES_STORE_SECRET", HexFormat.of().formatHex(secret));
+            Process process = builder.start();
+            ranks.add(new Running(rank, process, process.outputWriter(), process.inputReader()));
+        }
+        awaitAll(READY);
+    }
+
+    private static List<String> command(int steps, LayerSetup setup) {
+        List<String> command = new ArrayList<>();
+        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
+        command.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
+        command.addAll(List.of("-cp", System.getProperty("java.class.path"), LayerProcess.class.getName()));
+        command.add(Integer.toString(steps));
+        command.addAll(setup.arguments());
+        return command;
+    }
+
+    private void awaitAll(String expected) {
+        try {
+            for (Running rank : ranks) {
+                await(rank, expected);
+            }
+        } catch (IOException failed) {
+            ranks.forEach(one -> one.process.destroyForcibly());
+            throw new UncheckedIOException(failed);
+        }
+    }
+
+    /** Waits for a line; what the process says before it is shown. */
+    private static void await(Running rank, String expected) throws IOException {
+        for (String line = rank.from.readLine(); !expected.equals(line); line = rank.from.readLine()) {
+            if (line == null) {
+                throw new IOException(
+                        "rank " + rank.rank + ": expected \"" + expected + "\", got the end of its output");
+            }
+            System.out.println(line);
+        }
+    }
+
+    @Override
+    public void step() {
+        try {
+            for (Running rank : ranks) {
+                rank.to.write(STEP + "\n");
+                rank.to.flush();
+            }
+        } catch (IOException failed) {
+            throw new UncheckedIOException(failed);
+        }
+        awaitAll(DONE);
+    }
+
+    @Override
+    public void end() throws InterruptedException {
+        for (Running rank : ranks) {
+            try {
+                rank.to.close();
+            } catch (IOException failed) {
+                throw new UncheckedIOException(failed);
+            }
+        }
+        for (Running rank : ranks) {
+            int status = rank.process.waitFor();
+            if (status != 0) {
+                throw new IllegalStateException("rank " + rank.rank + ": expected exit status 0, got " + status);
+            }
+        }
+    }
+}
