@@ -13,7 +13,6 @@ import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
-import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
 import dev.chagres.te.Output;
@@ -124,15 +123,14 @@ final class LinearProducts {
      * @param y [T, out], rowwise data alone, with a scale
      */
     void product(Operand x, QuantizedTensor y, Quantizers present, Pass pass) {
-        Gemm.gemm(
+        CastProduct.product(
                 x.rowwise(),
-                Transpose.NO,
                 sites.weightCopy(Product.FORWARD, present, pass),
                 Transpose.YES,
                 bias == null ? null : bias.weight(),
                 y,
                 present.recipe().accumulator(Product.FORWARD),
-                pass.stream());
+                pass);
     }
 
     /**
@@ -141,15 +139,14 @@ final class LinearProducts {
      * @param dx [T, in], rowwise data alone, with a scale
      */
     void inputGradient(QuantizedTensor dx, Quantizers present, Pass pass) {
-        Gemm.gemm(
+        CastProduct.product(
                 gradient.rowwise(),
-                Transpose.NO,
                 sites.weightCopy(Product.INPUT_GRADIENT, present, pass),
                 Transpose.NO,
                 null,
                 dx,
                 present.recipe().accumulator(Product.INPUT_GRADIENT),
-                pass.stream());
+                pass);
     }
 
     /** Enqueues {@code before = x W^T + b} and {@code after = gelu(before)} by one kernel, of a tensor in 16 bits. */
