@@ -179,7 +179,7 @@ public final class PipelineParallel implements AutoCloseable {
      * @param others state that is the same on all ranks
      * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, the strategy has another mesh, or two
      *     states have a name in common
-     * @throws IllegalStateException when something is closed
+     * @throws IllegalStateException when something is closed, or {@code others} has scales that are not reduced over the ranks
      */
     public ShardedState state(Strategy strategy, AdamW optimizer, State... others) {
         ensureOpen();
@@ -204,7 +204,7 @@ public final class PipelineParallel implements AutoCloseable {
      * @param others as in {@link Strategy#weightState}
      * @throws IllegalArgumentException when the strategy is that of other parameters, or has another mesh, or two states have a name in
      *     common
-     * @throws IllegalStateException when something is closed
+     * @throws IllegalStateException when something is closed, or {@code others} has scales that are not reduced over the ranks
      */
     public ShardedState weightState(Strategy strategy, State... others) {
         ensureOpen();

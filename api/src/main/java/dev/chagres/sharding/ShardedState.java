@@ -65,6 +65,9 @@ public final class ShardedState {
         int ranks = all.ranks();
         tensors = new ArrayList<>(sharedTensors);
         own.ensureNoEightBits();
+        if (ranks > 1) {
+            own.ensureOfAllRanks();
+        }
         own.tensors().forEach((name, tensor) -> tensors.add(SharedTensor.whole(name, tensor, ranks)));
     }
 

@@ -234,7 +234,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         ensureOpen();
         ensureOwn(optimizer);
         ensureWholeLayers("state", "TensorParallelState.of");
-        return stateOf(optimizer, ofAllRanks(others));
+        return stateOf(optimizer, State.of(others));
     }
 
     /**
@@ -257,15 +257,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     public final ShardedState weightState(State... others) {
         ensureOpen();
         ensureWholeLayers("weightState", "TensorParallelState.ofWeights");
-        return stateOfWeights(ofAllRanks(others));
-    }
-
-    private State ofAllRanks(State... others) {
-        State rest = State.of(others);
-        if (communicator.ranks() > 1) {
-            rest.ensureOfAllRanks();
-        }
-        return rest;
+        return stateOfWeights(State.of(others));
     }
 
     private void ensureWholeLayers(String call, String other) {

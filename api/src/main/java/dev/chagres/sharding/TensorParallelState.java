@@ -45,7 +45,8 @@ public final class TensorParallelState {
      * @param others state that is the same on all ranks, as in {@link Strategy#state}
      * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is not the one whose ranks split the layers
      *     or not that of {@code copies}, or two states have a name in common
-     * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
+     * @throws IllegalStateException when something is closed, the parameters are those of one of several ranks of a pipeline, or {@code
+     *     others} has scales that are not reduced over the ranks
      */
     public static ShardedState of(Strategy copies, AdamW optimizer, Mesh mesh, State... others) {
         Parameters parameters = Checks.given("copies", copies).parameters();
@@ -71,7 +72,8 @@ public final class TensorParallelState {
      * @param others as in {@link Strategy#weightState}
      * @throws IllegalArgumentException when the mesh is not the one whose ranks split the layers or not that of {@code copies}, or two states
      *     have a name in common
-     * @throws IllegalStateException when something is closed, or the parameters are those of one of several ranks of a pipeline
+     * @throws IllegalStateException when something is closed, the parameters are those of one of several ranks of a pipeline, or {@code
+     *     others} has scales that are not reduced over the ranks
      */
     public static ShardedState ofWeights(Strategy copies, Mesh mesh, State... others) {
         Parameters parameters = Checks.given("copies", copies).parameters();

@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
@@ -18,6 +19,8 @@ import dev.chagres.model.State;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.model.WeightStorage;
 import dev.chagres.optim.AdamW;
+import dev.chagres.recipe.DelayedScaling;
+import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
@@ -32,10 +35,12 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.function.Function;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Ranks that have some of the layers each, or some of each layer, save and load {@link WeightStorage#QUANTIZED} weights as one rank does. */
 @Tag("L0")
@@ -62,8 +67,12 @@ class QuantizedStateTest {
         }
     }
 
-    /** Saves first weights, or those of a file. */
-    private static void save(Rank rank, MeshShape shape, long seed, Path loaded, Path file) {
+    /** What a rank does that has some of the model. */
+    private interface Body {
+        void run(Strategy strategy, Function<State[], ShardedState> state);
+    }
+
+    private static void run(Rank rank, MeshShape shape, long seed, Body body) {
         try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
             int pipeline = mesh.size(MeshDimension.PIPELINE);
             ModelPlan empty = new ModelPlan(
@@ -83,15 +92,44 @@ class QuantizedStateTest {
                     PipelineParallel stages =
                             PipelineParallel.of(model.stages(), model.parameters, PipelineModel.HIDDEN, mesh);
                     AdamW optimizer = new AdamW(model.parameters, AdamW.Config.standard())) {
-                ShardedState state = pipeline > 1
-                        ? stages.state(strategy, optimizer)
-                        : TensorParallelState.of(strategy, optimizer, mesh);
-                if (seed != 7) {
-                    state.load(loaded);
-                }
-                state.save(file, Map.of());
+                body.run(
+                        strategy,
+                        others -> pipeline > 1
+                                ? stages.state(strategy, optimizer, others)
+                                : TensorParallelState.of(strategy, optimizer, mesh, others));
             }
         }
+    }
+
+    /** Saves first weights, or those of a file. */
+    private static void save(Rank rank, MeshShape shape, long seed, Path loaded, Path file) {
+        run(rank, shape, seed, (_, states) -> {
+            ShardedState state = states.apply(new State[0]);
+            if (seed != 7) {
+                state.load(loaded);
+            }
+            state.save(file, Map.of());
+        });
+    }
+
+    /** Rank 0 would save its own scales as those of all. */
+    @ParameterizedTest
+    @EnumSource(names = {"PIPELINE", "TENSOR"})
+    void scalesOfOneRankAreRefused(MeshDimension dimension) {
+        MeshShape shape = MeshShape.ofOne().with(dimension, 2);
+        DevicesNeeded.assume(shape.ranks());
+        Ranks.local(shape.ranks())
+                .each(rank -> run(rank, shape, 7, (strategy, state) -> {
+                    Quantizers quantizers = Quantizers.allocate(strategy.parameters(), DelayedScaling.standard());
+                    State[] others = {quantizers.state()};
+                    assertThrown(
+                            IllegalStateException.class,
+                            "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                                    + " reduceAmax(quantizers) of the strategy before the first step",
+                            () -> state.apply(others));
+                    strategy.reduceAmax(quantizers);
+                    var _ = state.apply(others);
+                }));
     }
 
     @ParameterizedTest
