@@ -36,11 +36,11 @@ final class PeerCalls {
         }
     }
 
-    /** Takes what a process has said through {@link #tell}; what was cut off on its way is no message. */
+    /** Takes what a process has said through {@link #tell}; what was cut off on its way, or is something else, is no message. */
     void hear(int process, String message) {
         int begin = message.indexOf(SEPARATOR) + 1;
-        int end = begin + (begin == 0 ? 0 : Integer.parseInt(message, 0, begin - 1, 10));
-        if (begin == 0 || end > message.length()) {
+        int end = begin + length(message.substring(0, Math.max(0, begin - 1)));
+        if (end < begin || end > message.length()) {
             return;
         }
         monitor.lock();
@@ -49,6 +49,15 @@ final class PeerCalls {
                     .put(process, message.substring(end));
         } finally {
             monitor.unlock();
+        }
+    }
+
+    /** Returns a length, or one below 0 where the text is none. */
+    private static int length(String text) {
+        try {
+            return Integer.parseInt(text);
+        } catch (NumberFormatException none) {
+            return -1;
         }
     }
 

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.nccl.PeerProgress;
+import java.net.ProtocolException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -73,13 +74,29 @@ final class Inquiry {
         return String.join(",", ranks.stream().map(String::valueOf).toList());
     }
 
-    static List<Integer> ranks(String text) {
+    /** Reads what {@link #text} wrote of {@code count} ranks. */
+    static List<Integer> ranks(String text, int count) throws ProtocolException {
         List<Integer> ranks = new ArrayList<>();
         for (String number : text.split(",")) {
             if (!number.isEmpty()) {
-                ranks.add(Integer.parseInt(number));
+                ranks.add(checked(number(number), count));
             }
         }
         return ranks;
+    }
+
+    private static int number(String text) throws ProtocolException {
+        try {
+            return Integer.parseInt(text);
+        } catch (NumberFormatException _) {
+            throw new ProtocolException("expected the number of a rank, got \"" + StoreGreeting.shown(text) + '"');
+        }
+    }
+
+    static int checked(int rank, int count) throws ProtocolException {
+        if (rank < 0 || rank >= count) {
+            throw new ProtocolException("expected a rank from 0 to " + (count - 1) + ", got " + rank);
+        }
+        return rank;
     }
 }

@@ -19,7 +19,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class StoreAccord {
     private final int keeper;
-    private final long end;
+    private long end;
     /** Of the communicators that failed. */
     private final Set<Integer> members = new TreeSet<>();
 
@@ -30,6 +30,11 @@ final class StoreAccord {
     StoreAccord(int keeper, long end) {
         this.keeper = keeper;
         this.end = end;
+    }
+
+    /** Waits for other ranks until then, where that is earlier than what other ranks have said. */
+    void waitUntil(long time) {
+        end = time - end < 0 ? time : end;
     }
 
     /** Takes what a rank says, unless another one that came before has missed it. */

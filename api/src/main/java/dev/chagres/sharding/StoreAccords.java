@@ -21,6 +21,8 @@ import org.jspecify.annotations.Nullable;
 final class StoreAccords {
     private static final byte[] NOTHING = {};
     private static final long LOOK_MILLIS = 100;
+    /** Later times could not be compared. */
+    private static final long LONGEST_MILLIS = TimeUnit.DAYS.toMillis(1000);
 
     private final StoreServer server;
     /** Ranks whose process has ended, or that have finished or failed by themselves. */
@@ -82,14 +84,16 @@ final class StoreAccords {
             }
             attempts.put(rank, proposal.attempt());
             StoreAccord present = accord;
+            long end = System.nanoTime()
+                    + TimeUnit.MILLISECONDS.toNanos(Math.min(proposal.timeoutMillis(), LONGEST_MILLIS));
             if (present == null) {
                 tellFailure(rank, proposal); // Before anything is decided.
-                long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(proposal.timeoutMillis());
                 present = new StoreAccord(server.environment.rank(), end);
                 accord = present;
                 StoreAccord made = present;
                 Thread.ofPlatform().daemon().name("chagres-store-accord").start(() -> watch(made, proposal.why()));
             }
+            present.waitUntil(end);
             present.come(rank, proposal);
             if (!present.isAbandoned(gone, System.nanoTime())) {
                 server.tellRank(rank, StoreMessages.Kind.WAIT, proposal.attempt(), NOTHING);

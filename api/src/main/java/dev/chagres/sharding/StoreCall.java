@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import java.net.ProtocolException;
 import java.util.List;
 
 /**
@@ -9,9 +10,13 @@ import java.util.List;
  */
 record StoreCall(int from, List<Integer> to, String text) {
     /** Reads what {@link #toBytes} wrote. */
-    static StoreCall of(int from, String message) {
-        int line = Math.max(0, message.indexOf('\n'));
-        return new StoreCall(from, Inquiry.ranks(message.substring(0, line)), message.substring(line + 1));
+    static StoreCall of(int from, String message, int count) throws ProtocolException {
+        int line = message.indexOf('\n');
+        if (line < 0) {
+            throw new ProtocolException(
+                    "CALL: expected a line of ranks, got none in " + message.length() + " characters");
+        }
+        return new StoreCall(from, Inquiry.ranks(message.substring(0, line), count), message.substring(line + 1));
     }
 
     /**

@@ -4,6 +4,7 @@ import java.io.EOFException;
 import java.io.IOException;
 import java.net.ConnectException;
 import java.net.InetSocketAddress;
+import java.net.ProtocolException;
 import java.net.Socket;
 import java.net.SocketTimeoutException;
 import java.time.Duration;
@@ -13,7 +14,6 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
-import java.util.function.IntConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -32,13 +32,20 @@ final class StoreClient implements AutoCloseable {
     private static final int LOOK_MILLIS = 500;
     private static final byte[] NOTHING = {};
 
+    /** Is told when the rank that keeps the store says nothing more. */
+    interface OnEnd {
+        void ended(int keeper, String how);
+    }
+
+    /** Who is to blame, by the store. */
+    private record Answer(int number, List<Integer> ranks) {}
+
     private final int keeper;
     private final StoreMessages store;
     private final StoreNews news;
-    /** Is told when the process has ended that keeps the store. */
-    private final IntConsumer onEnd;
+    private final OnEnd onEnd;
 
-    private final BlockingQueue<StoreMessages.Message> answered = new LinkedBlockingQueue<>();
+    private final BlockingQueue<Answer> answered = new LinkedBlockingQueue<>();
     private final AtomicInteger questions = new AtomicInteger();
     /** When the store has said last that it waits for others. */
     private volatile long waited = System.nanoTime();
@@ -47,7 +54,7 @@ final class StoreClient implements AutoCloseable {
     /** Whether this rank expects nothing of the store any more. */
     private volatile boolean left;
 
-    StoreClient(int keeper, StoreMessages store, StoreNews news, IntConsumer onEnd) {
+    StoreClient(int keeper, StoreMessages store, StoreNews news, OnEnd onEnd) {
         this.keeper = keeper;
         this.store = store;
         this.news = news;
@@ -96,9 +103,12 @@ final class StoreClient implements AutoCloseable {
             StoreMessages.Message answer = store.receive();
             store.timeout(0);
             if (answer.kind() != StoreMessages.Kind.READY) {
-                throw new IllegalStateException(rank(environment) + answer.text());
+                throw new IllegalStateException(rank(environment)
+                        + (answer.kind() == StoreMessages.Kind.REFUSED
+                                ? answer.text()
+                                : "the answer of rank 0: expected READY or REFUSED, got " + answer.kind()));
             }
-            return StoreWelcome.of(answer.bytes());
+            return StoreWelcome.of(answer.bytes(), environment.count());
         } catch (SocketTimeoutException late) {
             throw new IllegalStateException(
                     rank(environment) + "rank 0 did not answer within " + timeout.toMillis() + " ms", late);
@@ -183,6 +193,7 @@ final class StoreClient implements AutoCloseable {
     }
 
     private void listen() {
+        String how = TcpStore.ENDED;
         try {
             while (true) {
                 StoreMessages.Message message = store.receive();
@@ -190,13 +201,16 @@ final class StoreClient implements AutoCloseable {
                     take(message);
                 }
             }
-        } catch (IOException closedNow) {
-            ended = true;
-            onEnd.accept(keeper);
+        } catch (ProtocolException unreadable) {
+            how = TcpStore.UNREADABLE + unreadable.getMessage();
+        } catch (IOException _) {
+            // It is closed now.
         }
+        ended = true;
+        onEnd.ended(keeper, how);
     }
 
-    private void take(StoreMessages.Message message) throws IOException {
+    private void take(StoreMessages.Message message) throws ProtocolException {
         switch (message.kind()) {
             case DONE -> news.allDone();
             case FAILED -> news.failed(message.number(), StoreMessages.Told.of(message));
@@ -205,10 +219,10 @@ final class StoreClient implements AutoCloseable {
                 // Where the store has ended meanwhile, what it has said before is still to be read.
                 say(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
             }
-            case ANSWER -> answered.add(message);
+            case ANSWER -> answered.add(new Answer(message.number(), Inquiry.ranks(message.text(), news.count())));
             case CALL -> news.heard(message.number(), message.text());
             case WAIT -> waited = System.nanoTime();
-            case DECIDED -> news.decided(StoreDecision.of(message.bytes()));
+            case DECIDED -> news.decided(StoreDecision.of(message.bytes(), news.count()));
             default -> {
                 // The store says nothing else after its welcome.
             }
@@ -228,13 +242,12 @@ final class StoreClient implements AutoCloseable {
         try {
             while (true) {
                 try {
-                    StoreMessages.Message answer =
-                            answered.poll(Math.max(0, end - System.nanoTime()), TimeUnit.NANOSECONDS);
+                    Answer answer = answered.poll(Math.max(0, end - System.nanoTime()), TimeUnit.NANOSECONDS);
                     if (answer == null) {
                         return List.of(keeper);
                     }
                     if (answer.number() == number) {
-                        return Inquiry.ranks(answer.text());
+                        return answer.ranks();
                     }
                 } catch (InterruptedException _) {
                     interrupted = true;

@@ -1,11 +1,13 @@
 package dev.chagres.sharding;
 
+import dev.chagres.internal.Checks;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.net.ProtocolException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -52,9 +54,23 @@ record StoreDecision(SortedMap<Integer, Long> left, byte[] shared, String refusa
             });
         }
 
-        static Proposal of(byte[] bytes) throws IOException {
-            var in = new DataInputStream(new ByteArrayInputStream(bytes));
-            return new Proposal(in.readInt(), readRanks(in), readRanks(in), in.readUTF(), in.readLong(), in.readLong());
+        /** Reads what rank {@code rank} of {@code count} has said. */
+        static Proposal of(byte[] bytes, int rank, int count) throws ProtocolException {
+            Proposal read = read(
+                    "AGREE",
+                    bytes,
+                    in -> new Proposal(
+                            in.readInt(),
+                            readRanks(in, count),
+                            readRanks(in, count),
+                            in.readUTF(),
+                            in.readLong(),
+                            in.readLong()));
+            if (!read.members.contains(rank) || read.timeoutMillis < 0) {
+                throw new ProtocolException("AGREE: expected members with rank " + rank
+                        + " and a timeout from 0 on, got " + read.members + " and " + read.timeoutMillis + " ms");
+            }
+            return read;
         }
     }
 
@@ -82,13 +98,40 @@ record StoreDecision(SortedMap<Integer, Long> left, byte[] shared, String refusa
         });
     }
 
-    static StoreDecision of(byte[] bytes) throws IOException {
+    /** Reads what the store of {@code count} ranks has said. */
+    static StoreDecision of(byte[] bytes, int count) throws ProtocolException {
+        return read("DECIDED", bytes, in -> {
+            SortedMap<Integer, Long> left = new TreeMap<>();
+            for (int rank : readRanks(in, count)) {
+                left.put(rank, in.readLong());
+            }
+            return new StoreDecision(left, in.readNBytes(in.readInt()), in.readUTF());
+        });
+    }
+
+    /** Something that is read. */
+    interface Reading<T> {
+        T from(DataInputStream in) throws IOException;
+    }
+
+    /**
+     * Reads a message.
+     *
+     * @throws ProtocolException when it is none; the text begins with {@code what}
+     */
+    static <T> T read(String what, byte[] bytes, Reading<T> reading) throws ProtocolException {
         var in = new DataInputStream(new ByteArrayInputStream(bytes));
-        SortedMap<Integer, Long> left = new TreeMap<>();
-        for (int rank : readRanks(in)) {
-            left.put(rank, in.readLong());
+        try {
+            return reading.from(in);
+        } catch (IOException | IllegalArgumentException other) { // A number of bytes may be below 0.
+            var unreadable = new ProtocolException(what + ": "
+                    + (other instanceof ProtocolException
+                            ? other.getMessage()
+                            : "expected what Chagres writes, got " + bytes.length + " other bytes ("
+                                    + Checks.describe(other) + ")"));
+            unreadable.initCause(other);
+            throw unreadable;
         }
-        return new StoreDecision(left, in.readNBytes(in.readInt()), in.readUTF());
     }
 
     /** Something that is written. */
@@ -113,11 +156,14 @@ record StoreDecision(SortedMap<Integer, Long> left, byte[] shared, String refusa
         }
     }
 
-    private static List<Integer> readRanks(DataInputStream in) throws IOException {
-        int count = in.readInt();
+    private static List<Integer> readRanks(DataInputStream in, int count) throws IOException {
+        int numbers = in.readInt();
+        if (numbers < 0 || numbers > count) {
+            throw new ProtocolException("expected at most " + count + " ranks, got " + numbers);
+        }
         List<Integer> ranks = new ArrayList<>();
-        for (int i = 0; i < count; i++) {
-            ranks.add(in.readInt());
+        for (int i = 0; i < numbers; i++) {
+            ranks.add(Inquiry.checked(in.readInt(), count));
         }
         return ranks;
     }

@@ -19,6 +19,8 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
     private static final String VERSION = "chagres store 3";
 
     private static final int LINES = 5;
+    private static final int PORT = 3;
+    private static final int LONGEST_SHOWN = 100;
 
     byte[] hello(int port) {
         return (VERSION + "\n" + build + "\n" + environment.count() + "\n" + port + "\n" + what)
@@ -27,7 +29,7 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
 
     /** Returns where a rank listens that is of this run. */
     static int port(String hello) {
-        return Integer.parseInt(hello.split("\n", LINES)[3]);
+        return Integer.parseInt(hello.split("\n", LINES)[PORT]);
     }
 
     /** Says why a rank is none of this run; null when it is. */
@@ -35,18 +37,35 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
     String wrong(int rank, String hello) {
         String[] lines = hello.split("\n", LINES);
         if (lines.length != LINES || !lines[0].equals(VERSION)) {
-            return "rank " + rank + " is of another version of Chagres: expected \"" + VERSION + "\", got \"" + lines[0]
-                    + '"';
+            return "rank " + rank + " is of another version of Chagres: expected \"" + VERSION + "\", got \""
+                    + shown(lines[0]) + '"';
         }
         if (!lines[1].equals(build)) {
             return "rank " + rank + " runs another build of Chagres than rank 0: expected \"" + build + "\", got \""
-                    + lines[1] + "\"; start all ranks with the same jars and libraries";
+                    + shown(lines[1]) + "\"; start all ranks with the same jars and libraries";
         }
         if (!lines[2].equals(Integer.toString(environment.count()))) {
-            return "rank " + rank + " is one of " + lines[2] + " ranks: expected " + environment.count()
+            return "rank " + rank + " is one of " + shown(lines[2]) + " ranks: expected " + environment.count()
                     + ", as rank 0 says";
         }
-        return null;
+        return isPort(lines[PORT])
+                ? null
+                : "rank " + rank + " listens nowhere: expected a port from 1 to " + RankEnvironment.LAST_PORT
+                        + ", got \"" + shown(lines[PORT]) + '"';
+    }
+
+    private static boolean isPort(String text) {
+        try {
+            int port = Integer.parseInt(text);
+            return port >= 1 && port <= RankEnvironment.LAST_PORT;
+        } catch (NumberFormatException _) {
+            return false;
+        }
+    }
+
+    /** Returns a text of another process as an error shows it: its beginning. */
+    static String shown(String text) {
+        return text.length() <= LONGEST_SHOWN ? text : text.substring(0, LONGEST_SHOWN) + "...";
     }
 
     /** Says what a rank does that is something else; null where it does the same. */

@@ -6,6 +6,7 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.net.InetAddress;
+import java.net.ProtocolException;
 import java.net.Socket;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -15,6 +16,7 @@ import java.security.SecureRandom;
 import java.util.Arrays;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
+import org.jspecify.annotations.Nullable;
 
 /**
  * One end of a connection to the store: what both ends write alike.
@@ -50,14 +52,27 @@ final class StoreMessages implements AutoCloseable {
         LEAVE
     }
 
+    /** In place of the number of a rank: nobody knows which it is. */
+    static final int UNKNOWN = -1;
+
     private static final long MAGIC = 0x6368616772657331L;
     private static final int NONCE = 32;
+    /** Bytes of a text. */
     private static final int LONGEST = 1 << 16;
+    /** Bytes of a message: the addresses of ten thousands of ranks. */
+    private static final int LONGEST_MESSAGE = 1 << 20;
+
     private static final SecureRandom RANDOM = new SecureRandom();
 
     private final Socket socket;
     private final DataInputStream in;
     private final DataOutputStream out;
+
+    /** Since when a message is being written, where {@link #writes}. */
+    private volatile long written;
+
+    private volatile boolean writes;
+    private volatile @Nullable String whyEnded;
 
     StoreMessages(Socket socket) throws IOException {
         this.socket = socket;
@@ -130,12 +145,35 @@ final class StoreMessages implements AutoCloseable {
 
     void send(Kind kind, int number, byte[] bytes) throws IOException {
         synchronized (out) {
-            out.writeByte(kind.ordinal());
-            out.writeInt(number);
-            out.writeInt(bytes.length);
-            out.write(bytes);
-            out.flush();
+            written = System.nanoTime();
+            writes = true;
+            try {
+                out.writeByte(kind.ordinal());
+                out.writeInt(number);
+                out.writeInt(bytes.length);
+                out.write(bytes);
+                out.flush();
+            } finally {
+                writes = false;
+            }
         }
+    }
+
+    /** Returns whether a message is being written for longer than that: the other end reads nothing. */
+    boolean isStuck(long nanos) {
+        return writes && System.nanoTime() - written > nanos;
+    }
+
+    /** Ends the connection, and keeps why for {@link #whyEnded}. */
+    void end(String why) {
+        whyEnded = why;
+        close();
+    }
+
+    /** Returns why this end has ended the connection; null where it has not. */
+    @Nullable
+    String whyEnded() {
+        return whyEnded;
     }
 
     /**
@@ -154,10 +192,10 @@ final class StoreMessages implements AutoCloseable {
                     .array();
         }
 
-        static Told of(Message message) throws IOException {
+        static Told of(Message message) throws ProtocolException {
             ByteBuffer in = ByteBuffer.wrap(message.bytes());
             if (in.remaining() < Integer.BYTES) {
-                throw new IOException("expected a failure, got " + in.remaining() + " bytes");
+                throw new ProtocolException("FAILED: expected at least 4 bytes, got " + in.remaining());
             }
             return new Told(in.getInt(), StandardCharsets.UTF_8.decode(in).toString());
         }
@@ -174,8 +212,9 @@ final class StoreMessages implements AutoCloseable {
         int kind = in.readUnsignedByte();
         int number = in.readInt();
         int length = in.readInt();
-        if (kind >= Kind.values().length || length < 0 || length > LONGEST) {
-            throw new IOException("no message of a rank's store came");
+        if (kind >= Kind.values().length || length < 0 || length > LONGEST_MESSAGE) {
+            throw new ProtocolException("message: expected a kind from 0 to " + (Kind.values().length - 1)
+                    + " and 0 to " + LONGEST_MESSAGE + " bytes, got kind " + kind + " and " + length + " bytes");
         }
         byte[] bytes = new byte[length];
         in.readFully(bytes);

@@ -30,6 +30,7 @@ final class StoreNews implements AutoCloseable {
     }
 
     private final int own;
+    private final int count;
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition changed = lock.newCondition();
     private final ExecutorService telling = Executors.newSingleThreadExecutor(
@@ -51,7 +52,13 @@ final class StoreNews implements AutoCloseable {
 
     StoreNews(int own, int count) {
         this.own = own;
+        this.count = count;
         members = IntStream.range(0, count).boxed().collect(Collectors.toCollection(TreeSet::new));
+    }
+
+    /** Returns how many ranks there were at first. */
+    int count() {
+        return count;
     }
 
     void answering(Function<String, PeerProgress> called) {
@@ -72,7 +79,11 @@ final class StoreNews implements AutoCloseable {
 
     PeerProgress answer(String question) {
         Function<String, PeerProgress> present = answering;
-        return present == null ? PeerProgress.LATE : present.apply(question);
+        try {
+            return present == null ? PeerProgress.LATE : present.apply(question);
+        } catch (IllegalArgumentException | IndexOutOfBoundsException unreadable) {
+            return PeerProgress.CAME; // It is about nothing that this rank could be late for.
+        }
     }
 
     /** Names who is told, at once where a rank has failed. */

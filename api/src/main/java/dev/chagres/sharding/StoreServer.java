@@ -1,11 +1,11 @@
 package dev.chagres.sharding;
 
-import dev.chagres.nccl.PeerProgress;
 import dev.chagres.sharding.StoreDecision.Proposal;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.net.SocketTimeoutException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -14,6 +14,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
@@ -30,22 +31,27 @@ final class StoreServer implements AutoCloseable {
 
     private static final long CLOSING_MILLIS = 1_000;
     private static final long RETRY_NANOS = 20_000_000;
+    private static final int LOOK_MILLIS = 500;
+    /** How long a rank may leave unread what the store says, once the network's buffers are full. */
+    private static final long READING_NANOS = 3_000_000_000L;
+
     private static final byte[] NOTHING = {};
 
     final RankEnvironment environment;
     final StoreNews news;
     final ReentrantLock lock = new ReentrantLock();
     final Condition changed = lock.newCondition();
+    final StoreInquiries inquiries = new StoreInquiries(this);
+    final StoreAccords accords = new StoreAccords(this);
     private final StoreGreeting greeting;
     private final @Nullable ServerSocket listening;
-    private final Map<Integer, StoreMessages> ranks = new TreeMap<>();
+    /** Changed with the lock held, and read without, too. */
+    private final Map<Integer, StoreMessages> ranks = new ConcurrentSkipListMap<>();
+
     private final Map<Integer, InetSocketAddress> addresses = new TreeMap<>();
     private final StoreStrangers strangers;
     private final Set<Integer> done = new HashSet<>();
-    private final StoreInquiries inquiries = new StoreInquiries(this);
-    private final StoreAccords accords = new StoreAccords(this);
     private @Nullable Thread accepting;
-    private int unproven;
     private @Nullable String refusal;
     /** Whether all ranks have come to rank 0. */
     private boolean ready;
@@ -78,10 +84,22 @@ final class StoreServer implements AutoCloseable {
         ServerSocket socket = Objects.requireNonNull(listening);
         while (!socket.isClosed()) {
             try {
+                socket.setSoTimeout(LOOK_MILLIS);
                 Socket connection = socket.accept();
                 Thread.ofPlatform().daemon().name("chagres-store-rank").start(() -> serve(connection));
+            } catch (SocketTimeoutException _) {
+                endThoseThatReadNothing();
             } catch (IOException closedNowOrTooManyFiles) {
                 LockSupport.parkNanos(RETRY_NANOS); // Others may close files meanwhile, and ranks are still to come.
+            }
+        }
+    }
+
+    /** Whoever writes to such a rank holds the lock: without its end the others would hear nothing any more, either. */
+    private void endThoseThatReadNothing() {
+        for (StoreMessages rank : ranks.values()) {
+            if (rank.isStuck(READING_NANOS)) {
+                rank.end("it does not read what the store says");
             }
         }
     }
@@ -89,24 +107,11 @@ final class StoreServer implements AutoCloseable {
     private void serve(Socket socket) {
         try (StoreMessages connection = new StoreMessages(socket)) {
             Integer rank = introduce(connection);
-            if (rank == null) {
-                return;
+            if (rank != null) {
+                new StoreRank(this, rank, connection).serve();
             }
-            connection.timeout(0);
-            try {
-                while (true) {
-                    StoreMessages.Message message = connection.receive();
-                    if (message.kind() == StoreMessages.Kind.LEAVE) {
-                        leave(rank, connection);
-                        return;
-                    }
-                    take(rank, message);
-                }
-            } catch (IOException ended) {
-                lost(rank, connection);
-            }
-        } catch (IOException stranger) {
-            unproven();
+        } catch (IOException _) {
+            // It was none of a rank, and its end is told where ranks are missed.
         }
     }
 
@@ -115,28 +120,26 @@ final class StoreServer implements AutoCloseable {
         connection.timeout(INTRODUCTION_MILLIS);
         strangers.add(connection);
         try {
-            return welcome(connection);
+            StoreMessages.Message hello = strangers.hello(connection, environment.secret());
+            return hello == null ? null : welcome(connection, hello.number(), hello.text());
         } finally {
             strangers.remove(connection);
         }
     }
 
-    private @Nullable Integer welcome(StoreMessages connection) throws IOException {
-        if (!connection.prove(environment.secret(), "store", "rank")) {
-            unproven();
-            return null;
-        }
-        StoreMessages.Message hello = connection.receive();
-        int rank = hello.number();
+    private @Nullable Integer welcome(StoreMessages connection, int rank, String hello) throws IOException {
         lock.lock();
         try {
-            String wrong = wrong(rank, hello.text());
+            String wrong = refusal == null ? wrong(rank, hello) : refusal;
+            if (closed && wrong == null) {
+                return null;
+            }
             if (wrong != null) {
-                refusal = refusal == null ? wrong : refusal;
+                refusal = ready ? null : wrong;
                 connection.send(StoreMessages.Kind.REFUSED, 0, StoreMessages.bytes(wrong));
             } else {
                 ranks.put(rank, connection);
-                addresses.put(rank, new InetSocketAddress(connection.remote(), StoreGreeting.port(hello.text())));
+                addresses.put(rank, new InetSocketAddress(connection.remote(), StoreGreeting.port(hello)));
                 if (ready) {
                     connection.send(StoreMessages.Kind.READY, 0, NOTHING);
                 }
@@ -148,24 +151,18 @@ final class StoreServer implements AutoCloseable {
         }
     }
 
-    private void unproven() {
-        lock.lock();
-        try {
-            unproven++;
-        } finally {
-            lock.unlock();
-        }
-    }
-
     /** Says why a rank cannot come; null when it can. The lock is held. */
     private @Nullable String wrong(int rank, String hello) {
         String other = greeting.wrong(rank, hello);
         if (other != null) {
             return other;
         }
-        boolean isRank = rank >= 0 && rank < environment.count() && rank != environment.rank();
+        if (rank < 0 || rank >= environment.count()) {
+            return "a rank has come that calls itself " + rank + ": expected one from 0 to "
+                    + (environment.count() - 1);
+        }
         boolean again = environment.rank() == 0 && (ranks.containsKey(rank) || ready);
-        if (!isRank || again) {
+        if (rank == environment.rank() || again) {
             return "rank " + rank + " has come a second time: expected each of ranks 0 to " + (environment.count() - 1)
                     + " once";
         }
@@ -184,6 +181,7 @@ final class StoreServer implements AutoCloseable {
             awaitComing(timeout.toNanos());
             ready = refusal == null && ranks.size() == environment.count() - 1;
             wrong = ready ? null : refusal != null ? refusal : missing(timeout);
+            refusal = wrong; // For ranks that come now.
             addresses.put(0, environment.store());
             StoreWelcome welcome = new StoreWelcome(shared, List.copyOf(addresses.values()));
             for (StoreMessages rank : ranks.values()) {
@@ -224,32 +222,7 @@ final class StoreServer implements AutoCloseable {
         }
         return "waited " + timeout.toMillis() + " ms for rank"
                 + (absent.size() == 1 ? " " + absent.getFirst() : "s " + absent) + " to come"
-                + (unproven == 0
-                        ? ""
-                        : "; " + unproven + (unproven == 1 ? " connection" : " connections")
-                                + " did not know the secret");
-    }
-
-    private void take(int rank, StoreMessages.Message message) throws IOException {
-        switch (message.kind()) {
-            case FAILED -> {
-                StoreMessages.Told told = StoreMessages.Told.of(message);
-                if (message.number() == rank) {
-                    accords.comesNoMore(rank);
-                    tellFailure(rank, told.text());
-                } else if (news.failed(message.number(), told)) {
-                    tellOthers(message.number(), told.text());
-                }
-            }
-            case DONE -> finished(rank);
-            case ASK -> inquiries.begin(rank, message.number(), message.text());
-            case ANSWER -> inquiries.answered(rank, message.number(), PeerProgress.valueOf(message.text()));
-            case CALL -> StoreCall.of(rank, message.text()).passOn(this);
-            case AGREE -> accords.come(rank, Proposal.of(message.bytes()));
-            default -> {
-                // A rank says nothing else after its hello.
-            }
-        }
+                + strangers;
     }
 
     /** Asks the others that are left where they are, and returns who is to blame. */
@@ -272,7 +245,8 @@ final class StoreServer implements AutoCloseable {
         }
     }
 
-    private void leave(int rank, StoreMessages connection) {
+    /** A rank goes on with another store. */
+    void leave(int rank, StoreMessages connection) {
         lock.lock();
         try {
             ranks.remove(rank, connection);
@@ -281,8 +255,8 @@ final class StoreServer implements AutoCloseable {
         }
     }
 
-    /** The connection of a rank has ended. */
-    private void lost(int rank, StoreMessages connection) {
+    /** The connection of a rank has ended, or is to. */
+    void lost(int rank, StoreMessages connection, String why) {
         lock.lock();
         try {
             if (closed || ranks.get(rank) != connection) {
@@ -290,21 +264,19 @@ final class StoreServer implements AutoCloseable {
             }
             if (!ready) {
                 ranks.remove(rank);
-                refusal = refusal == null
-                        ? "rank " + rank + " failed before all ranks had come: " + TcpStore.ENDED
-                        : refusal;
+                refusal = refusal == null ? "rank " + rank + " failed before all ranks had come: " + why : refusal;
                 changed.signalAll();
             }
         } finally {
             lock.unlock();
         }
-        ended(rank);
+        ended(rank, why);
     }
 
-    /** The process of a rank has ended. */
-    void ended(int rank) {
+    /** A rank says nothing more. */
+    void ended(int rank, String why) {
         accords.comesNoMore(rank);
-        tellFailure(rank, TcpStore.ENDED);
+        tellFailure(rank, why);
     }
 
     /** Takes what this rank says of a failure, as it takes it of others. */
@@ -321,7 +293,8 @@ final class StoreServer implements AutoCloseable {
         return greeting.hello(listening == null ? 0 : listening.getLocalPort());
     }
 
-    private void tellFailure(int rank, String text) {
+    /** Tells all but that rank that it has failed, where nobody has before. */
+    void tellFailure(int rank, String text) {
         if (news.failed(rank, text)) {
             tellOthers(rank, text);
         }

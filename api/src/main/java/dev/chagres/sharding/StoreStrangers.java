@@ -1,8 +1,10 @@
 package dev.chagres.sharding;
 
+import java.io.IOException;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Connections to the store that have not proved yet to be those of ranks. Each holds a thread, so only so many are kept: one more closes the
@@ -16,6 +18,8 @@ final class StoreStrangers implements AutoCloseable {
 
     private final int most;
     private final Set<StoreMessages> connections = new LinkedHashSet<>();
+    private int unproven;
+    private int unreadable;
 
     StoreStrangers(int ranks) {
         most = ranks + BESIDE_RANKS;
@@ -35,10 +39,44 @@ final class StoreStrangers implements AutoCloseable {
         }
     }
 
+    /** Waits for what a rank says first; null, and counted, where another program is at the other end. */
+    StoreMessages.@Nullable Message hello(StoreMessages connection, RankEnvironment.Secret secret) {
+        boolean proven = false;
+        try {
+            proven = connection.prove(secret, "store", "rank");
+            if (proven) {
+                StoreMessages.Message hello = connection.receive();
+                if (hello.kind() == StoreMessages.Kind.HELLO) {
+                    return hello;
+                }
+            }
+        } catch (IOException _) {
+            // It has ended, was too slow, or is no rank.
+        }
+        synchronized (connections) {
+            unproven += proven ? 0 : 1;
+            unreadable += proven ? 1 : 0;
+        }
+        return null;
+    }
+
     void remove(StoreMessages connection) {
         synchronized (connections) {
             connections.remove(connection);
         }
+    }
+
+    /** Returns what an error says of them behind the ranks that are missing; nothing where there were none. */
+    @Override
+    public String toString() {
+        synchronized (connections) {
+            return told(unproven, " did not know the secret")
+                    + told(unreadable, " knew the secret and did not say which rank it was");
+        }
+    }
+
+    private static String told(int count, String what) {
+        return count == 0 ? "" : "; " + count + (count == 1 ? " connection" : " connections") + what;
     }
 
     @Override

@@ -1,13 +1,12 @@
 package dev.chagres.sharding;
 
-import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
-import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.net.ProtocolException;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -43,15 +42,20 @@ record StoreWelcome(byte[] shared, List<InetSocketAddress> addresses) {
         return bytes.toByteArray();
     }
 
-    static StoreWelcome of(byte[] bytes) throws IOException {
-        var in = new DataInputStream(new ByteArrayInputStream(bytes));
-        byte[] shared = in.readNBytes(in.readInt());
-        int count = in.readInt();
-        List<InetSocketAddress> addresses = new ArrayList<>();
-        for (int rank = 0; rank < count; rank++) {
-            InetAddress host = InetAddress.getByAddress(in.readNBytes(in.readUnsignedByte()));
-            addresses.add(new InetSocketAddress(host, in.readInt()));
-        }
-        return new StoreWelcome(shared, addresses);
+    /** Reads what the store of {@code count} ranks gives. */
+    static StoreWelcome of(byte[] bytes, int count) throws ProtocolException {
+        return StoreDecision.read("READY", bytes, in -> {
+            byte[] shared = in.readNBytes(in.readInt());
+            int numbers = in.readInt();
+            if (numbers != count) {
+                throw new ProtocolException("expected the addresses of " + count + " ranks, got " + numbers);
+            }
+            List<InetSocketAddress> addresses = new ArrayList<>();
+            for (int rank = 0; rank < count; rank++) {
+                InetAddress host = InetAddress.getByAddress(in.readNBytes(in.readUnsignedByte()));
+                addresses.add(new InetSocketAddress(host, in.readInt()));
+            }
+            return new StoreWelcome(shared, addresses);
+        });
     }
 }

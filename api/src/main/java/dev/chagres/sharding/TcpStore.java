@@ -31,6 +31,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class TcpStore implements AutoCloseable, PeerAgreement {
     static final String ENDED = "its process has ended";
+    static final String UNREADABLE = "it has sent what no rank sends: ";
 
     /** A rank that failed, and how. */
     record Failure(int rank, String text) {}
@@ -155,9 +156,9 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
     }
 
     private StoreClient client(int rank, StoreMessages store) {
-        StoreClient made = new StoreClient(rank, store, news, ended -> {
+        StoreClient made = new StoreClient(rank, store, news, (ended, how) -> {
             if (!closed) {
-                server.ended(ended);
+                server.ended(ended, how);
             }
         });
         clients.add(made);

@@ -40,4 +40,15 @@ class PeerCallsTest {
             assertEquals(SAID, calls.said("/1:0 collective-1"), "a call is not a member");
         }
     }
+
+    @Test
+    void whatNoProcessSaysIsNotKept() {
+        PeerCalls calls = new PeerCalls();
+        for (String text : List.of("", "key", "x:key", "-1:key", "9:key", "2147483647:key", ":key")) {
+            calls.hear(1, text);
+        }
+        assertEquals(NOTHING, calls.said("key"));
+        calls.hear(1, "3:key1");
+        assertEquals(SAID, calls.said("key"));
+    }
 }

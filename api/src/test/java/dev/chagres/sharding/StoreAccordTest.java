@@ -47,6 +47,20 @@ class StoreAccordTest {
     }
 
     @Test
+    void theRankWithTheShortestTimeoutDecidesHowLongToWait() {
+        List<Integer> all = List.of(0, 1, 2);
+        StoreAccord accord = new StoreAccord(0, 1000 * END);
+        accord.come(1, says(all, List.of(), 6));
+        accord.waitUntil(END);
+        accord.waitUntil(2 * END);
+        accord.come(0, says(all, List.of(), 6));
+        assertNull(accord.decide(all, Set.of(), END - 1, ID));
+        StoreDecision decision = accord.decide(all, Set.of(), END, ID);
+        assertNotNull(decision);
+        assertEquals(Set.of(0, 1), decision.left().keySet());
+    }
+
+    @Test
     void oneThatWasMissedIsNotWaitedForAndDoesNotComeBack() {
         List<Integer> all = List.of(0, 1, 2);
         StoreAccord accord = new StoreAccord(0, END);
@@ -144,13 +158,13 @@ class StoreAccordTest {
     @Test
     void whatIsSaidTravels() throws IOException {
         Proposal proposal = new Proposal(3, List.of(0, 5, 2), List.of(5), "it waited", -1, 2500);
-        assertEquals(proposal, Proposal.of(proposal.toBytes()));
+        assertEquals(proposal, Proposal.of(proposal.toBytes(), 5, 6));
         StoreDecision made = new StoreDecision(new TreeMap<>(Map.of(4, 9L, 1, -1L)), ID, "");
-        StoreDecision read = StoreDecision.of(made.toBytes());
+        StoreDecision read = StoreDecision.of(made.toBytes(), 6);
         assertEquals(made.left(), read.left());
         assertArrayEquals(made.shared(), read.shared());
         assertEquals(
                 "none",
-                StoreDecision.of(StoreDecision.refused("none").toBytes()).refusal());
+                StoreDecision.of(StoreDecision.refused("none").toBytes(), 6).refusal());
     }
 }
