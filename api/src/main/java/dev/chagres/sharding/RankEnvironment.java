@@ -115,9 +115,11 @@ record RankEnvironment(
      */
     static RankEnvironment of(Map<String, String> variables) {
         Launcher launcher = launcher(variables);
-        int count = number(variables, launcher.count, 1, Integer.MAX_VALUE, launcher);
-        int rank = number(variables, launcher.rank, 0, count - 1, launcher);
-        int local = launcher.localRank == null ? 0 : number(variables, launcher.localRank, 0, rank, launcher);
+        int count = number(variables, launcher.count, 1, Integer.MAX_VALUE, "", launcher);
+        String ofCount = ", for " + launcher.count + " is " + count;
+        int rank = number(variables, launcher.rank, 0, count - 1, ofCount, launcher);
+        String ofRank = ", for " + launcher.rank + " is " + rank;
+        int local = launcher.localRank == null ? 0 : number(variables, launcher.localRank, 0, rank, ofRank, launcher);
         String address = address(variables, launcher, local == rank && count == 1);
         var store = new InetSocketAddress(address, port(variables, launcher));
         if (store.isUnresolved()) {
@@ -155,10 +157,13 @@ record RankEnvironment(
                 "environment: expected the rank of this process in one of " + names + ", got none of them");
     }
 
-    private static int number(Map<String, String> variables, String name, int least, int most, Launcher launcher) {
+    /** {@code why}: what decides the largest number. */
+    private static int number(
+            Map<String, String> variables, String name, int least, int most, String why, Launcher launcher) {
         String value = variables.get(name);
-        String range =
-                most == Integer.MAX_VALUE ? "a number from " + least + " on" : "a number from " + least + " to " + most;
+        String range = most == Integer.MAX_VALUE
+                ? "a number from " + least + " on"
+                : "a number from " + least + " to " + most + why;
         if (value == null) {
             throw new IllegalArgumentException(name + ": expected " + range + ", for " + launcher
                     + " has started this process (" + launcher.rank + " is set), got none");
@@ -200,12 +205,12 @@ record RankEnvironment(
 
     private static int port(Map<String, String> variables, Launcher launcher) {
         if (variables.containsKey(PORT)) {
-            return number(variables, PORT, 1, LAST_PORT, launcher);
+            return number(variables, PORT, 1, LAST_PORT, "", launcher);
         }
         if (launcher.port == null || !variables.containsKey(launcher.port)) {
             return DEFAULT_PORT;
         }
-        int given = number(variables, launcher.port, 1, LAST_PORT - 1, launcher);
+        int given = number(variables, launcher.port, 1, LAST_PORT - 1, "", launcher);
         // At its own port torchrun's agent listens.
         return "True".equals(variables.get("TORCHELASTIC_USE_AGENT_STORE")) ? given + 1 : given;
     }

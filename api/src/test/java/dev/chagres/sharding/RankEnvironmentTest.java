@@ -86,9 +86,11 @@ class RankEnvironmentTest {
                 "WORLD_SIZE: expected a number from 1 on, for torchrun has started this process (RANK is set), got none",
                 variables("RANK=0"));
         refused("WORLD_SIZE: expected a number from 1 on, got \"many\"", variables("RANK=0 WORLD_SIZE=many"));
-        refused("RANK: expected a number from 0 to 1, got \"2\"", variables("RANK=2 WORLD_SIZE=2"));
         refused(
-                "LOCAL_RANK: expected a number from 0 to 1, got \"-1\"",
+                "RANK: expected a number from 0 to 1, for WORLD_SIZE is 2, got \"2\"",
+                variables("RANK=2 WORLD_SIZE=2"));
+        refused(
+                "LOCAL_RANK: expected a number from 0 to 1, for RANK is 1, got \"-1\"",
                 variables("RANK=1 WORLD_SIZE=2 LOCAL_RANK=-1"));
         refused(
                 "CHAGRES_STORE_ADDRESS or MASTER_ADDR: expected the name or address of rank 0's host, as torchrun may have put ranks on several"

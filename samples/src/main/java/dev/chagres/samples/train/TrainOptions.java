@@ -305,8 +305,8 @@ final class TrainOptions {
     }
 
     private void requireDevices(boolean gpu, int devices) {
-        // The reference has a device in each process.
-        if (ranks.count() > devices && (!ranks.areProcesses() || (gpu && ranks.isToLaunch()))) {
+        // Processes that others have started may be on several hosts.
+        if (ranks.count() > devices && (!ranks.areProcesses() || ranks.isToLaunch())) {
             throw new IllegalArgumentException(ranks.countOption() + ": expected 1 to " + devices
                     + ", for each rank needs a device of its own and "
                     + (gpu ? "this process sees " + devices + " GPUs" : "the CPU reference has " + devices)

@@ -262,11 +262,17 @@ class LaunchTest {
                 "--strategy",
                 "hsdp");
         refusedForAll(
-                "--tokens-per-step: expected a multiple of 1600 from 102400 on, for 100 micro-batches share it (--nproc 100),"
+                "--tokens-per-step: expected a multiple of 128 from 8192 on, for 8 micro-batches share it (--nproc 8),"
                         + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the"
-                        + " default; give --tokens-per-step 102400, or lower --context or --nproc",
+                        + " default; give --tokens-per-step 8192, or lower --context or --nproc",
                 "--nproc",
-                "100",
+                "8",
+                "train");
+        refusedForAll(
+                "--nproc: expected 1 to 8, for each rank needs a device of its own and the CPU reference has 8, got 1000000000;"
+                        + " the variable CHAGRES_REFERENCE_DEVICES=1000000000 gives it more",
+                "--nproc",
+                "1000000000",
                 "train");
         refusedForAll("Unknown options: '--stepz', '3'", "--nproc", "2", "train", "--stepz", "3");
     }
