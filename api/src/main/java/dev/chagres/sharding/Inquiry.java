@@ -40,16 +40,23 @@ final class Inquiry {
 
     /** Waits for the answers, and returns who is to blame: those that say nothing or are late; or else those that wait for others. */
     List<Integer> await() {
+        boolean interrupted = false;
         lock.lock();
         try {
-            long left = PATIENCE_NANOS;
-            while (answers.size() < asked.size() && left > 0) {
-                left = changed.awaitNanos(left);
+            long end = System.nanoTime() + PATIENCE_NANOS;
+            for (long left = PATIENCE_NANOS; answers.size() < asked.size() && left > 0; ) {
+                try {
+                    left = changed.awaitNanos(left);
+                } catch (InterruptedException _) {
+                    interrupted = true; // The wait has an end of its own, and who has not answered yet is not to blame.
+                    left = end - System.nanoTime();
+                }
             }
-        } catch (InterruptedException _) {
-            Thread.currentThread().interrupt();
         } finally {
             lock.unlock();
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
         }
         List<Integer> late = with(PeerProgress.LATE);
         return late.isEmpty() ? with(PeerProgress.WAITS) : late;

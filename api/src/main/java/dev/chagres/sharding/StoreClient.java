@@ -83,6 +83,12 @@ final class StoreClient implements AutoCloseable {
                             refused);
                 }
                 LockSupport.parkNanos(RETRY_NANOS);
+                if (Thread.currentThread().isInterrupted()) {
+                    throw new IllegalStateException(
+                            rank(environment) + "the thread was interrupted while it waited for rank 0 to listen at "
+                                    + address,
+                            refused);
+                }
             }
         }
     }

@@ -158,6 +158,19 @@ class TcpStoreTest {
                         + " (CHAGRES_STORE_ADDRESS, CHAGRES_STORE_PORT): "));
     }
 
+    @Test
+    void anInterruptEndsTheWaitForRank0() {
+        Thread.currentThread().interrupt();
+        String text = assertThrows(
+                        IllegalStateException.class,
+                        () -> TcpStore.join(environment(1, 2, SECRET), "1a2b", "train", SHARED, TIMEOUT))
+                .getMessage();
+        assertTrue(Thread.interrupted(), "it is for the caller");
+        assertEquals(
+                "rank 1 of 2: the thread was interrupted while it waited for rank 0 to listen at /127.0.0.1:" + port,
+                text);
+    }
+
     private void refusedByAll(String text, CompletableFuture<TcpStore> zero, CompletableFuture<TcpStore> other) {
         assertEquals("rank 0 of 3: " + text, failure(zero));
         assertTrue(failure(other).endsWith(": " + text));
@@ -241,6 +254,9 @@ class TcpStoreTest {
         stores.get(1).answering(_ -> PeerProgress.CAME);
         assertEquals(List.of(0), stores.get(3).ask("a b"));
         assertEquals(List.of(), stores.get(0).ask("a b"));
+        Thread.currentThread().interrupt();
+        assertEquals(List.of(), stores.get(0).ask("a b"), "an interrupt blames nobody");
+        assertTrue(Thread.interrupted(), "it is for the caller");
         stores.get(2).answering(_ -> {
             LockSupport.park();
             return PeerProgress.CAME;
