@@ -205,10 +205,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         return order.isLast();
     }
 
+    /** Checks that this is open, and that the calling thread has the device. */
     final void ensureOpen() {
         if (closed) {
             throw new IllegalStateException("the " + this + " is closed");
         }
+        Inside.state(stream).ensureCurrent(); // Before a call of another thread changes anything.
     }
 
     /** Checks that an optimizer updates the parameters of this strategy. */

@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -33,9 +34,11 @@ import dev.chagres.sharding.ZeroStage;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
@@ -181,6 +184,53 @@ class FullyShardedMisuseTest {
                             + " from memory for two groups of each size; weights gathered group by group on another stream"
                             + " before their layers run, the next group's meanwhile",
                     training.explain());
+        }
+    }
+
+    private static Throwable elsewhere(Executable call) {
+        AtomicReference<Throwable> thrown = new AtomicReference<>();
+        Thread thread = Thread.ofPlatform().start(() -> {
+            try {
+                call.execute();
+            } catch (Throwable refused) {
+                thrown.set(refused);
+            }
+        });
+        while (thread.isAlive()) {
+            Thread.onSpinWait();
+        }
+        return thrown.get();
+    }
+
+    /** The ranks' gradients were given back before the thread was refused: later steps had none. */
+    @ParameterizedTest
+    @EnumSource(ZeroStage.class)
+    void callsOfAnotherThreadChangeNothing(ZeroStage stage) {
+        try (Device device = Device.open();
+                Communicator communicator = one(device);
+                FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 1, stage, communicator);
+                AdamW optimizer = new AdamW(training.parameters(), AdamW.Config.standard());
+                Pass pass = Pass.training(device)) {
+            training.follow(pass);
+            for (int step = 0; step < 3; step++) {
+                pass.begin();
+                for (Executable call : List.<Executable>of(
+                        training::sumGradients,
+                        training::lastMicroBatch,
+                        training::awaitGradients,
+                        () -> training.state(optimizer),
+                        training::close)) {
+                    assertInstanceOf(WrongThreadException.class, elsewhere(call));
+                }
+                training.lastMicroBatch();
+                microBatch(pass);
+                assertInstanceOf(WrongThreadException.class, elsewhere(training::sumGradients));
+                training.sumGradients();
+                training.parameters().forgetGradients();
+                assertInstanceOf(WrongThreadException.class, elsewhere(training::sumGradients));
+                training.sumGradients();
+                optimizer.step(1e-3f);
+            }
         }
     }
 
