@@ -95,7 +95,7 @@ public final class Safetensors {
     private static void load(SafetensorsFile opened, State state, Stream stream) {
         try (HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
                 Scope views = stream.device().openScope(stream)) {
-            Map<String, Long> numbers = ensureFits(opened, List.of(), state, host);
+            Map<String, Long> numbers = ensureFits(opened, List.of(), Map.of(), state, host);
             state.tensors().forEach((name, tensor) -> {
                 Checks.on(stream, name, tensor);
                 read(opened.entry(name), tensor, host, stream, views);
@@ -118,13 +118,18 @@ public final class Safetensors {
      * state} may have, as {@link #load} does before it loads anything.
      *
      * @param shared tensors whose elements lie on several ranks
+     * @param limits the values that elements of these may have, by name; any where a name is absent
      * @param host memory to read elements into
      * @return the file's numbers by their names
      * @throws SafetensorsException as {@link #load} does
      * @throws IllegalArgumentException when the memory has not 8 bytes, or a name comes twice
      */
     public static Map<String, Long> ensureFits(
-            SafetensorsFile file, List<TensorSpec> shared, State state, HostBuffer host) {
+            SafetensorsFile file,
+            List<TensorSpec> shared,
+            Map<String, State.Values> limits,
+            State state,
+            HostBuffer host) {
         Checks.given("file", file);
         List<TensorSpec> expected = new ArrayList<>(Checks.<TensorSpec>givenAll("shared", shared));
         expected.addAll(specs(state));
@@ -136,6 +141,8 @@ public final class Safetensors {
         }
         file.ensureHolds(expected, entry -> isLeftOut(entry, state), state.weightsAlone());
         Map<String, Long> numbers = numbers(file, state, memory.asSlice(0, Long.BYTES));
+        Checks.given("limits", limits)
+                .forEach((name, may) -> checkElements(file.path(), file.entry(name), may, memory));
         state.tensors()
                 .keySet()
                 .forEach(name -> checkElements(file.path(), file.entry(name), state.values(name), memory));

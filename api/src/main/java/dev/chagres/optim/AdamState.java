@@ -17,7 +17,6 @@ import java.util.List;
  */
 final class AdamState implements AutoCloseable {
     private static final String MEAN = ".exp_avg";
-    private static final String SQUARE = ".exp_avg_sq";
 
     private final Parameters parameters;
     private final Scope scope;
@@ -90,7 +89,10 @@ final class AdamState implements AutoCloseable {
             if (parameter.isTrained()) {
                 masters.addTo(state, parameter);
                 state.tensor(parameter.name() + MEAN, masters.part(mean, parameter));
-                state.tensor(parameter.name() + SQUARE, masters.part(square, parameter), State.Values.NOT_NEGATIVE);
+                state.tensor(
+                        parameter.name() + StateVector.SQUARE,
+                        masters.part(square, parameter),
+                        State.Values.NOT_NEGATIVE);
             }
         }
         return withStep(state);
@@ -111,7 +113,8 @@ final class AdamState implements AutoCloseable {
     /** Returns what is kept for each element of the gradients, in the order of {@link #whole}. */
     List<StateVector> vectors() {
         ensureOpen();
-        return List.of(masters.vector(), new StateVector(MEAN, mean, 1), new StateVector(SQUARE, square, 1));
+        return List.of(
+                masters.vector(), new StateVector(MEAN, mean, 1), new StateVector(StateVector.SQUARE, square, 1));
     }
 
     @Override

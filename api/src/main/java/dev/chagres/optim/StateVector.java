@@ -5,6 +5,7 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameter;
+import dev.chagres.model.State;
 
 /**
  * One of the vectors of an optimizer's state, in the order of the gradients: a moment, or masters.
@@ -18,6 +19,7 @@ import dev.chagres.model.Parameter;
 public record StateVector(String ending, Tensor elements, int width) {
     static final String MASTER = ".master";
     static final String REMAINDER = ".remainder";
+    static final String SQUARE = ".exp_avg_sq";
 
     /**
      * Checks the parts.
@@ -36,6 +38,11 @@ public record StateVector(String ending, Tensor elements, int width) {
     /** Returns whether weights of {@code dtype} have a part of this vector: only 16-bit weights have masters. */
     public boolean isFor(DType dtype) {
         return Checks.given("dtype", dtype) != DType.FLOAT32 || !(ending.equals(MASTER) || ending.equals(REMAINDER));
+    }
+
+    /** Returns the values that elements may have. */
+    public State.Values values() {
+        return ending.equals(SQUARE) ? State.Values.NOT_NEGATIVE : State.Values.ANY;
     }
 
     /** Returns this with other elements. */

@@ -11,6 +11,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.Parameters;
+import dev.chagres.model.State;
 import dev.chagres.model.WeightStorage;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
@@ -104,10 +105,11 @@ final class MeshState {
         Tensor vector = own == null ? null : parameters.sharing().vector(own.dtype());
         long pieceOffset = own == null ? 0 : own.weightOffset();
         if (parameters.tensorParallel().isSplit()) {
-            return split(parameter, spec, vector, pieceOffset, strategy::weightsOf);
+            return split(parameter, spec, State.Values.ANY, vector, pieceOffset, strategy::weightsOf);
         }
         return new SharedTensor(
                 spec,
+                State.Values.ANY,
                 vector,
                 pieceOffset,
                 places[NUMBERS * index],
@@ -120,11 +122,12 @@ final class MeshState {
         Tensor elements = own == null ? null : vector.elements();
         long pieceOffset = own == null ? 0 : own.gradientOffset();
         if (parameters.tensorParallel().isSplit()) {
-            return split(parameter, spec, elements, pieceOffset, strategy::updatedBy);
+            return split(parameter, spec, vector.values(), elements, pieceOffset, strategy::updatedBy);
         }
         int width = vector.width();
         return new SharedTensor(
                 spec,
+                vector.values(),
                 elements,
                 width * pieceOffset,
                 width * places[NUMBERS * index],
@@ -134,7 +137,12 @@ final class MeshState {
 
     /** Where layers are split pieces may differ from rank to rank, so that each knows its own alone. */
     private SplitTensor split(
-            Parameter parameter, TensorSpec spec, @Nullable Tensor vector, long pieceOffset, IntFunction<Part> part) {
+            Parameter parameter,
+            TensorSpec spec,
+            State.Values may,
+            @Nullable Tensor vector,
+            long pieceOffset,
+            IntFunction<Part> part) {
         ParameterSplit split = parameter.split();
         GroupPiece own = own(parameter);
         SplitTensor.Own held = own == null || vector == null
@@ -146,7 +154,7 @@ final class MeshState {
                         own.offset(parameter),
                         parameter.shape().count(),
                         part.apply(mesh.world().rank()));
-        return new SplitTensor(spec, held, split == null ? whole(parameter) : split, gives(parameter, part));
+        return new SplitTensor(spec, may, held, split == null ? whole(parameter) : split, gives(parameter, part));
     }
 
     private static ParameterSplit whole(Parameter parameter) {

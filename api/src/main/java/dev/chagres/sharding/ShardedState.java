@@ -21,6 +21,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
 
 /**
@@ -50,6 +51,9 @@ public final class ShardedState {
     private final List<StateTensor> tensors;
 
     private final List<TensorSpec> shared;
+    /** The values that elements of these may have, by name. */
+    private final Map<String, State.Values> limits;
+
     /** The state that every rank has whole. */
     private final State own;
 
@@ -62,6 +66,8 @@ public final class ShardedState {
         this.all = all;
         this.own = own;
         shared = sharedTensors.stream().map(StateTensor::spec).toList();
+        limits = sharedTensors.stream()
+                .collect(Collectors.toMap(tensor -> tensor.spec().name(), StateTensor::may, (first, _) -> first));
         int ranks = all.ranks();
         tensors = new ArrayList<>(sharedTensors);
         own.ensureNoEightBits();
@@ -164,7 +170,7 @@ public final class ShardedState {
         Set<String> missing = Set.copyOf(differences.missing());
         State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
         try (HostBuffer host = HostBuffer.pinned(strategy.stream.device(), StateTransfer.PIECE_BYTES)) {
-            Map<String, Long> numbers = Safetensors.ensureFits(file, shared, present, host);
+            Map<String, Long> numbers = Safetensors.ensureFits(file, shared, limits, present, host);
             for (int i = 0; i < tensors.size(); i++) {
                 if (!missing.contains(tensors.get(i).spec().name())) {
                     read(i, file, host, transfer);

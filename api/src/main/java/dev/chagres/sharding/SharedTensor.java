@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import java.util.Collections;
 import java.util.List;
@@ -19,6 +20,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  *
  * @param spec name, type and shape of the whole tensor
+ * @param may the values that elements may have
  * @param vector this rank's parts of all pieces, one after another; null where it holds none
  * @param pieceOffset first element of the piece where all parts lie together
  * @param pieceCount elements of the piece, a multiple of the number of parts
@@ -27,16 +29,18 @@ import org.jspecify.annotations.Nullable;
  */
 record SharedTensor(
         TensorSpec spec,
+        State.Values may,
         @Nullable Tensor vector,
         long pieceOffset,
         long pieceCount,
         long offset,
         List<? extends @Nullable Part> parts)
         implements StateTensor {
-    /** Returns a tensor of which each rank has all. */
+    /** Returns a tensor of which each rank has all; who lists it checks its values. */
     static SharedTensor whole(String name, Tensor tensor, int ranks) {
         TensorSpec spec = new TensorSpec(name, tensor.dtype(), tensor.shape());
-        return new SharedTensor(spec, tensor, 0, tensor.count(), 0, Collections.nCopies(ranks, new Part(0, 1)));
+        return new SharedTensor(
+                spec, State.Values.ANY, tensor, 0, tensor.count(), 0, Collections.nCopies(ranks, new Part(0, 1)));
     }
 
     /** Of elements {@code first} to before {@code first + count} of the tensor, the first that {@code rank} holds. */

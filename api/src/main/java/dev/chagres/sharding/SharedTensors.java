@@ -75,6 +75,7 @@ final class SharedTensors {
         int width = vector.width();
         return new SharedTensor(
                 spec,
+                vector.values(),
                 vector.elements(),
                 width * pieceOffset,
                 width * piece.count(),

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.ParameterSplit;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.ops.Rows;
@@ -22,10 +23,12 @@ import org.jspecify.annotations.Nullable;
  *
  * @param spec name, type and shape of the whole tensor
  * @param own what this rank holds; null where it holds nothing
+ * @param may the values that elements may have
  * @param split which elements of the whole a rank has before they are shared out
  * @param gives whether this is the one among ranks that hold the same elements which gives them
  */
-record SplitTensor(TensorSpec spec, @Nullable Own own, ParameterSplit split, Copy gives) implements StateTensor {
+record SplitTensor(
+        TensorSpec spec, State.Values may, @Nullable Own own, ParameterSplit split, Copy gives) implements StateTensor {
     /**
      * A stretch of a rank's part.
      *

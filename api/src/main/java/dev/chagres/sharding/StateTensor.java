@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
+import dev.chagres.model.State;
 import dev.chagres.nccl.Communicator;
 
 /**
@@ -17,6 +18,9 @@ sealed interface StateTensor permits SharedTensor, SplitTensor {
 
     /** Returns name, type and shape of the whole tensor. */
     TensorSpec spec();
+
+    /** Returns the values that its elements may have. */
+    State.Values may();
 
     /** Enqueues the collection of {@code elements}, from {@code first} on, on the root; elsewhere they are only room for it. */
     void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views);

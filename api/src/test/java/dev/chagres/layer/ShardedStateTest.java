@@ -35,11 +35,16 @@ import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -404,6 +409,50 @@ class ShardedStateTest {
                 assertEquals(70, own[0], "that of rank 0");
             }
         });
+    }
+
+    /** Writes a number over the first element of a tensor of a file. */
+    private static void overwrite(Path file, String name, float value) throws IOException {
+        byte[] bytes = Files.readAllBytes(file);
+        ByteBuffer buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
+        int header = Math.toIntExact(buffer.getLong(0));
+        String text = new String(bytes, Long.BYTES, header, StandardCharsets.UTF_8);
+        Matcher offset = Pattern.compile(Pattern.quote('"' + name + '"') + ":\\{[^}]*\\[(\\d+),")
+                .matcher(text);
+        assertTrue(offset.find(), text);
+        buffer.putFloat(Long.BYTES + header + Integer.parseInt(offset.group(1)), value);
+        Files.write(file, bytes);
+    }
+
+    /** As one rank refuses it: the mean of squares is no rank's alone. */
+    @Test
+    void aSquareThatCannotBeIsNamedOnEveryRank() throws IOException {
+        DevicesNeeded.assume(3);
+        Path file = folder.resolve("a");
+        Path after = folder.resolve("after");
+        for (float wrong : new float[] {Float.NaN, -1}) {
+            withState(3, ZeroStage.ONE, 16, state -> state.save(file, Map.of()));
+            overwrite(file, "layer.weight.exp_avg_sq", wrong);
+            String text = file + ": tensor \"layer.weight.exp_avg_sq\": expected numbers from 0 on, got " + wrong
+                    + " at element 0";
+            withState(3, ZeroStage.THREE, 16, state -> {
+                assertThrown(SafetensorsException.class, text, () -> state.load(file));
+                assertThrown(SafetensorsException.class, text, () -> state.loadUnderOtherRecipe(file));
+                state.save(after, Map.of()); // ranks can go on
+            });
+            Ranks.local(2).each(rank -> {
+                ModelPlan plan = new ModelPlan(TensorParallel.of(rank.communicator()));
+                Linear.ofSections(16, List.of(16L), Bias.PRESENT, Initializer.normal(0.1f), plan.group("layer"));
+                try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, SEED);
+                        AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                        Mesh mesh =
+                                Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
+                        DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
+                    ShardedState state = TensorParallelState.of(strategy, optimizer, mesh);
+                    assertThrown(SafetensorsException.class, text, () -> state.load(file));
+                }
+            });
+        }
     }
 
     @Test
