@@ -11,11 +11,10 @@ import java.lang.foreign.MemorySegment;
 /**
  * The activations of Transformer Engine, forward and backward, each with its formula.
  *
- * <p>A plain one, {@code y = f(x)}, works element by element on tensors of any shape; its results may lie in the place of
- * what is read. A gated one takes {@code x = [a, b]} by halves of the columns, {@code y = f(a) b}: x is [T, 2F], y is [T, F].
+ * <p>One without a gate, {@code y = f(x)}, works element by element on tensors of any shape; its result may overwrite its input. A gated
+ * one splits the columns of x into halves, {@code x = [a, b]}, and computes {@code y = f(a) b}: x is [T, 2F], y is [T, F].
  *
- * <p>All tensors of a call have one floating-point type; arithmetic is FP32. Activations whose rows have a factor each are in
- * {@link ScaledActivation}.
+ * <p>All tensors of a call have one floating-point type; arithmetic is FP32. {@link ScaledActivation} also multiplies each row by a factor.
  *
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  *
@@ -123,13 +122,13 @@ public enum Activation implements ActivationForm {
         this.backward = backward;
     }
 
-    /** Returns whether one half of the columns of x is a factor on the other. */
+    /** Returns whether one half of the columns of x gates the other. */
     @Override
     public boolean isGated() {
         return gating == Gating.GATED;
     }
 
-    /** Returns the columns of x for {@code outputColumns} of y: as many, or twice as many where gated. */
+    /** Returns how many columns x has for {@code outputColumns} of y: as many, if gated twice as many. */
     public long inputColumns(long outputColumns) {
         return isGated() ? 2 * outputColumns : outputColumns;
     }
@@ -165,8 +164,8 @@ public enum Activation implements ActivationForm {
     }
 
     /**
-     * Enqueues y as {@link #forward(Tensor, Tensor, Stream)} does, and {@code amax = max(amax, max |f(x)|)} before y is rounded: what
-     * a scale follows from without another look at y.
+     * Enqueues y as {@link #forward(Tensor, Tensor, Stream)} does, and {@code amax = max(amax, max |f(x)|)} before y is rounded: a scale
+     * can be computed from it without reading y again.
      *
      * @param x [T, F]; gated [T, 2F]
      * @param y [T, F], in the type of x. Where not gated it may be x
@@ -186,7 +185,7 @@ public enum Activation implements ActivationForm {
      * Enqueues {@code y = f(x)}, or {@code y = f(a) b}, quantized as {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} does;
      * amax is of y before scaling.
      *
-     * @param x [T, F], for both copies of y T a multiple of 8 and F one of 4, where FLOAT32 of 2; gated [T, 2F] of any size
+     * @param x [T, F]; if y has rowwise and columnwise data, T is a multiple of 8 and F of 4 (FLOAT32: of 2). Gated: [T, 2F] of any size
      * @param y [T, F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where wanted
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
      */
@@ -200,9 +199,9 @@ public enum Activation implements ActivationForm {
     /**
      * Enqueues {@code dx = dy f'(x)}, or {@code dx = [dy f'(a) b, dy f(a)]}.
      *
-     * @param dy gradient of y, like it
+     * @param dy gradient of y, like y
      * @param x what forward read
-     * @param dx gradient of x, like it. Where not gated it may be dy or x
+     * @param dx gradient of x, like x. Where not gated it may be dy or x
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
@@ -218,7 +217,7 @@ public enum Activation implements ActivationForm {
      *
      * @param dy gradient of y, [T, F]
      * @param x what forward read, [T, F]; gated [T, 2F]
-     * @param dx gradient of x, like it. Where not gated it may be dy or x
+     * @param dx gradient of x, like x. Where not gated it may be dy or x
      * @param amax FLOAT32 [1], at least 0 before
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory otherwise
      */
@@ -234,12 +233,12 @@ public enum Activation implements ActivationForm {
 
     /**
      * Enqueues {@code dx = dy f'(x)}, or {@code dx = [dy f'(a) b, dy f(a)]}, quantized as {@link Cast#quantize(Tensor,
-     * QuantizedTensor, Stream)} does; amax is of dx before scaling. The transpose of a gated one is a second kernel: {@link
-     * Transpose#dactCastTranspose} has five of them in one.
+     * QuantizedTensor, Stream)} does; amax is of dx before scaling. For gated activations the transpose is a second kernel; {@link
+     * Transpose#dactCastTranspose} does both in one kernel for five of them.
      *
      * @param dy gradient of y, [T, F]
-     * @param x what forward read, [T, F]; gated [T, 2F]. For both copies of dx T a multiple of 4 and, where not gated, F one of
-     *     2, where FLOAT32 of 1
+     * @param x what forward read, [T, F]; gated [T, 2F]. If dx has rowwise and columnwise data, T is a multiple of 4 and, if not gated, F
+     *     of 2 (FLOAT32: any F)
      * @param dx gradient of x, of the shape of x, scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and
      *     columnwise data where wanted
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory

@@ -13,7 +13,7 @@ import dev.chagres.internal.QuantizedChecks;
  * <p>Threading: the device's thread.
  */
 final class ActivationChecks {
-    private static final String NO_BLOCKS = "TE's activations find no scales of blocks";
+    private static final String NO_BLOCKS = "TE's activations compute no block scales";
 
     private ActivationChecks() {}
 
@@ -58,7 +58,7 @@ final class ActivationChecks {
         written(activation, "dx", dx, "x", x);
     }
 
-    /** Checks where the largest magnitude of {@code written} goes, a matrix. */
+    /** Checks {@code amax}, which receives the largest magnitude of the matrix {@code written}. */
     static void amax(
             Tensor amax, String writtenArgument, Tensor written, String readArgument, Tensor read, Stream stream) {
         Checks.matrix(stream, writtenArgument, written);
@@ -68,7 +68,7 @@ final class ActivationChecks {
         Checks.apart("amax", amax, readArgument, read);
     }
 
-    /** Checks a tensor of the columns of y. */
+    /** Checks a tensor that has the shape of y. */
     private static void half(ActivationForm activation, String argument, Tensor tensor, Tensor x, Stream stream) {
         if (activation.isGated()) {
             Checks.matrix(stream, argument, tensor, x.dtype(), x.size(0), x.size(1) / 2);

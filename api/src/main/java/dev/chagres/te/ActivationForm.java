@@ -1,15 +1,15 @@
 package dev.chagres.te;
 
 /**
- * What the checks of an activation's arguments ask: its name, its formula, and whether it halves the columns.
+ * What checks of arguments need to know of an activation: its name, its formula, and whether it halves the columns.
  *
  * <p>Threading: immutable.
  */
 interface ActivationForm {
-    /** Returns the name that errors call it by. */
+    /** Returns the name that error texts use. */
     String name();
 
-    /** Returns y by its elements. */
+    /** Returns the formula of an element of y. */
     String formula();
 
     /** Returns whether y has half of the columns of x. */

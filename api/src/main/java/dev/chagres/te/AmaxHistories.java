@@ -14,7 +14,7 @@ import java.util.Comparator;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Histories of largest magnitudes, each with its scales: what {@link RecipeUpdates#delayedScalingUpdateAfterReduction} works on.
+ * Amax histories, each with its scales, for {@link RecipeUpdates#delayedScalingUpdateAfterReduction}.
  * The native arrays are made once.
  *
  * <p>Each use checks that the tensors still are what they were when this was made.
@@ -22,7 +22,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class AmaxHistories implements AutoCloseable {
-    /** TE's names of the algorithms in native memory, one pair a device. */
+    /** TE's names of the algorithms in native memory, one pair per device. */
     private static final class Texts implements AutoCloseable {
         private static final DeviceState.Attachment<Texts> ATTACHMENT = new DeviceState.Attachment<>(Texts::new);
 
@@ -40,7 +40,7 @@ public final class AmaxHistories implements AutoCloseable {
         }
     }
 
-    /** Histories at even places, each followed by its scales. */
+    /** A history at each even index, its scales at the next one. */
     private final Tensor[] tensors;
 
     private final int[] issues;
@@ -81,18 +81,18 @@ public final class AmaxHistories implements AutoCloseable {
     }
 
     /**
-     * Takes these histories and scales together.
+     * Makes one object of these histories and scales.
      *
-     * @param amaxHistories each FLOAT32 [L, n], L alike for all
-     * @param scales as many, each FLOAT32 [n], for the n of its history
-     * @param stream one of the device that holds them
+     * @param amaxHistories each FLOAT32 [L, n], L the same for all
+     * @param scales one per history, FLOAT32 [n], with the n of that history
+     * @param stream a stream of the device that holds them
      * @throws IllegalArgumentException when numbers, shapes, types or devices do not fit, or tensors share memory
      */
     public static AmaxHistories of(Tensor[] amaxHistories, Tensor[] scales, Stream stream) {
         Checks.given("stream", stream);
         if (Checks.given("amaxHistories", amaxHistories).length != Checks.given("scales", scales).length) {
             throw new IllegalArgumentException(
-                    "scales: expected " + amaxHistories.length + ", one a history, got " + scales.length);
+                    "scales: expected " + amaxHistories.length + ", one per history, got " + scales.length);
         }
         Tensor[] pairs = new Tensor[2 * scales.length];
         for (int i = 0; i < scales.length; i++) {

@@ -199,7 +199,7 @@ final class AttentionChecks {
         return cumulative.size(0) - 1;
     }
 
-    /** Checks a bound on lengths: no more than there are tokens would do, but kernels are chosen by bounds that are round. */
+    /** Checks a bound on lengths. It may exceed the number of tokens: callers round it up, since kernels are chosen by it. */
     private static void longest(String argument, Tensor tensor, long longest) {
         long least = tensor.size(0) == 0 ? 0 : 1;
         if (longest < least || longest > Integer.MAX_VALUE) {

@@ -5,13 +5,13 @@ import dev.chagres.Tensor;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What the workspace of an attention call depends on, and the answer. The last few are remembered from call to call, so that
- * the layers of one model ask once each step, self-attention beside cross-attention.
+ * What the workspace size of an attention call depends on, and that size. The last few are cached, so that TE is not asked again for each
+ * layer, also where self-attention and cross-attention alternate.
  *
  * <p>Threading: the device's thread.
  */
 final class AttentionGeometry {
-    /** The last calls that were different. */
+    /** A cache of the last few different geometries. */
     static final class Recent {
         private static final int MOST = 4;
 
@@ -24,7 +24,7 @@ final class AttentionGeometry {
             }
         }
 
-        /** Returns the remembered geometry of a call like this one, or null; {@code gradientType} is null of a forward call. */
+        /** Returns the cached geometry of such a call, or null; {@code gradientType} is null for a forward call. */
         @Nullable
         AttentionGeometry find(AttentionProblem problem, AttentionTensors tensors, @Nullable DType gradientType) {
             for (AttentionGeometry entry : entries) {
@@ -35,7 +35,7 @@ final class AttentionGeometry {
             return null;
         }
 
-        /** Remembers this call and the workspace that it wants, in the place of the oldest. */
+        /** Replaces the oldest entry by this call and the workspace size that it needs. */
         AttentionGeometry remember(
                 AttentionProblem problem, AttentionTensors tensors, @Nullable DType gradientType, long workspaceBytes) {
             AttentionGeometry entry = entries[next];
@@ -47,7 +47,7 @@ final class AttentionGeometry {
 
     private @Nullable AttentionProblem problem;
     private @Nullable DType dtype;
-    /** Of the gradient of the output; null of a forward call. */
+    /** The type of the output's gradient; null for a forward call. */
     private @Nullable DType gradientType;
 
     private long sequences;

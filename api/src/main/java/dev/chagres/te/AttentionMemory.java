@@ -5,12 +5,12 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The memory that one attention call reads and writes: what is written may share no byte with anything else.
+ * The memory that one attention call reads and writes. Written memory may not overlap any other tensor.
  *
  * <p>Threading: the device's thread.
  */
 final class AttentionMemory {
-    /** More than a backward call has tensors, with those that change scores or scale. */
+    /** More tensors than any backward call has, those for scores and scales included. */
     private static final int MOST = 40;
 
     private final @Nullable String[] arguments = new String[MOST];
@@ -19,12 +19,12 @@ final class AttentionMemory {
     private final boolean[] writes = new boolean[MOST];
     private int count;
 
-    /** Forgets the call before. */
+    /** Starts anew for the next call. */
     void clear() {
         count = 0;
     }
 
-    /** Says that the call reads {@code byteSize} bytes from the start of {@code tensor} on. */
+    /** Records that the call reads the first {@code byteSize} bytes of {@code tensor}. */
     void read(String argument, Tensor tensor, long byteSize) {
         if (byteSize > 0) {
             long begin = tensor.address();
@@ -36,7 +36,7 @@ final class AttentionMemory {
         }
     }
 
-    /** Says that the call reads {@code tensor}, and checks that it lies apart from what was said to be written. */
+    /** Records that the call reads {@code tensor}, and checks that it overlaps nothing that was recorded as written. */
     void readApart(String argument, Tensor tensor) {
         long begin = tensor.address();
         long byteSize = tensor.byteSize();
@@ -49,7 +49,7 @@ final class AttentionMemory {
         read(argument, tensor, byteSize);
     }
 
-    /** Says that the call writes {@code byteSize} bytes from the start of {@code tensor} on, and checks that it may. */
+    /** Records that the call writes the first {@code byteSize} bytes of {@code tensor}, and checks that they overlap nothing else. */
     void written(String argument, Tensor tensor, long byteSize) {
         Checks.writable(argument, tensor);
         long begin = tensor.address();

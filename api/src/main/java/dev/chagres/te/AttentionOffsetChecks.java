@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
 final class AttentionOffsetChecks {
     private AttentionOffsetChecks() {}
 
-    /** Checks what forward and backward read, and that {@code memory} knows of nothing that writes it. */
+    /** Checks what forward and backward read, and that it does not overlap what {@code memory} has recorded as written. */
     static void inputs(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
         Tensor bias = wanted("bias", tensors.bias(), problem.biasType().isTensor(), problem);
         if (bias != null) {
@@ -56,7 +56,7 @@ final class AttentionOffsetChecks {
         return offset;
     }
 
-    /** Returns the tensor where there has to be one, null where there must be none. */
+    /** Returns the tensor if the problem requires one, null if it requires none. */
     private static @Nullable Tensor wanted(
             String argument, @Nullable Tensor tensor, boolean wanted, AttentionProblem problem) {
         if (wanted == (tensor != null)) {

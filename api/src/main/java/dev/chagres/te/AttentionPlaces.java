@@ -7,8 +7,8 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Zeros;
 
 /**
- * Where query, key and value lie in a shared buffer: kernels take the step from token to token from the layout, so the place
- * of each tensor must be what the layout says, and the buffer must hold all of them.
+ * Checks where query, key and value lie in a shared buffer: kernels take the stride between tokens from the layout, so each tensor must lie
+ * where the layout says, and the buffer must hold all of them.
  *
  * <p>Threading: the device's thread.
  */
@@ -29,7 +29,7 @@ final class AttentionPlaces {
         Checks.aligned(valueArgument, value);
         switch (layout.packing()) {
             case NONE -> {
-                // Each lies where it likes.
+                // Separate buffers may lie anywhere.
             }
             case KEY_VALUE -> {
                 beside(layout, keyArgument, key, valueArgument, value);
@@ -48,7 +48,7 @@ final class AttentionPlaces {
         return query.byteSize() * layout.packing().queryParts();
     }
 
-    /** Says that a call reads key and value, unless they lie in the query's buffer. */
+    /** Records that a call reads key and value, unless they lie in the query's buffer. */
     static void readKeyAndValue(
             QkvLayout layout,
             AttentionMemory memory,
@@ -63,12 +63,12 @@ final class AttentionPlaces {
             }
             case KEY_VALUE -> memory.read(keyArgument, key, 2 * key.byteSize());
             case ALL -> {
-                // They were read with the query.
+                // Recorded with the query.
             }
         }
     }
 
-    /** Says that a call writes key and value, unless they lie in the query's buffer. */
+    /** Records that a call writes key and value, unless they lie in the query's buffer. */
     static void writeKeyAndValue(
             QkvLayout layout,
             AttentionMemory memory,
@@ -83,7 +83,7 @@ final class AttentionPlaces {
             }
             case KEY_VALUE -> memory.written(keyArgument, key, 2 * key.byteSize());
             case ALL -> {
-                // They were written with the query.
+                // Recorded with the query.
             }
         }
     }
@@ -99,7 +99,7 @@ final class AttentionPlaces {
             case KEY_VALUE ->
                 zero(tensors.keyGradient(), 2 * tensors.keyGradient().byteSize(), stream);
             case ALL -> {
-                // They are zero with the query's.
+                // Zeroed with the query's.
             }
         }
     }
@@ -110,7 +110,7 @@ final class AttentionPlaces {
         }
     }
 
-    /** Checks that {@code second} begins one token's heads behind {@code first}. */
+    /** Checks that {@code second} begins behind the heads of the first token of {@code first}. */
     private static void beside(
             QkvLayout layout, String firstArgument, Tensor first, String secondArgument, Tensor second) {
         int rank = first.rank();
@@ -123,7 +123,7 @@ final class AttentionPlaces {
         }
     }
 
-    /** Checks that the tensor of which {@code first} is a view holds {@code parts} times as much. */
+    /** Checks that {@code first} is a view of a tensor that holds {@code parts} times as many elements. */
     private static void within(QkvLayout layout, String argument, Tensor first, int parts) {
         Tensor root = Inside.root(first);
         long end = root.address() + root.byteSize();

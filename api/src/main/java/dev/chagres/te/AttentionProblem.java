@@ -9,16 +9,16 @@ import dev.chagres.internal.Checks;
  *
  * <p>Threading: immutable.
  *
- * @param layout how query, key and value lie in memory; their gradients lie so, too
+ * @param layout how query, key and value lie in memory, and their gradients, too
  * @param mask which keys a query sees
  * @param windowLeft keys before its diagonal that a query sees, -1 all
  * @param windowRight keys after its diagonal that a query sees, -1 all
- * @param scale factor on query times key, finite
+ * @param scale factor of the scores q k^T, finite
  * @param dropout probability of dropping an attention weight, at least 0 and below 1
  * @param mode whether a backward call follows
- * @param order of the sums in backward
- * @param biasType what {@link FusedAttention} adds to scores; {@link dev.chagres.ops.AttentionScores} say it to our own kernels
- * @param softmaxType what the sum of {@link FusedAttention}'s softmax has besides
+ * @param order whether gradients are deterministic
+ * @param biasType what {@link FusedAttention} adds to scores; our own kernels take it from {@link dev.chagres.ops.AttentionScores}
+ * @param softmaxType the extra term in the denominator of {@link FusedAttention}'s softmax
  */
 public record AttentionProblem(
         QkvLayout layout,
@@ -33,17 +33,17 @@ public record AttentionProblem(
         SoftmaxType softmaxType) {
     /** Whether a backward call follows. */
     public enum Mode {
-        /** One does; weights are dropped. */
+        /** Yes; attention weights are dropped. */
         TRAINING,
-        /** None does; nothing is dropped. */
+        /** No; nothing is dropped. */
         INFERENCE
     }
 
     /** The order of the sums in backward. */
     public enum Order {
-        /** Whatever is fastest: equal inputs may give gradients that differ in the last bits. */
+        /** The fastest one: equal inputs may give gradients that differ in the last bits. */
         FASTEST,
-        /** Fixed: equal inputs give equal bits. */
+        /** A fixed one: equal inputs give equal bits. */
         DETERMINISTIC
     }
 

@@ -7,7 +7,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Checks of the types of attention's tensors, and of what scales them in eight bits.
+ * Checks of the types of attention's tensors, and of their scales in eight bits.
  *
  * <p>Threading: the device's thread.
  */
@@ -39,7 +39,7 @@ final class AttentionScaleChecks {
         }
     }
 
-    /** Returns the type that {@code tensor}, whose shape is right, must have: the query's or, of a gradient in eight bits, its own. */
+    /** Returns the type that {@code tensor} must have: the query's, or, for a gradient in eight bits, its own. */
     static DType gradientType(String argument, Tensor tensor, AttentionTensors tensors) {
         if (tensors.scales() == null) {
             return tensors.query().dtype();
@@ -62,7 +62,7 @@ final class AttentionScaleChecks {
         return Checks.typed(stream, argument, tensor, tensors.queryGradient().dtype());
     }
 
-    /** Checks what a forward call reads and writes beside its tensors. */
+    /** Checks the scales and amaxes of a forward call. */
     static void forward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
         AttentionScales scales = tensors.scales();
         if (scales != null) {
@@ -72,7 +72,7 @@ final class AttentionScaleChecks {
         }
     }
 
-    /** Checks what a backward call reads and writes beside its tensors. */
+    /** Checks the scales and amaxes of a backward call. */
     static void backward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
         AttentionScales scales = tensors.scales();
         if (scales == null) {

@@ -4,8 +4,8 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What scales the tensors of an attention in eight bits. Query, key and value share a scale, and so do their gradients; softmax
- * weights and the gradients of scores live inside the kernels alone, but are rounded to eight bits there, too.
+ * The scales of the tensors of an attention in eight bits. Query, key and value share a scale, and so do their gradients. Softmax weights
+ * and the gradients of scores exist only inside the kernels, which round them to eight bits, too.
  *
  * <p>Threading: immutable.
  *
@@ -14,9 +14,9 @@ import org.jspecify.annotations.Nullable;
  * @param qkv of query, key and value, of which the call reads the scale inverse
  * @param softmax of the softmax weights
  * @param output of the output
- * @param outputGradient of the gradient of the output, of which the call reads the scale inverse; null where no backward comes
- * @param scoreGradient of the gradient of the scores; null where no backward comes
- * @param qkvGradient of the gradients of query, key and value; null where no backward comes
+ * @param outputGradient of the gradient of the output, of which the call reads the scale inverse; null without backward
+ * @param scoreGradient of the gradient of the scores; null without backward
+ * @param qkvGradient of the gradients of query, key and value; null without backward
  */
 public record AttentionScales(
         TensorScale qkv,
@@ -26,7 +26,7 @@ public record AttentionScales(
         @Nullable TensorScale scoreGradient,
         @Nullable TensorScale qkvGradient) {
     /**
-     * Checks that those of the forward call are there.
+     * Checks that the scales of the forward call are there.
      *
      * @throws NullPointerException when one is not
      */
@@ -36,7 +36,7 @@ public record AttentionScales(
         Checks.given("output", output);
     }
 
-    /** Those of a forward call that no backward call follows. */
+    /** Returns the scales of a forward call without backward. */
     public static AttentionScales ofForward(TensorScale qkv, TensorScale softmax, TensorScale output) {
         return new AttentionScales(qkv, softmax, output, null, null, null);
     }

@@ -1,7 +1,7 @@
 package dev.chagres.te;
 
 /**
- * The sizes of an attention, apart from its tensors: what a library is asked about before there are any.
+ * The sizes of an attention, to ask the library about before there are tensors.
  *
  * <p>Threading: immutable.
  *
@@ -12,10 +12,10 @@ package dev.chagres.te;
  * @param valueDim size of a head of values and outputs
  * @param queryLength padded length of queries, or the longest that packed ones may have
  * @param keyLength the same of keys
- * @param queryTokens of queries in all
- * @param keyTokens of keys in all
- * @param biasSequences that have a bias of their own: 1, where all share one, or B; without bias 0
- * @param biasHeads that have a bias of their own: 1, where all share one, or all; without bias 0
+ * @param queryTokens all tokens of queries
+ * @param keyTokens all tokens of keys
+ * @param biasSequences first size of the bias: 1 if all sequences share it, else B; 0 without bias
+ * @param biasHeads second size of the bias: 1 if all heads share it, else h; 0 without bias
  */
 public record AttentionSizes(
         long sequences,

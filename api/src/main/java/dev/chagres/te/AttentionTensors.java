@@ -6,18 +6,18 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The tensors of one attention call, filled again by the next call.
+ * The tensors of one attention call; the object is reused for the next call.
  *
  * <p>Query and output are [T, h, d] packed (THD), [B, S, h, d] (BSHD) or [S, B, h, d] (SBHD). Key and value may have fewer
- * heads, a divisor of the query's, and other lengths; the value and the output may have heads of another size where no
- * buffer is shared. Inside one buffer, as the problem's layout may say, each tensor is a view from its first element on,
- * shaped so. The statistics are FLOAT32 [T, h, 1] packed, else [B, h, S, 1], S being the queries' length.
+ * heads, a divisor of the query's, and other lengths; value and output may have heads of another size unless a buffer is shared. In a
+ * shared buffer, which the problem's layout may ask for, each tensor is a view of that shape that begins at its first element. The
+ * statistics are FLOAT32 [T, h, 1] packed, else [B, h, S, 1], S being the queries' length.
  *
- * <p>{@link FusedAttention} adds a bias [1 or B, 1 or h, S, S'] of the query's type to scores where the problem says so, and has an
- * offset FLOAT32 [h] in the sum of its softmax.
+ * <p>If the problem says so, {@link FusedAttention} adds a bias [1 or B, 1 or h, S, S'] of the query's type to scores, and an offset
+ * FLOAT32 [h] in the denominator of its softmax.
  *
- * <p>Lengths are INT32 [B + 1], cumulative from 0; packed, they are token offsets too. Their contents are trusted: no
- * sequence may be longer than is said, none end behind the tokens. A padding mask reads them, and so do packed layouts.
+ * <p>Lengths are INT32 [B + 1], cumulative from 0; packed, they are token offsets too. Their contents are trusted: no sequence may exceed
+ * the given longest length, or end behind the tokens. A padding mask reads them, and so do packed layouts.
  *
  * <p>Threading: the device's thread.
  */
@@ -45,7 +45,7 @@ public final class AttentionTensors {
     private @Nullable Tensor softmaxOffsetGradient;
     private final AttentionMemory memory = new AttentionMemory();
 
-    /** Names no tensor yet. */
+    /** Makes an object without tensors. */
     public AttentionTensors() {}
 
     /** Sets the query. */
@@ -98,10 +98,10 @@ public final class AttentionTensors {
     }
 
     /**
-     * Sets where each packed sequence starts, where there are gaps between them: gaps belong to the sequence before. A length
-     * that no sequence exceeds counts the gap, too.
+     * Sets where each packed sequence starts if there are gaps between them. A gap belongs to the sequence before it; the longest length
+     * counts the gap, too.
      *
-     * @param queries INT32 [B + 1], as the lengths and nowhere closer than they; null: sequences lie side by side
+     * @param queries INT32 [B + 1], no closer together than the cumulative lengths; null: no gaps
      * @param keys the same of keys and values
      */
     public AttentionTensors starts(@Nullable Tensor queries, @Nullable Tensor keys) {
@@ -116,67 +116,67 @@ public final class AttentionTensors {
         return this;
     }
 
-    /** Sets the gradient of the output, like it, which backward reads. */
+    /** Sets the gradient of the output, like the output, which backward reads. */
     public AttentionTensors outputGradient(Tensor tensor) {
         outputGradient = tensor;
         return this;
     }
 
-    /** Sets the gradient of the query, like it and lying as it does, which backward writes. */
+    /** Sets the gradient of the query, with its shape and layout, which backward writes. */
     public AttentionTensors queryGradient(Tensor tensor) {
         queryGradient = tensor;
         return this;
     }
 
-    /** Sets the gradient of the key, like it and lying as it does, which backward writes. */
+    /** Sets the gradient of the key, with its shape and layout, which backward writes. */
     public AttentionTensors keyGradient(Tensor tensor) {
         keyGradient = tensor;
         return this;
     }
 
-    /** Sets the gradient of the value, like it and lying as it does, which backward writes. */
+    /** Sets the gradient of the value, with its shape and layout, which backward writes. */
     public AttentionTensors valueGradient(Tensor tensor) {
         valueGradient = tensor;
         return this;
     }
 
     /**
-     * Sets what scales the tensors in eight bits; null where they are of 16 or 32 bits. Then query, key, value and output are
-     * FLOAT8_E4M3, their gradients FLOAT8_E5M2 or FLOAT8_E4M3. The calls of {@link FusedAttention} take it.
+     * Sets the scales of tensors in eight bits, for {@link FusedAttention}; null for tensors of 16 or 32 bits. With scales query, key,
+     * value and output are FLOAT8_E4M3, their gradients FLOAT8_E5M2 or FLOAT8_E4M3.
      */
     public AttentionTensors scales(@Nullable AttentionScales newScales) {
         scales = newScales;
         return this;
     }
 
-    /** Sets the bias of a problem that has one as a tensor, [1 or B, 1 or h, S, S'] of the query's type; null of others. */
+    /** Sets the bias, [1 or B, 1 or h, S, S'] of the query's type; null if the problem has no bias tensor. */
     public AttentionTensors bias(@Nullable Tensor tensor) {
         bias = tensor;
         return this;
     }
 
-    /** Sets the gradient of the bias, like it, which backward writes whole; null where there is no bias. */
+    /** Sets the gradient of the bias, like the bias, of which backward writes every element; null without bias. */
     public AttentionTensors biasGradient(@Nullable Tensor tensor) {
         biasGradient = tensor;
         return this;
     }
 
     /**
-     * Sets the offset of a softmax that is not {@link SoftmaxType#VANILLA}, FLOAT32 [h]: the sinks of {@link SoftmaxType#LEARNABLE},
-     * zeros of {@link SoftmaxType#OFF_BY_ONE}; null of a vanilla one.
+     * Sets the offset of the softmax, FLOAT32 [h]: the sinks for {@link SoftmaxType#LEARNABLE}, zeros for {@link SoftmaxType#OFF_BY_ONE};
+     * null for {@link SoftmaxType#VANILLA}.
      */
     public AttentionTensors softmaxOffset(@Nullable Tensor tensor) {
         softmaxOffset = tensor;
         return this;
     }
 
-    /** Sets the gradient of the offset of the softmax, like it, which backward writes; null where there is no offset. */
+    /** Sets the gradient of the softmax's offset, like the offset, which backward writes; null without offset. */
     public AttentionTensors softmaxOffsetGradient(@Nullable Tensor tensor) {
         softmaxOffsetGradient = tensor;
         return this;
     }
 
-    /** Returns what scales the tensors in eight bits, or null. */
+    /** Returns the scales of tensors in eight bits, or null. */
     public @Nullable AttentionScales scales() {
         return scales;
     }
@@ -231,7 +231,7 @@ public final class AttentionTensors {
         return given("queryLengths", queryLengths);
     }
 
-    /** Returns the padded length of the queries or, packed, what no length exceeds. */
+    /** Returns the padded length of the queries; packed, a length that no sequence exceeds. */
     public long queryLength() {
         return queryLength;
     }
@@ -241,17 +241,17 @@ public final class AttentionTensors {
         return given("keyLengths", keyLengths);
     }
 
-    /** Returns the padded length of keys and values or, packed, what no length exceeds. */
+    /** Returns the padded length of keys and values; packed, a length that no sequence exceeds. */
     public long keyLength() {
         return keyLength;
     }
 
-    /** Returns where the packed sequences of the queries start, or null: they lie side by side. */
+    /** Returns where the packed sequences of the queries start; null: there are no gaps. */
     public @Nullable Tensor queryStarts() {
         return queryStarts;
     }
 
-    /** Returns where the packed sequences of the keys start, or null: they lie side by side. */
+    /** Returns where the packed sequences of the keys start; null: there are no gaps. */
     public @Nullable Tensor keyStarts() {
         return keyStarts;
     }
@@ -287,7 +287,7 @@ public final class AttentionTensors {
     }
 
     /**
-     * Checks that the tensors which forward takes fit each other, the problem and the stream.
+     * Checks that forward's tensors fit each other, the problem and the stream.
      *
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      * @throws IllegalStateException when one was not given, or is closed
@@ -297,7 +297,7 @@ public final class AttentionTensors {
     }
 
     /**
-     * Checks that the tensors which backward takes fit each other, the problem and the stream.
+     * Checks that backward's tensors fit each other, the problem and the stream.
      *
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      * @throws IllegalStateException when one was not given, or is closed
@@ -307,7 +307,7 @@ public final class AttentionTensors {
     }
 
     /**
-     * Checks that {@code tensor}, which a call writes too, shares no memory with those that the last check looked at.
+     * Checks that {@code tensor}, which the call also writes, shares no memory with the tensors of the last check.
      *
      * @throws IllegalArgumentException when it does
      */
@@ -316,7 +316,7 @@ public final class AttentionTensors {
     }
 
     /**
-     * Checks that {@code tensor}, which a call reads too, shares no memory with what the last check said to be written.
+     * Checks that {@code tensor}, which the call also reads, shares no memory with what the last check recorded as written.
      *
      * @throws IllegalArgumentException when it does
      */

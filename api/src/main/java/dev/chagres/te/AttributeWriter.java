@@ -11,15 +11,15 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 abstract class AttributeWriter {
-    /** More than TE's objects have. */
+    /** More attributes than TE's objects have. */
     private static final int MOST_ATTRIBUTES = 64;
 
     private final MemorySegment object;
     private final MemorySegment value;
-    /** The numbers of 64 bits, addresses among them, that the object has. */
+    /** The 64-bit attributes, addresses included, that the object has now. */
     private final long[] numbers = new long[MOST_ATTRIBUTES];
 
-    /** Where the diagonal ends, as the object has it; TE's default. */
+    /** Whether the object's diagonal ends at the bottom right; TE's default. */
     private boolean bottomRight = true;
 
     private final boolean[] written = new boolean[MOST_ATTRIBUTES];
@@ -51,7 +51,10 @@ abstract class AttributeWriter {
         written[attribute] = true;
     }
 
-    /** Returns where the diagonal ends: with a causal mask where that says, else in 16 bits at the bottom right, TE's default. */
+    /**
+     * Returns whether the diagonal ends at the bottom right: a causal mask says so itself; with others it does, TE's default, unless in
+     * eight bits.
+     */
     static boolean isBottomRight(AttentionProblem problem, boolean inEightBits) {
         MaskType mask = problem.mask();
         return mask.isBottomRight() && (mask.isCausal() || !inEightBits);

@@ -27,12 +27,12 @@ final class AuxiliaryPack {
     private final FusedAttentionCalls calls;
     private final BasicTensor description;
     private final MemorySegment pack;
-    /** Of the tensors; a segment made for each call would be garbage. */
+    /** Kept, since a segment made for each call would be garbage. */
     private final MemorySegment[] handles = new MemorySegment[MOST];
 
     private final long[] sizes = new long[RANK];
 
-    /** Makes a pack whose handles describe nothing yet. */
+    /** Makes a pack of handles without tensors. */
     AuxiliaryPack(FusedAttentionCalls calls) {
         this.calls = calls;
         DeviceState device = calls.device();
@@ -49,12 +49,12 @@ final class AuxiliaryPack {
         return pack;
     }
 
-    /** Lets the library say what it wants. */
+    /** Empties the pack, so that the library reports which tensors it needs. */
     void clear() {
         NVTETensorPack.size(pack, 0);
     }
 
-    /** Returns the bytes that the library has said it wants for the log-sum-exp. */
+    /** Returns the bytes that the library needs for the log-sum-exp. */
     long statisticsBytes() {
         return description.readFrom(handles[STATISTICS]).byteSize();
     }

@@ -12,8 +12,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Handles of matrices that a call copies. Of FP8 numbers TE wants a scale that a copy does not use, so their handles say that they are
- * bytes: they are made once a device and described anew in each call.
+ * Handles of matrices that a call copies. For FP8 TE requires a scale, which a copy does not use, so the handles of FP8 matrices declare
+ * bytes. They are made once per device and described anew in each call.
  *
  * <p>Threading: the device's thread.
  */
@@ -33,7 +33,7 @@ final class ByteHandles implements AutoCloseable {
         return Inside.state(stream).get(ATTACHMENT);
     }
 
-    /** Returns a handle of the matrix; {@code index} is another one for each matrix of a call. */
+    /** Returns a handle of the matrix; each matrix of a call has its own {@code index}. */
     MemorySegment handle(int index, Tensor matrix) {
         if (!matrix.dtype().isFloat8()) {
             return matrix.handle();

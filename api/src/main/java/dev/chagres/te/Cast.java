@@ -17,12 +17,11 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>With {@link dev.chagres.Scaling#TENSOR} quantizing reads the scale of its output and writes {@code q = round(x scale)},
  * limited to the largest number of the type (NaN stays NaN, an infinity becomes that number), {@code scaleInverse = 1 / scale}
- * and, where the output has one, {@code amax = max(amax, max |x|)}. By blocks it finds each scale from the largest magnitude of
- * the block, as {@link QuantizationConfig} says. It writes the rowwise data, the columnwise data, or both, as the output has
- * them; with {@code TENSOR} it needs the rowwise data always.
+ * and, where the output has one, {@code amax = max(amax, max |x|)}. With block scaling it computes each scale from the amax of the block,
+ * as {@link QuantizationConfig} says. It writes whichever of rowwise and columnwise data the output has; with {@code TENSOR} the output
+ * must have rowwise data.
  *
- * <p>Inputs are FLOAT32, FLOAT16 or BFLOAT16 matrices; products with scales are FP32. What is written shares no byte with
- * anything else.
+ * <p>Inputs are FLOAT32, FLOAT16 or BFLOAT16 matrices; products with scales are FP32. Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -47,7 +46,7 @@ public final class Cast {
      *
      * @param input [M, K]
      * @param output [M, K]
-     * @param config how blocks find their scales, and whether to quantize at all
+     * @param config how block scales are computed, and whether to quantize at all
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
      */
     public static void quantize(Tensor input, QuantizedTensor output, QuantizationConfig config, Stream stream) {
@@ -86,9 +85,9 @@ public final class Cast {
     }
 
     /**
-     * Enqueues quantizing to both copies, and {@code dbias[k] = sum over m of input[m, k]}, {@code nvte_quantize_dbias}.
+     * Enqueues quantizing to rowwise and columnwise data, and {@code dbias[k] = sum over m of input[m, k]}, {@code nvte_quantize_dbias}.
      *
-     * @param input gradient of a sum with a bias, [M, K], M a multiple of 8, K one of 4, where FLOAT32 of 2
+     * @param input gradient of a sum with a bias, [M, K], M a multiple of 8, K of 4 (FLOAT32: of 2)
      * @param output [M, K], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise and columnwise data
      * @param dbias [K], in the type of input
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
@@ -99,12 +98,12 @@ public final class Cast {
     }
 
     /**
-     * Enqueues {@code dx = input f'(actInput)}, quantized to both copies, and {@code dbias[k] = sum over m of dx[m, k]},
-     * {@code nvte_quantize_dbias_d*}: the backward of an activation, with what the product before it needs.
+     * Enqueues {@code dx = input f'(actInput)}, quantized to rowwise and columnwise data, and {@code dbias[k] = sum over m of dx[m, k]},
+     * {@code nvte_quantize_dbias_d*}: the backward of an activation, fused with what the backward of the linear layer before it needs.
      *
      * @param activation GELU, SILU, RELU, QGELU or SRELU
-     * @param input gradient of what the activation returned, [M, K], M a multiple of 4, K one of 4, where FLOAT32 of 2
-     * @param actInput what the activation read, like input
+     * @param input gradient of the activation's output, [M, K], M a multiple of 4, K of 4 (FLOAT32: of 2)
+     * @param actInput the activation's input, like {@code input}
      * @param output dx, [M, K], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise and columnwise data
      * @param dbias [K], in the type of input
      * @throws IllegalArgumentException when the activation has no such kernel, shapes, types, parts or devices do not fit, or

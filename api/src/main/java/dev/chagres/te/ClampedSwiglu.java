@@ -11,13 +11,13 @@ import java.lang.foreign.MemorySegment;
 /**
  * {@code y = m sigmoid(alpha m) (c + linearOffset)} of {@code x = [a, b]} by halves of the columns, with
  * {@code m = min(a, limit)} and c being b within {@code -limit} to {@code limit}: the activation of gpt-oss. {@link
- * Activation#CLAMPED_SWIGLU} is the same with TE's values.
+ * Activation#CLAMPED_SWIGLU} is the same with TE's defaults.
  *
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  *
  * <p>Source: {@code nvte_clamped_swiglu_v2} and {@code nvte_clamped_dswiglu_v2} in TE's {@code activation.h}.
  *
- * @param limit where both halves stop, above 0
+ * @param limit at which both halves are clamped, above 0
  * @param alpha factor in the sigmoid
  * @param linearOffset what is added to the clamped b
  */
@@ -41,7 +41,7 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
         }
     }
 
-    /** Returns the one with TE's values: limit 7, alpha 1.702, linear offset 1. */
+    /** Returns the activation with TE's defaults: limit 7, alpha 1.702, linear offset 1. */
     public static ClampedSwiglu standard() {
         return STANDARD;
     }
@@ -56,7 +56,7 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
         return new ClampedSwiglu(limit, newAlpha, linearOffset);
     }
 
-    /** Returns the same with something else added to the clamped b. */
+    /** Returns the same with another linear offset. */
     public ClampedSwiglu withLinearOffset(float newOffset) {
         return new ClampedSwiglu(limit, alpha, newOffset);
     }
@@ -106,11 +106,11 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
     }
 
     /**
-     * Enqueues the gradient of x; that of a half is 0 where the half is clamped.
+     * Enqueues the gradient of x, which is 0 where x was clamped.
      *
-     * @param dy gradient of y, like it
+     * @param dy gradient of y, like y
      * @param x what forward read
-     * @param dx gradient of x, like it
+     * @param dx gradient of x, like x
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory
      */
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
@@ -124,9 +124,9 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
      * Enqueues the gradient of x and its largest magnitude, as {@link Activation#backward(Tensor, Tensor, Tensor, Tensor, Stream)}
      * does.
      *
-     * @param dy gradient of y, like it
+     * @param dy gradient of y, like y
      * @param x what forward read
-     * @param dx gradient of x, like it
+     * @param dx gradient of x, like x
      * @param amax FLOAT32 [1], at least 0 before
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory
      */
@@ -143,7 +143,7 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
      * Enqueues the gradient of x, quantized as {@link Activation#backward(Tensor, Tensor, QuantizedTensor, Stream)} does.
      *
      * @param dy gradient of y, [T, F]
-     * @param x what forward read, [T, 2F]; for both copies of dx T a multiple of 4
+     * @param x what forward read, [T, 2F]; if dx has rowwise and columnwise data, T is a multiple of 4
      * @param dx gradient of x, [T, 2F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data
      *     where wanted
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory

@@ -6,16 +6,16 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 
 /**
- * The checks that the functions over packed tokens of context-parallel ranks share.
+ * Checks of the functions over packed tokens of context-parallel ranks.
  *
  * <p>Threading: the device's thread.
  */
 final class ContextParallelChecks {
-    /** TE starts 32 threads a token and counts them in 32 bits, with a sign. */
+    /** TE starts 32 threads per token and counts them in signed 32 bits. */
     private static final int MOST_TOKENS = (1 << 26) - 1;
-    /** TE starts blocks for each part, or each head, in a grid's second dimension. */
+    /** The grid's second dimension has a block for each part, or each head. */
     static final int MOST_PARTS = 65_535;
-    /** As many offsets as fit the 48 KiB of shared memory that a block has. */
+    /** As many offsets as fit into the 48 KiB of shared memory of a block. */
     private static final int MOST_OFFSETS = 12_288;
 
     private static final int VECTOR_BYTES = 16;
@@ -27,7 +27,7 @@ final class ContextParallelChecks {
         offsets(argument, offsets, MOST_OFFSETS, stream);
     }
 
-    /** Checks two lists of offsets, which a block keeps together. */
+    /** Checks two lists of offsets, which a block keeps in shared memory together. */
     static void twoOffsets(Tensor padded, Tensor valid, Stream stream) {
         offsets("cuSeqlensPadded", padded, MOST_OFFSETS / 2, stream);
         Checks.vector(stream, "cuSeqlens", valid, DType.INT32, padded.count());
@@ -67,7 +67,7 @@ final class ContextParallelChecks {
         Checks.aligned(argument, tensor);
     }
 
-    /** Returns whether the dimensions from {@code first} on have a multiple of 16 bytes, which TE counts in 32 bits. */
+    /** Returns whether the dimensions from {@code first} on span a multiple of 16 bytes that TE can count in 32 bits. */
     private static boolean isWhole(Tensor tensor, int first) {
         long bytes = tensor.dtype().byteSize();
         for (int i = first; i < tensor.rank(); i++) {
@@ -76,7 +76,7 @@ final class ContextParallelChecks {
         return bytes % VECTOR_BYTES == 0 && bytes >= 0 && bytes <= Integer.MAX_VALUE;
     }
 
-    /** Checks that {@code part} is like {@code whole}, of which T is in the third dimension from behind, with T / divisor. */
+    /** Checks that {@code part} is like {@code whole}, but with T / divisor tokens; T is the third-last dimension. */
     static void part(String argument, Tensor part, String wholeArgument, Tensor whole, int divisor, Stream stream) {
         Checks.on(stream, argument, part);
         int rank = whole.rank();

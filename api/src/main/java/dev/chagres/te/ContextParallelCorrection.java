@@ -9,13 +9,11 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Merges what context-parallel ranks compute step by step for packed tokens (THD): outputs of attention and the logarithms of
- * their sums of exponentials (LSE), and gradients. A step has results for all tokens, or for one half of each sequence; those
- * of halves stand one after another.
+ * Merges the partial results of the steps of context-parallel attention over packed tokens (THD): outputs, log-sum-exps (LSE) and
+ * gradients. A step has results for all tokens, or for one half of each sequence; results of halves are packed one after another.
  *
- * <p>Offsets are INT32 [B + 1], cumulative from 0, B from 1 to 12,287. Their contents are trusted: lengths must be even
- * wherever halves are told apart, none longer than an LSE's columns, and no sequence may end behind the tokens. What is
- * written shares no byte with anything else.
+ * <p>Offsets are INT32 [B + 1], cumulative from 0, B from 1 to 12,287. Their contents are trusted: lengths must be even where a method
+ * takes halves, none may exceed the columns of the LSE, and no sequence may end behind the tokens. Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -24,13 +22,13 @@ import java.lang.foreign.MemorySegment;
 public final class ContextParallelCorrection {
     /** The dimensions of an LSE, FLOAT32, h at most 65,535. */
     public enum LseLayout {
-        /** [B, h, S]: a row of columns a sequence. */
+        /** [B, h, S]: padded, S columns per sequence. */
         PADDED,
-        /** [h, L]: a column a token, L at least T. */
+        /** [h, L]: packed, one column per token, L at least T. */
         PACKED
     }
 
-    /** Which tokens a step has results for. */
+    /** The tokens of which a step has results. */
     public enum Extent {
         /** All of them. */
         WHOLE_SEQUENCES,
@@ -38,15 +36,15 @@ public final class ContextParallelCorrection {
         SECOND_HALVES
     }
 
-    /** What becomes of one half of each sequence's gradient. */
+    /** What is done with the gradient of one half of each sequence. */
     public enum Update {
-        /** It stays as it is. */
+        /** Nothing. */
         NONE("none"),
-        /** The step's is added. */
+        /** The step's gradient is added. */
         ADD("add"),
-        /** It becomes the step's. */
+        /** The step's gradient replaces it. */
         COPY("copy"),
-        /** It becomes 0. */
+        /** It is set to 0. */
         ZERO("zero");
 
         private final MemorySegment text;
@@ -120,14 +118,14 @@ public final class ContextParallelCorrection {
     }
 
     /**
-     * Enqueues {@code out = out exp(oldLse - lse) + outPerStep exp(lsePerStep - lse)}, {@code nvte_cp_thd_out_correction}: adds
-     * a step's output to those before it. An output of 0 counts as 0 whatever its factor.
+     * Enqueues {@code out = out exp(oldLse - lse) + outPerStep exp(lsePerStep - lse)}, {@code nvte_cp_thd_out_correction}: adds a step's
+     * output to those before it. An output of 0 counts as 0 whatever its factor is.
      *
-     * @param out floating-point numbers [T, h, d], T at most 67,108,863, d a multiple of 16 bytes
-     * @param outPerStep like {@code out}, with T / 2 tokens where the extent is second halves
+     * @param out floating-point numbers [T, h, d], T at most 67,108,863, a head a multiple of 16 bytes
+     * @param outPerStep like {@code out}, with T / 2 tokens if {@code extent} is SECOND_HALVES
      * @param oldLse like {@code lse}, without the step
      * @param lse FLOAT32 [B, h, S] or [h, L], with the step
-     * @param lsePerStep like {@code lse}, with half as many columns, or more where packed, where the extent is second halves
+     * @param lsePerStep like {@code lse}; if {@code extent} is SECOND_HALVES, with half as many columns (packed: at least half)
      * @param cuSeqlens INT32 [B + 1]
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or the output shares memory
      */
@@ -170,12 +168,12 @@ public final class ContextParallelCorrection {
     }
 
     /**
-     * Enqueues an update of a gradient by a step's, for each half of a sequence on its own,
-     * {@code nvte_cp_thd_grad_correction}. TE has these: one half is added or copied and the other left; one is copied and the
-     * other becomes 0; one is added and the other copied. In the last case the step has both halves, else one alone.
+     * Enqueues an update of a gradient by a step's gradient, with its own {@link Update} for each half of the sequences, {@code
+     * nvte_cp_thd_grad_correction}. TE has these pairs: ADD or COPY with NONE, COPY with ZERO, ADD with COPY. For ADD with COPY the step
+     * has both halves, else only one.
      *
      * @param grad floating-point numbers [T, h, d] or [n, T, h, d], T even and at most 67,108,863, h d a multiple of 16 bytes
-     * @param gradPerStep like {@code grad}, with T / 2 tokens unless both halves are updated from it
+     * @param gradPerStep like {@code grad}, with T / 2 tokens unless the step has both halves
      * @param cuSeqlens INT32 [B + 1], lengths even
      * @throws IllegalArgumentException when shapes, types, devices or updates do not fit, or the gradient shares memory
      */
@@ -202,7 +200,7 @@ public final class ContextParallelCorrection {
                 "te_cp_thd_grad_correction");
     }
 
-    /** TE refuses two halves that are updated alike, and a half that becomes 0 beside any but a copied one. */
+    /** TE refuses two equal updates, and ZERO with anything but COPY. */
     private static void updates(Update first, Update second) {
         boolean clears = first == Update.ZERO || second == Update.ZERO;
         boolean copies = first == Update.COPY || second == Update.COPY;

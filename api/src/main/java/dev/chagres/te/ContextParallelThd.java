@@ -8,12 +8,12 @@ import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Copies of packed tokens (THD) whose sequences context-parallel ranks share out: halves of sequences, and the order in which
- * ranks hold tokens. With n ranks a sequence is cut into 2n chunks of one length, and rank r holds chunks r and 2n - 1 - r.
+ * Copies of packed tokens (THD) whose sequences are sharded among context-parallel ranks: halves of sequences, and tokens in the order of
+ * ranks. With n ranks a sequence is cut into 2n chunks of equal length, and rank r holds chunks r and 2n - 1 - r.
  *
- * <p>Offsets are INT32 [B + 1], cumulative from 0, B from 1 to 12,287. Their contents are trusted: each sequence must have a
- * length that divides as the method says, and none may end behind the tokens. A token has a multiple of 16 bytes. Outputs
- * share no byte with anything else.
+ * <p>Offsets are INT32 [B + 1], cumulative from 0, B from 1 to 12,287. Their contents are trusted: the length of each sequence must be a
+ * multiple of what the method says, and none may end behind the tokens. A token has a multiple of 16 bytes. Outputs overlap no other
+ * tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -31,8 +31,8 @@ public final class ContextParallelThd {
     private ContextParallelThd() {}
 
     /**
-     * Enqueues a copy of one half of each sequence, {@code nvte_cp_thd_read_half_tensor}: the halves stand one after another.
-     * Rows of {@code half} behind the last one stay as they are.
+     * Enqueues a copy of one half of each sequence, {@code nvte_cp_thd_read_half_tensor}: the halves are packed one after another. Rows of
+     * {@code half} behind the last one stay as they are.
      *
      * @param tensor floating-point numbers [T, h, d] or [n, T, h, d], such as keys and values, T even and at most 67,108,863
      * @param cuSeqlens INT32 [B + 1], lengths even
@@ -60,7 +60,7 @@ public final class ContextParallelThd {
     }
 
     /**
-     * Enqueues {@code output[i]} = the place in the sequences of token i of rank {@code rank} of {@code worldSize},
+     * Enqueues {@code output[i]} = the index, in sequence order, of token i of rank {@code rank} of {@code worldSize},
      * {@code nvte_cp_thd_get_partitioned_indices}.
      *
      * @param cuSeqlens INT32 [B + 1], lengths multiples of {@code 2 worldSize} that end at {@code worldSize} times the output

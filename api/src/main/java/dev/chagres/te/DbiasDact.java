@@ -9,15 +9,15 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The functions of cast.h that sum a bias gradient, without an activation and with the gradient of one, over checked tensors.
- * With an unset workspace each says what it wants; with memory it runs.
+ * Calls the functions of cast.h that sum a bias gradient, with or without an activation's gradient, over checked tensors. With an unset
+ * workspace each reports the size it needs; with memory it runs.
  *
  * <p>Threading: the device's thread.
  */
 final class DbiasDact {
     private DbiasDact() {}
 
-    /** Checks that there is a function with the gradient of {@code activation}. */
+    /** Checks that TE has a function for the gradient of {@code activation}. */
     static void require(Activation activation) {
         if (!Cast.fusesGradientOf(activation)) {
             throw new IllegalArgumentException("activation: expected GELU, SILU, RELU, QGELU or SRELU, whose gradients"
@@ -25,7 +25,7 @@ final class DbiasDact {
         }
     }
 
-    /** Calls the function of {@code activation}, or the one without where it is null. */
+    /** Calls the function of {@code activation}; null: the one without activation. */
     static void call(
             @Nullable Activation activation,
             Tensor input,

@@ -7,8 +7,7 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The workspace that quantizing with a bias gradient wants: TE says so when it is asked, and the answer is remembered until a
- * matrix of another shape or type comes, or another activation.
+ * Caches the workspace size of quantizing with a bias gradient, which TE reports, until shape, type or activation change.
  *
  * <p>Threading: the device's thread.
  */
@@ -19,7 +18,7 @@ final class DbiasWorkspace {
     private @Nullable Activation activation;
     private long bytes;
 
-    /** Returns whether the last {@link #remember} was of a call like this one. */
+    /** Returns whether the cached size is that of this call. */
     boolean isKnown(Tensor input, @Nullable Activation newActivation) {
         return input.size(0) == rows
                 && input.size(1) == columns
@@ -27,7 +26,7 @@ final class DbiasWorkspace {
                 && newActivation == activation;
     }
 
-    /** Remembers what was asked for through {@link Workspace#asking}. */
+    /** Caches the size that TE asked for through {@link Workspace#asking}. */
     void remember(Tensor input, @Nullable Activation newActivation, Workspace workspace) {
         rows = input.size(0);
         columns = input.size(1);
@@ -36,7 +35,7 @@ final class DbiasWorkspace {
         bytes = workspace.asked();
     }
 
-    /** Returns the handle of as much memory as the remembered call wants. */
+    /** Returns the handle of memory of the cached size. */
     MemorySegment provided(Workspace workspace) {
         return workspace.provided(bytes);
     }

@@ -11,15 +11,15 @@ import dev.chagres.internal.QuantizedChecks;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Dropout by Transformer Engine's own kernels. The layers call {@link dev.chagres.ops.Dropout}, which adds a residual, takes any
- * number of elements and any probability to 32 bits.
+ * Dropout by Transformer Engine's own kernels. The layers call {@link dev.chagres.ops.Dropout} instead, which adds a residual, takes any
+ * number of elements, and resolves the probability to 32 bits.
  *
- * <p>16 elements draw 16 bytes of Philox4x32-10, whose subsequence is their number divided by 16; an element is dropped where its
- * byte is below {@code floor(256 probability)}. So what is dropped is a multiple of 1/256, and what is kept grows by {@code 1 / (1 -
- * probability)} of the probability given. The same elements are dropped on every provider. A call takes 4 words of each subsequence:
- * the next one wants an offset that is larger by 4.
+ * <p>Each group of 16 elements draws 16 bytes of the Philox4x32-10 subsequence with the group's number; an element is dropped if its byte
+ * is below {@code floor(256 probability)}. So the real probability is a multiple of 1/256, while kept elements are scaled by {@code 1 / (1
+ * - probability)} with the probability given. Every provider drops the same elements. A call consumes 4 words of each subsequence: add 4 to
+ * the offset for the next call.
  *
- * <p>The number of elements is a multiple of 16. What is written shares no byte with anything else.
+ * <p>The number of elements is a multiple of 16. Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -36,7 +36,7 @@ public final class Dropout {
      *
      * @param input FLOAT16 or BFLOAT16, of any shape
      * @param output like input
-     * @param mask BYTE [count / 8]: receives one bit an element, the lowest first, 1 where it is kept
+     * @param mask BYTE [count / 8]: receives one bit per element, the lowest first, 1 where it is kept
      * @param rngState INT64 [2]: seed and offset
      * @param probability of dropping an element, at least 0 and below 1
      * @throws IllegalArgumentException when shapes, types, probability or devices do not fit, or what is written shares memory
@@ -54,12 +54,11 @@ public final class Dropout {
     }
 
     /**
-     * Enqueues the same of the numbers that FP8 data stands for, {@code output = keep q scaleInverse / (1 - probability)}, {@code
-     * nvte_dropout_fwd}.
+     * Enqueues dropout of dequantized FP8 data, {@code output = keep q scaleInverse / (1 - probability)}, {@code nvte_dropout_fwd}.
      *
      * @param input [M, K], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data
      * @param output [M, K], FLOAT16 or BFLOAT16
-     * @param mask BYTE [count / 8]: receives one bit an element, the lowest first, 1 where it is kept
+     * @param mask BYTE [count / 8]: receives one bit per element, the lowest first, 1 where it is kept
      * @param rngState INT64 [2]: seed and offset
      * @param probability of dropping an element, at least 0 and below 1
      * @throws IllegalArgumentException when shapes, types, parts, probability or devices do not fit, or what is written shares memory

@@ -11,7 +11,7 @@ import dev.chagres.internal.Checks;
  * <p>Threading: the device's thread.
  */
 final class FlashAttentionChecks {
-    /** TE starts 32 threads a token, or a block for each 1024 tokens in a grid's second dimension. */
+    /** TE starts 32 threads per token, or a block per 1024 tokens in a grid's second dimension. */
     private static final int MOST_TOKENS = (1 << 26) - 1;
 
     private static final int MOST_HEADS = 65_535;

@@ -6,10 +6,10 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 
 /**
- * Copies into the layouts that FlashAttention reads: queries, keys and values taken apart and put together, heads before
- * tokens, and rows made longer by zeros.
+ * Copies into the layouts that FlashAttention reads: queries, keys and values split or interleaved, heads moved before tokens, and rows
+ * padded with zeros.
  *
- * <p>What is written shares no byte with anything else.
+ * <p>Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -59,13 +59,13 @@ public final class FlashAttentionLayout {
     }
 
     /**
-     * Enqueues {@code output[b, head, s, c]} = element {@code [b, s, head, c]}, or {@code [s, b, head, c]}, of each input, and 0
-     * for the c that it lacks, {@code nvte_multi_tensor_transpose_to_bhsd}.
+     * Enqueues {@code output[b, head, s, c]} = element {@code [b, s, head, c]}, or {@code [s, b, head, c]}, of each input, and 0 for each c
+     * beyond the input's D, {@code nvte_multi_tensor_transpose_to_bhsd}.
      *
-     * @param inputs [B, S, H, D] or [S, B, H, D], as the format says, of one type and one B. A row of D elements has a multiple
-     *     of 4 bytes
-     * @param outputs as many, [B, H, S, D of its own, at least that], in the type of the inputs. A row has a multiple of as
-     *     many bytes as TE moves at once: 16, 8 or 4, what the input's row is a multiple of
+     * @param inputs [B, S, H, D] or [S, B, H, D], as the format says, all of the same type and B. A row of D elements has a multiple of 4
+     *     bytes
+     * @param outputs one per input, [B, H, S, at least the input's D], in the type of the inputs. TE moves 16, 8 or 4 bytes at once, the
+     *     largest of these that divides the input's row, and this must divide the output's row, too
      * @param originalFormat BSHD or SBHD
      * @throws IllegalArgumentException when numbers, shapes, types or devices do not fit, or an output shares memory
      */
@@ -84,12 +84,12 @@ public final class FlashAttentionLayout {
     }
 
     /**
-     * Enqueues {@code output[m, k] = input[m, k]}, and 0 in the columns that input lacks,
+     * Enqueues {@code output[m, k] = input[m, k]}, and 0 in the columns beyond the input's,
      * {@code nvte_multi_tensor_pad_last_dim}.
      *
-     * @param inputs matrices [M, K], M, K and type of their own
-     * @param outputs as many, [M, at least K], in the type of its input; where there are more columns, a row has a multiple of 4
-     *     bytes and less than 4 GiB
+     * @param inputs matrices [M, K], of different sizes and types if you like
+     * @param outputs one per input, [M, at least K], in the type of its input; if it has more columns, its rows have a multiple of 4 bytes,
+     *     and less than 4 GiB
      * @throws IllegalArgumentException when numbers, shapes, types or devices do not fit, or an output shares memory
      */
     public static void multiTensorPadLastDim(Tensor[] inputs, Tensor[] outputs, Stream stream) {
@@ -105,7 +105,7 @@ public final class FlashAttentionLayout {
                 "te_multi_tensor_pad_last_dim");
     }
 
-    /** Sets the handles of pairs whose input has elements, and returns how many there are; of others the output becomes 0. */
+    /** Sets the handles of pairs whose input has elements, and returns their number; zeroes the outputs of the others. */
     private static int nonEmpty(HandleArrays handles, Tensor[] inputs, Tensor[] outputs, Stream stream) {
         int count = 0;
         for (int i = 0; i < inputs.length; i++) {

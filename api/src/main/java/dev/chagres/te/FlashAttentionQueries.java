@@ -9,8 +9,8 @@ import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A handle, one a device, that describes the queries alone of queries, keys and values [S, B, h, 384], by their address and
- * the shape [S, B, h, 128]: so TE wants what it reads all of.
+ * A handle, one per device, that describes queries, keys and values [S, B, h, 384] by their address and the shape of the queries alone, [S,
+ * B, h, 128]: TE reads all three, but asks for this shape.
  *
  * <p>Threading: the device's thread.
  */

@@ -15,8 +15,8 @@ import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The call of {@code nvte_fp8_transpose_dbias}: TE reads rowwise data of one tensor and writes the columnwise data as rowwise
- * data of another, a handle of which a device keeps. What workspace the last shape wanted is remembered.
+ * The call of {@code nvte_fp8_transpose_dbias}: TE reads the rowwise data of one tensor and writes the columnwise data as rowwise data of a
+ * second handle, of which each device keeps one. The workspace size of the last shape is cached.
  *
  * <p>Threading: the device's thread.
  */

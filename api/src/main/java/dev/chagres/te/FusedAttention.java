@@ -16,18 +16,17 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Attention by cuDNN's kernels, {@code o = dropout(softmax(scale q k^T + bias + mask)) v} for each head, and its gradients. The
- * problem says whether there is a bias, whether it is linear ({@link BiasType#ALIBI}), and whether the sum of the softmax has an offset
- * ({@link SoftmaxType}).
+ * Attention by cuDNN's kernels, {@code o = dropout(softmax(scale q k^T + bias + mask)) v} for each head, and its gradients. The problem
+ * says whether there is a bias tensor or ALiBi ({@link BiasType}), and whether the denominator of the softmax has an offset ({@link
+ * SoftmaxType}).
  *
- * <p>FLOAT16, BFLOAT16 and, with {@link AttentionTensors#scales}, eight bits; the softmax is computed in FP32. Which problems
- * cuDNN takes {@link #refusal} tells; the reference takes FLOAT32 too. In eight bits softmax weights and the gradients of scores
- * are rounded to eight bits as well, each scaled by a factor of its own, and so are the results: q stands for {@code q
- * scaleInverse}, where q is {@code x scale}, at most the largest number of the type. The largest magnitudes before that go to the
- * amax cells, unless they hold larger ones. {@link AttentionTensors} says what the tensors are. Every tensor of heads
- * begins at a multiple of 16 bytes.
+ * <p>FLOAT16, BFLOAT16 and, with {@link AttentionTensors#scales}, eight bits; the softmax is computed in FP32. {@link #refusal} tells which
+ * problems cuDNN takes; the reference takes FLOAT32 too. In eight bits softmax weights, gradients of scores and results are rounded to
+ * eight bits as well, each with its own scale: {@code q = x scale}, clamped to the largest number of the type, stands for {@code q
+ * scaleInverse}. Each amax is raised to the largest magnitude before scaling. {@link AttentionTensors} describes the tensors. Every tensor
+ * of heads begins at a multiple of 16 bytes.
  *
- * <p>TE is asked for its workspace once a geometry: the last few are remembered.
+ * <p>The workspace sizes of the last few geometries are cached.
  *
  * <p>Threading: the device's thread.
  *
@@ -105,7 +104,7 @@ public final class FusedAttention {
     }
 
     /**
-     * Hands out memory for the statistics of these queries, FLOAT32 of {@link #statisticsShape}.
+     * Allocates the statistics of these queries, FLOAT32 of {@link #statisticsShape}.
      *
      * @throws IllegalArgumentException when the query has too few dimensions to have heads
      */
@@ -120,8 +119,8 @@ public final class FusedAttention {
     }
 
     /**
-     * Returns why cuDNN does not take a problem of these sizes, forward or, in training, backward; null when it does. The
-     * answer is TE's, which builds cuDNN's plan to know; the last answers of a device are remembered.
+     * Returns why cuDNN does not take a problem of these sizes, forward or, in training, backward; null when it does. TE builds cuDNN's
+     * plan to find the answer; the last answers of a device are cached.
      */
     public static @Nullable String refusal(AttentionProblem problem, DType dtype, AttentionSizes sizes, Device device) {
         Checks.given("problem", problem);
@@ -168,13 +167,12 @@ public final class FusedAttention {
     }
 
     /**
-     * Enqueues {@code rngState = {seed, offset + draws}} of numbers that lie on the device: a replayed graph draws as they say
-     * then.
+     * Enqueues {@code rngState = {seed, offset + draws}} with a seed and an offset on the device: each replay of a graph reads them anew.
      *
      * @param rngState INT64 [2]
      * @param seed INT64 [1]
      * @param offset INT64 [1]
-     * @param draws that were made since the offset was written, at least 0
+     * @param draws made since the offset was written, at least 0
      * @throws IllegalArgumentException when shapes, types, draws or devices do not fit, or the state shares memory
      */
     public static void extractSeedAndOffset(Tensor rngState, Tensor seed, Tensor offset, int draws, Stream stream) {
@@ -194,10 +192,9 @@ public final class FusedAttention {
     }
 
     /**
-     * Enqueues {@code rngState = {seed, offset}}, {@code nvte_populate_rng_state_async}, of a seed that lies on the device. The
-     * offset is TE's: it counts for this thread, from 0 on, 16 with each call. In a graph it is the offset of the time of
-     * capturing, so that each replay draws the same numbers unless the seed changes; {@link #extractSeedAndOffset(Tensor, Tensor,
-     * Tensor, int, Stream)} reads the offset, too.
+     * Enqueues {@code rngState = {seed, offset}}, {@code nvte_populate_rng_state_async}, with a seed on the device. TE counts the offset:
+     * per thread, from 0 on, 16 more in each call. A graph keeps the offset of its capture, so each replay draws the same numbers unless
+     * the seed changes; {@link #extractSeedAndOffset(Tensor, Tensor, Tensor, int, Stream)} reads the offset from the device, too.
      *
      * @param rngState INT64 [2]
      * @param seed INT64 [1]

@@ -8,7 +8,7 @@ import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What TE has answered to the last questions whether it takes a problem, of one device: it builds cuDNN's plan for each answer.
+ * Caches TE's last answers whether it takes a problem, for one device: TE builds a cuDNN plan for each answer.
  *
  * <p>Threading: the device's thread.
  */

@@ -14,7 +14,7 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The backward call of fused attention: one parameter object, of which each call sets what differs.
+ * The backward call of fused attention: one parameter object, of which each call sets only the attributes that changed.
  *
  * <p>Threading: the device's thread.
  *
@@ -62,7 +62,7 @@ final class FusedAttentionBackward extends AttributeWriter {
         Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
     }
 
-    /** Returns the handle of a gradient, whose numbers of no query and key the kernels may leave as they are. */
+    /** Zeroes a gradient, since kernels may leave elements of no query or key unwritten, and returns its handle. */
     private MemorySegment zeroed(@Nullable Tensor gradient, Stream stream) {
         if (gradient != null) {
             gradient.zero(stream);

@@ -9,8 +9,8 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What one device keeps for fused attention: the parameter objects of both directions, a handle of no tensor, and a random
- * state that nothing draws from.
+ * What one device keeps for fused attention: the parameter objects of both directions, the handle of an absent tensor, and an unused random
+ * state.
  *
  * <p>Threading: the device's thread.
  */
@@ -73,17 +73,17 @@ final class FusedAttentionCalls implements AutoCloseable {
         writer.handle(first + 3, packed ? keys : unset);
     }
 
-    /** Returns the handle of {@code tensor}, or that of no tensor. */
+    /** Returns the handle of {@code tensor}; null: that of an absent tensor. */
     MemorySegment handleOf(@Nullable Tensor tensor) {
         return tensor == null ? unset : tensor.handle();
     }
 
-    /** Returns the handle of the random state {@code given}, or that of the one which nothing draws from. */
+    /** Returns the handle of the random state {@code given}; null: that of the unused one. */
     MemorySegment randomness(@Nullable Tensor given) {
         return given == null ? noRandomnessHandle : given.handle();
     }
 
-    /** Describes the random state {@code given}, or the one which nothing draws from, in {@code handle}. */
+    /** Describes the random state {@code given} in {@code handle}; null: the unused one. */
     void describeRandomness(@Nullable Tensor given, MemorySegment handle) {
         long state = given == null ? noRandomness.address() : given.address();
         device.basicTensor()

@@ -14,10 +14,10 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The forward call of fused attention: one parameter object, of which each call sets what differs.
+ * The forward call of fused attention: one parameter object, of which each call sets only the attributes that changed.
  *
- * <p>With an unset workspace the library says what workspace and which auxiliary tensors it wants; with them it runs. The
- * auxiliary tensors, log-sum-exp and random state, are what backward needs.
+ * <p>With an unset workspace the library reports the workspace and auxiliary tensors that it needs; with them it runs. Backward needs the
+ * auxiliary tensors, log-sum-exp and random state.
  *
  * <p>Threading: the device's thread.
  *
@@ -89,7 +89,7 @@ final class FusedAttentionForward extends AttributeWriter {
         problem = with;
     }
 
-    /** Lets the library say what workspace it wants, and checks that the log-sum-exp has the size that it wants. */
+    /** Asks the library for its workspace, and checks that the log-sum-exp has the size that it needs. */
     private void ask(Workspace workspace, Tensor statistics) {
         pack.clear();
         handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace.asking());

@@ -11,7 +11,7 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The question whether fused attention takes a problem: a configuration object that lives as long as the question.
+ * Asks whether fused attention takes a problem, with a configuration object that lives as long as the question.
  *
  * <p>Threading: the device's thread.
  *

@@ -11,12 +11,12 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Rotary position embedding of a projection that interleaves queries, keys and values: with the angle of a token's position
- * each pair {@code (a, b)} of the first r elements of a query's or key's head becomes {@code (a cos - b sin, b cos + a sin)};
- * their other elements and the values are copied.
+ * Rotary position embedding of a projection that interleaves queries, keys and values. The angle of a token's position rotates each pair
+ * {@code (a, b)} of the first r elements of a query's or key's head to {@code (a cos - b sin, b cos + a sin)}; their other elements and the
+ * values are copied.
  *
- * <p>The projection has g groups of heads: a group holds its heads of q, then those of k, then those of v. Head i of q is
- * head {@code i % (hq / g)} of group {@code i / (hq / g)}; so are those of k and v.
+ * <p>The projection has g groups of heads: a group holds its heads of q, then those of k, then those of v. Head i of q is head {@code i %
+ * (hq / g)} of group {@code i / (hq / g)}; the same holds for k and v.
  *
  * <p>Positions count from 0 in each sequence, or from its start position. The gradient takes the inverse rotation.
  *
@@ -28,8 +28,7 @@ public final class FusedQkvRope {
     private FusedQkvRope() {}
 
     /**
-     * Enqueues the rotation, {@code nvte_fused_qkv_rope_forward}. Types are floating-point and alike; the outputs share no
-     * byte with anything else.
+     * Enqueues the rotation, {@code nvte_fused_qkv_rope_forward}. All have one floating-point type; outputs overlap no other tensor.
      *
      * @param qkvInput [B, S, g, (hq + hk + hv) / g d] or [S, B, g, …], as the format says, B at most 65535
      * @param qFreqs angles of queries, FLOAT32 [positions, 1, 1, r], r even, at most d and at most 3072, positions at least S
@@ -83,8 +82,8 @@ public final class FusedQkvRope {
     }
 
     /**
-     * Enqueues the inverse rotation, {@code nvte_fused_qkv_rope_backward}: the gradient of what {@link #forward} was given,
-     * where that was given no start positions, which TE's backward does not take. Shapes and types are those of forward.
+     * Enqueues the inverse rotation, {@code nvte_fused_qkv_rope_backward}: the gradient of {@link #forward} without start positions, which
+     * TE's backward does not take. Shapes and types are those of forward.
      *
      * @param qGradOut gradient of qOut
      * @param kGradOut gradient of kOut

@@ -7,7 +7,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The checks of the arguments of a rotation of queries, keys and values together.
+ * Checks of the arguments of {@link FusedQkvRope}.
  *
  * <p>Threading: the device's thread.
  */

@@ -10,8 +10,8 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Rotary position embedding of a tensor of heads into another: with the angle of a token's position each pair {@code (a, b)}
- * of a head's first r elements becomes {@code (a cos - b sin, b cos + a sin)}; the elements behind them are copied.
+ * Rotary position embedding of a tensor of heads into another. The angle of a token's position rotates each pair {@code (a, b)} of a head's
+ * first r elements to {@code (a cos - b sin, b cos + a sin)}; the elements behind them are copied.
  *
  * <p>Positions count from 0 in each sequence, or from its start position. The gradient takes the inverse rotation.
  *
@@ -21,11 +21,11 @@ import org.jspecify.annotations.Nullable;
  * RoFormer (2021).
  */
 public final class FusedRope {
-    /** Which two of a head's r rotated elements are a pair. */
+    /** Which two of a head's r rotated elements form a pair. */
     public enum Pairing {
-        /** i and i + r/2; columns i and i + r/2 of the angles are alike. */
+        /** i and i + r/2; columns i and i + r/2 of the angles are equal. */
         HALVES,
-        /** 2i and 2i + 1; columns 2i and 2i + 1 of the angles are alike. */
+        /** 2i and 2i + 1; columns 2i and 2i + 1 of the angles are equal. */
         INTERLEAVED
     }
 
@@ -96,7 +96,8 @@ public final class FusedRope {
 
     /**
      * Enqueues the rotation as {@link #forward(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, Pairing, long, Stream)},
-     * packed sequences being perhaps as long as there are positions: where they are shorter, saying so starts fewer threads.
+     * for packed sequences that may be as long as there are positions. If they are shorter, passing their longest length starts fewer
+     * threads.
      *
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or the output shares memory
      */
@@ -114,11 +115,10 @@ public final class FusedRope {
     }
 
     /**
-     * Enqueues the inverse rotation, {@code nvte_fused_rope_backward}: the gradient of what {@link #forward} was given. The
-     * parameters are those of forward.
+     * Enqueues the inverse rotation, {@code nvte_fused_rope_backward}: the gradient of {@link #forward}, with the parameters of that call.
      *
-     * @param outputGrads gradient of the output, like it
-     * @param inputGrads gradient of the input, like it
+     * @param outputGrads gradient of the output, like the output
+     * @param inputGrads gradient of the input, like the input
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or inputGrads shares memory
      */
     public static void backward(
@@ -149,8 +149,8 @@ public final class FusedRope {
 
     /**
      * Enqueues the inverse rotation as {@link
-     * #backward(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, Pairing, long, Stream)}, packed sequences being perhaps as
-     * long as there are positions.
+     * #backward(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, Pairing, long, Stream)}, for packed sequences that may be as long as
+     * there are positions.
      *
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or inputGrads shares memory
      */

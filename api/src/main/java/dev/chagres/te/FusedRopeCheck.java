@@ -7,7 +7,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The check of the arguments of a rotation.
+ * Checks of the arguments of {@link FusedRope}.
  *
  * <p>Threading: the device's thread.
  */
@@ -51,7 +51,7 @@ final class FusedRopeCheck {
         shaped(argument, tensor, format.rank(), format.shape(), stream);
     }
 
-    /** Checks the type and the number of dimensions and elements; {@code letters} has the dimensions, for the error. */
+    /** Checks type, rank and number of elements; {@code letters} names the dimensions in the error. */
     static void shaped(String argument, Tensor tensor, int rank, String letters, Stream stream) {
         Checks.floats(stream, argument, tensor);
         if (tensor.rank() != rank) {

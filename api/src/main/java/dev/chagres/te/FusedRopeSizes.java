@@ -5,7 +5,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The sizes and steps of a checked tensor of heads, as TE's rotation takes them: in 32 bits, steps in elements.
+ * The sizes and strides of a checked tensor of heads, as TE's rotation takes them: in 32 bits, strides in elements.
  *
  * <p>Threading: the device's thread.
  */

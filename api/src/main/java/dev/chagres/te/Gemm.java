@@ -12,15 +12,14 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Matrix products {@code d = op(a) op(b)} with what may follow them in the same kernel: a bias, GELU, its gradient, or the
- * gradient of a bias.
+ * Matrix products {@code d = op(a) op(b)}, with an optional epilogue in the same kernel: a bias, GELU, its gradient, or the gradient of a
+ * bias.
  *
- * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N], where op takes a matrix as it is or
- * transposed. So a linear layer's three products are {@code gemm(x, NO, w, YES, y)}, {@code gemm(dy, NO, w, NO, dx)} and
- * {@code gemm(dy, YES, x, NO, dw)}.
+ * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N]; op is the matrix itself or its transpose. So the three
+ * products of a linear layer are {@code gemm(x, NO, w, YES, y)}, {@code gemm(dy, NO, w, NO, dx)} and {@code gemm(dy, YES, x, NO, dw)}.
  *
- * <p>a and b have one floating-point type, or are FP8 with scales; sums are FP32. On GPUs products of FLOAT32 use TF32. The
- * methods share no byte between what is written and what is read.
+ * <p>a and b have one floating-point type, or are FP8 with scales; sums are FP32. On GPUs products of FLOAT32 use TF32. Outputs overlap no
+ * input.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,9 +28,9 @@ import org.jspecify.annotations.Nullable;
 public final class Gemm {
     /** What op does with a matrix. */
     public enum Transpose {
-        /** Takes it as it is. */
+        /** The matrix itself. */
         NO,
-        /** Takes its transpose. */
+        /** Its transpose. */
         YES;
 
         int code() {
@@ -39,11 +38,11 @@ public final class Gemm {
         }
     }
 
-    /** How a product of FP8 numbers sums. */
+    /** How a product of FP8 numbers accumulates. */
     public enum Accumulator {
         /** In the accumulators of the tensor cores, which keep about 14 bits: faster. */
         FAST,
-        /** In FP32 from time to time, so that long sums keep their precision. */
+        /** In FP32 at intervals, so that long sums keep their precision: TE's split accumulator. */
         SPLIT
     }
 
@@ -52,7 +51,7 @@ public final class Gemm {
     private Gemm() {}
 
     /**
-     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}. A sum over nothing, K = 0, is 0.
+     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}. With K = 0 the product is 0.
      *
      * @param a [M, K], transposed [K, M]
      * @param b [K, N], transposed [N, K], in the type of a
@@ -124,7 +123,7 @@ public final class Gemm {
     }
 
     /**
-     * Enqueues {@code preGelu = op(a) op(b)} and {@code d = gelu(preGelu)}, the form with tanh. Sums over nothing, K = 0, are 0.
+     * Enqueues {@code preGelu = op(a) op(b)} and {@code d = gelu(preGelu)}, the form with tanh. With K = 0 results are 0.
      *
      * @param a [M, K], transposed [K, M], FLOAT16 or BFLOAT16: cuBLAS has no such kernel of FLOAT32
      * @param b [K, N], transposed [N, K], in the type of a
@@ -166,9 +165,9 @@ public final class Gemm {
     }
 
     /**
-     * Enqueues {@code d = a^T op(b)} and {@code dbias[m] = sum over k of a[k, m]}: cuBLASLt sums beside a product whose first
-     * operand is read transposed. A weight's gradient with that of its bias is {@code gemmBiasGradient(dy, x, NO, dbias,
-     * dw)}. Sums over nothing, K = 0, are 0.
+     * Enqueues {@code d = a^T op(b)} and {@code dbias[m] = sum over k of a[k, m]}: cuBLASLt can sum dbias only beside a product whose first
+     * operand is transposed. The gradients of a weight and its bias are {@code gemmBiasGradient(dy, x, NO, dbias, dw)}. With K = 0 results
+     * are 0.
      *
      * @param a [K, M]
      * @param b [K, N], transposed [N, K], in the type of a, N at least 1
@@ -189,19 +188,18 @@ public final class Gemm {
     }
 
     /**
-     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}, of FP8 numbers with their scales. A sum over nothing, K =
-     * 0, is 0.
+     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}, of FP8 numbers with their scales. With K = 0 the product is 0.
      *
-     * <p>Products read rows of K numbers. So a that is taken as it is needs rowwise data, a transposed columnwise data; b as it
-     * is needs columnwise data, b transposed rowwise data. K is a multiple of 16, and so are the bytes of a row of d.
+     * <p>The kernel reads rows of K numbers. So a needs rowwise data, or if transposed columnwise data; b needs columnwise data, or if
+     * transposed rowwise data. K is a multiple of 16, and so are the bytes of a row of d.
      *
-     * <p>Both are scaled by {@link dev.chagres.Scaling#TENSOR}, or both by blocks, not both by BLOCK_2D. By blocks N is a
-     * multiple of 8, and M is where a is scaled by BLOCK_1D.
+     * <p>Both are scaled by {@link dev.chagres.Scaling#TENSOR}, or both by blocks, but not both by BLOCK_2D. With block scaling N is a
+     * multiple of 8, and so is M if a is scaled by BLOCK_1D.
      *
      * @param a [M, K], transposed [K, M]
-     * @param b [K, N], transposed [N, K]; not FLOAT8_E5M2 where a is
+     * @param b [K, N], transposed [N, K]; not FLOAT8_E5M2 if a is
      * @param d [M, N], BFLOAT16, FLOAT16 or FLOAT32; a sum is rounded to that type each time
-     * @param accumulator SPLIT where scaled by blocks
+     * @param accumulator SPLIT with block scaling
      * @throws IllegalArgumentException when shapes, types, copies, scalings or devices do not fit, or d shares memory
      */
     public static void gemm(
@@ -257,11 +255,10 @@ public final class Gemm {
     }
 
     /**
-     * Enqueues {@code d = op(a) op(b)} of FP8 numbers with their scales, quantized to eight bits: {@code d} stores the product
-     * times its scale, and its amax cell, if there is one, receives the largest magnitude before that; of a few rows, which do not fill
-     * the kernel's tile, the larger one of that and of the bias. What {@link
-     * #gemm(QuantizedTensor, Transpose, QuantizedTensor, Transpose, Tensor, Output, Accumulator, Stream)} says of copies and sizes
-     * holds here.
+     * Enqueues {@code d = op(a) op(b)} of FP8 numbers with their scales, quantized to eight bits: {@code d} stores the product times its
+     * scale, and its amax, if it has one, receives the largest magnitude before scaling. With fewer rows than the kernel's tile, the amax
+     * is at least the largest magnitude of the bias. What {@link #gemm(QuantizedTensor, Transpose, QuantizedTensor, Transpose, Tensor,
+     * Output, Accumulator, Stream)} says of copies and sizes holds here.
      *
      * @param a [M, K], transposed [K, M], K at least 16; scaled by {@link dev.chagres.Scaling#TENSOR}, like all here
      * @param b [K, N], transposed [N, K]; not FLOAT8_E5M2 where a is
@@ -290,7 +287,7 @@ public final class Gemm {
         GemmCalls.call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), config, stream);
     }
 
-    /** Returns whether there is nothing to multiply; a sum over nothing, which is 0, is then in d. */
+    /** Returns whether there is nothing to multiply; if K = 0, sets d to 0. */
     private static boolean isOverNothing(long inner, Tensor d, Output output, Stream stream) {
         if (inner == 0 && d.count() != 0 && output == Output.OVERWRITE) {
             d.zero(stream);

@@ -15,7 +15,7 @@ import java.lang.foreign.MemorySegment;
 final class GemmCalls {
     private GemmCalls() {}
 
-    /** cuBLAS is column-major: seen so, every row-major matrix is its transpose, and the product's operands change places. */
+    /** cuBLAS is column-major, and reads a row-major matrix as its transpose; so the product's operands are exchanged. */
     static void call(
             MemorySegment a,
             Gemm.Transpose transA,

@@ -8,8 +8,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * TE's configuration objects of products that something follows: one a kind, made once a device. Each call sets the
- * tensors.
+ * TE's configuration objects for products with an epilogue: one per kind, made once per device. Each call sets the tensors.
  *
  * <p>Threading: the device's thread.
  */
@@ -33,7 +32,7 @@ final class GemmConfigs implements AutoCloseable {
     private final MemorySegment split;
     private final MemorySegment splitBias;
     private final MemorySegment[] all;
-    /** What the configurations say now; 0 for all. */
+    /** The number of multiprocessors that the configurations hold now; 0: all. */
     private int multiprocessors;
 
     GemmConfigs(DeviceState device) {
@@ -55,7 +54,7 @@ final class GemmConfigs implements AutoCloseable {
         flag(splitBias, SPLIT_ACCUMULATOR);
     }
 
-    /** Returns these with the number of multiprocessors that the device's products are for. */
+    /** Returns these configurations, set to the number of multiprocessors that the device's products may use. */
     GemmConfigs current() {
         int now = device.multiprocessors().ofProducts();
         if (now != multiprocessors) {

@@ -1,8 +1,8 @@
 package dev.chagres.te;
 
 /**
- * Where a row of a gated activation's input has the columns of a and of b: by halves, {@code [a, b]}, or in turn, {@code
- * interleaveSize} columns of a, as many of b, then the next of a.
+ * How a row of a gated activation's input holds the columns of a and b: as halves, {@code [a, b]}, or interleaved, {@code interleaveSize}
+ * columns of a, as many of b, then the next of a.
  *
  * <p>Threading: immutable.
  *
@@ -29,7 +29,7 @@ public record GluLayout(int interleaveSize) {
     }
 
     /**
-     * Returns the layout of {@code interleaveSize} columns of a, then as many of b, in turn.
+     * Returns the layout that interleaves {@code interleaveSize} columns of a with as many of b.
      *
      * @throws IllegalArgumentException when the number is not positive or no multiple of 32
      */
@@ -41,7 +41,7 @@ public record GluLayout(int interleaveSize) {
         return new GluLayout(interleaveSize);
     }
 
-    /** Checks that {@code columns} of a can be taken so. */
+    /** Checks that {@code columns} of a fit this layout. */
     void check(String argument, long columns) {
         if (interleaveSize != 0 && columns % interleaveSize != 0) {
             throw new IllegalArgumentException("layout: expected an interleave size that divides the " + columns

@@ -9,8 +9,9 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 
 /**
- * The random Hadamard transform: 16 neighbours become 16 sums of them, with signs. A product that sums over what both operands have
- * transformed with one mask stays what it was, while one large number is shared out among 16: it suits a cast to few bits.
+ * The random Hadamard transform: each group of 16 neighbours becomes 16 signed sums of them. If both operands of a product are transformed
+ * with one mask along the summed dimension, the product stays the same, while outliers are spread over 16 elements; this reduces the error
+ * of casts to few bits.
  *
  * <p>Threading: the device's thread.
  *
@@ -23,13 +24,13 @@ public final class HadamardTransform {
     private static final int MOST_SIGNS = (1 << SIZE) - 1;
     /** Blocks of 64 rows are numbered with 16 bits on the GPU. */
     private static final long MOST_ROWS = 65_535 * 64L;
-    /** As much of a row as tensor cores store at once. */
+    /** Bytes of a row that the kernel stores at once. */
     private static final long STORE_BYTES = 32;
 
     private HadamardTransform() {}
 
     /**
-     * Enqueues the transform along the columns of {@code input}, and transposes:
+     * Enqueues the transform along the columns of {@code input}, with the result transposed:
      *
      * <pre>{@code output[k, 16 b + n] = 1/4 sum over i of 0..15 of s(n & i) s(randomSignMask >> i & 1) input[16 b + i, k]}</pre>
      *
@@ -37,7 +38,7 @@ public final class HadamardTransform {
      *
      * @param input BFLOAT16 [M, K], M and K multiples of 16, M at most 4,194,240
      * @param output BFLOAT16 [K, M], its memory at a multiple of 32 bytes
-     * @param randomSignMask 16 bits from 0 to 65,535, drawn once by whoever calls: bit i changes the sign of the rows 16 b + i
+     * @param randomSignMask 16 bits, 0 to 65,535, drawn once by the caller: bit i flips the sign of the rows 16 b + i
      * @throws IllegalArgumentException when shapes, types, devices or the mask do not fit, or output shares memory with input
      */
     public static void hadamardTransform(Tensor input, Tensor output, int randomSignMask, Stream stream) {
@@ -55,7 +56,7 @@ public final class HadamardTransform {
                     + " bytes, as every tensor of a scope does, got a view that does not; copy it from a tensor");
         }
         if (input.count() != 0) {
-            // The first mask is of a result that this function of TE does not write.
+            // The first mask belongs to an output that this function of TE does not write.
             Status.te(
                     TransformerEngine.te_hadamard_transform(
                             input.handle(), output.handle(), randomSignMask, randomSignMask, stream.handle()),

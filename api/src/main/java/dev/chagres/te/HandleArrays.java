@@ -8,8 +8,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * The arrays that functions over many tensors read during a call, one of each a device: two of handles, the second of which may hold other
- * numbers of 64 bits, and one of numbers of 32 bits. They grow to the longest list.
+ * Host arrays for calls of functions over many tensors, kept per device: two of handles, the second of which may hold other 64-bit numbers,
+ * and one of 32-bit numbers. They grow to the longest list.
  *
  * <p>Threading: the device's thread.
  */

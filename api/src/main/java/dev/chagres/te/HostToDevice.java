@@ -21,11 +21,11 @@ public final class HostToDevice {
     private HostToDevice() {}
 
     /**
-     * Enqueues a copy of the first bytes of {@code host} into the whole of {@code target}. The host memory may change as
-     * soon as the call returns, and pageable memory does not make it wait: for numbers that change from step to step.
+     * Enqueues a copy of the first bytes of {@code host} that fills {@code target}. The host memory may change as soon as the call returns,
+     * and the call does not wait even if the memory is pageable: for numbers that change from step to step.
      *
      * @param host native memory, at least as long as the target
-     * @param target any type and shape, at most 1 GiB; a kernel takes some kilobytes, so more are several kernels
+     * @param target any type and shape, at most 1 GiB; each kernel copies some kilobytes
      * @throws IllegalArgumentException when the host memory is too short or lies on the Java heap, or the device does not
      *     fit
      */

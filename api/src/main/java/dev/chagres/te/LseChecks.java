@@ -7,7 +7,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.ContextParallelCorrection.LseLayout;
 
 /**
- * The checks of logarithms of sums of exponentials, and of the outputs that they go with.
+ * Checks of log-sum-exps (LSE), and of the outputs that they belong to.
  *
  * <p>Threading: the device's thread.
  */
@@ -34,7 +34,7 @@ final class LseChecks {
         }
     }
 
-    /** Checks an LSE of as many columns as the whole one has, divided; packed, there may be more. */
+    /** Checks an LSE that has the columns of the whole one over a divisor; packed, it may have more. */
     static void part(String argument, Tensor part, Tensor lse, int divisor, LseLayout layout, Stream stream) {
         Checks.typed(stream, argument, part, DType.FLOAT32);
         int last = lse.rank() - 1;

@@ -10,7 +10,7 @@ import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A handle, one a device, for matrices of 16 or 32 bits whose largest magnitude the kernel finds that writes them.
+ * A handle, one per device, for matrices of 16 or 32 bits whose amax is computed by the kernel that writes them.
  *
  * <p>Threading: the device's thread.
  */

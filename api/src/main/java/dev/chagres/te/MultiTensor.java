@@ -10,8 +10,8 @@ import dev.chagres.internal.Inside;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Operations on many tensors at once, a few kernels for all: their norm, the step of stochastic gradient descent, scales of
- * magnitudes. {@link MultiTensorAdam} has the steps of Adam.
+ * Operations on many tensors at once, by a few kernels: their norm, steps of stochastic gradient descent, scales from amaxes. {@link
+ * MultiTensorAdam} has the steps of Adam.
  *
  * <p>With empty lists there is nothing to do: a norm is 0.
  *
@@ -20,15 +20,15 @@ import java.lang.foreign.MemorySegment;
  * <p>Source: TE's {@code multi_tensor.h}.
  */
 public final class MultiTensor {
-    /** Where weight decay w goes in a step of {@link MultiTensorAdam}. */
+    /** Where a step of {@link MultiTensorAdam} applies weight decay w. */
     public enum WeightDecay {
-        /** Into the gradient: {@code g = g + w p}. */
+        /** To the gradient: {@code g = g + w p}. */
         L2,
-        /** Into the update, beside the learning rate alone. */
+        /** To the weight itself, scaled by the learning rate alone: AdamW. */
         DECOUPLED
     }
 
-    /** Whether the moments, which begin at 0, are divided by what they lack for that. */
+    /** Whether the moments are corrected for beginning at 0. */
     public enum BiasCorrection {
         /** They are not: {@code c1 = c2 = 1}. */
         NO,
@@ -36,7 +36,7 @@ public final class MultiTensor {
         YES
     }
 
-    /** Elements of the partial sums that {@link #l2norm} takes: one a block of a launch. */
+    /** Elements of the partial sums that {@link #l2norm} takes: one per block of a launch. */
     public static final long NORM_PARTIALS = 320;
 
     /** Elements that one block works on; TE's own callers give this number. */
@@ -63,7 +63,7 @@ public final class MultiTensor {
             norm.zero(stream);
             return;
         }
-        // The kernels add to what is there.
+        // The kernels add to these.
         partials.zero(stream);
         Status.te(
                 TransformerEngine.te_multi_tensor_l2norm_cuda(
@@ -83,12 +83,12 @@ public final class MultiTensor {
     }
 
     /**
-     * Enqueues {@code scale = largest / max(amax, epsilon)} and {@code scaleInverse = 1 / scale} of many magnitudes,
+     * Enqueues {@code scale = largest / max(amax, epsilon)} and {@code scaleInverse = 1 / scale} for many amaxes,
      * {@code nvte_multi_tensor_compute_scale_and_scale_inv_cuda}: a scale is 1 where its amax is 0 or not finite, and the largest
-     * FP32 number where the quotient is larger. Numbers below FP32's least normal one count as 0.
+     * FP32 number where the quotient is larger. Subnormal FP32 numbers count as 0.
      *
      * @param lists amax, scale, scaleInverse, FLOAT32; the first list is read, the others are written
-     * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2, which has the largest number
+     * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2, whose largest number is {@code largest}
      * @param config epsilon, and which numbers scales may be; it has no flag
      * @throws IllegalArgumentException when lists, types, devices or the configuration do not fit
      * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
@@ -142,7 +142,7 @@ public final class MultiTensor {
 
     /** Which step of a run {@link #sgd} makes. */
     public enum SgdStep {
-        /** The first: the running sum begins as the gradient, whatever it holds. */
+        /** The first: the momentum buffer is overwritten with the gradient. */
         FIRST,
         /** A later one. */
         LATER

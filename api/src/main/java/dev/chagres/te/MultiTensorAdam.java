@@ -10,10 +10,10 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Steps of Adam over many tensors at once, a few kernels for all, whose rate and number the host knows: a graph replays the ones
- * that it was captured with. {@link MultiTensorAdamCapturable} reads them on the device.
+ * Steps of Adam over many tensors at once, by a few kernels. Learning rate and step number come from the host: a graph replays those of its
+ * capture. {@link MultiTensorAdamCapturable} reads them on the device.
  *
- * <p>TE's kernels look at no flag here: infinities and NaN in gradients reach the weights. With empty lists there is nothing to
+ * <p>These kernels read no noop flag: infinities and NaN in gradients reach the weights. With empty lists there is nothing to
  * do.
  *
  * <p>Threading: the device's thread.
@@ -26,8 +26,8 @@ public final class MultiTensorAdam {
 
     /**
      * Enqueues a step of Adam, {@code nvte_multi_tensor_adam_cuda}: {@code m = beta1 m + (1 - beta1) g}, {@code v = beta2 v + (1 -
-     * beta2) g^2}, {@code u = (m / c1) / (sqrt(v / c2) + epsilon)} and, decoupled, {@code p = p - lr (u + weightDecay p)}. With
-     * masters the step is theirs, and p is the master rounded.
+     * beta2) g^2}, {@code u = (m / c1) / (sqrt(v / c2) + epsilon)} and, decoupled, {@code p = p - lr (u + weightDecay p)}. With masters the
+     * step updates the master, and p is the master rounded.
      *
      * @param lists g, p, m, v or g, p, m, v, master: g of one floating-point type, p of one, m and v both FLOAT32 or both
      *     BFLOAT16, master FLOAT32; all but g are written
@@ -68,10 +68,9 @@ public final class MultiTensorAdam {
     }
 
     /**
-     * Enqueues the step of {@link #adam} over masters of which p has the upper 16 bits, {@code
-     * nvte_multi_tensor_adam_param_remainder_cuda}: p and remainder together take the memory of one FP32 number. The lower 16 bits of
-     * a master are the remainder, the upper 16 the bits of p, less 1 where the remainder is negative. So p is the master rounded to
-     * BFLOAT16, a tie away from zero.
+     * Enqueues the step of {@link #adam} over FP32 masters that are split into p and a remainder of 16 bits each, {@code
+     * nvte_multi_tensor_adam_param_remainder_cuda}. The remainder holds the lower 16 bits of a master; the upper 16 are the bits of p, less
+     * 1 if the remainder is negative. So p is the master rounded to BFLOAT16, ties away from zero.
      *
      * @param lists g, p, m, v, remainder: g of one floating-point type, p BFLOAT16, m and v both FLOAT32 or both BFLOAT16, remainder
      *     INT16, zeros where the masters begin as p; all but g are written
@@ -114,7 +113,8 @@ public final class MultiTensorAdam {
     /**
      * Enqueues a step of Adam on weights in eight bits, {@code nvte_multi_tensor_adam_fp8_cuda}: the step of {@link
      * #adam} over the masters, then {@code p = scale * master} rounded to eight
-     * bits, {@code amax = max(amax, |master|)} and {@code scaleInverse = 1 / scale}.  A model's own weights are kept so by {@code WeightStorage.QUANTIZED}, without this function.
+     * bits, {@code amax = max(amax, |master|)} and {@code scaleInverse = 1 / scale}. Layers with {@code WeightStorage.QUANTIZED} keep their
+     * weights in eight bits without this function.
      *
      * @param lists g, p, m, v, master, scale, amax, scale inverse, of {@link TensorLists#ofScaled}: g of one floating-point type,
      *     p of {@code dtype}, the others FLOAT32; all but g and scale are written

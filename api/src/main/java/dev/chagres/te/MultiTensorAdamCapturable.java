@@ -10,11 +10,11 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Steps of Adam over many tensors at once whose rate, number and factor lie on the device, so that each replay of a graph reads
- * them anew. {@link MultiTensorAdam} has the steps whose numbers the host knows.
+ * Steps of Adam over many tensors at once. Learning rate, step number and gradient scale lie on the device, so that each replay of a graph
+ * reads them anew. {@link MultiTensorAdam} takes them from the host.
  *
- * <p>The host does not see what lies on the device, so nothing checks it: a negative rate climbs, and with bias correction step 0
- * divides by 0, so that weights become NaN. With empty lists there is nothing to do.
+ * <p>Numbers on the device are not checked: a negative rate climbs the gradient, and bias correction at step 0 divides by 0, so that
+ * weights become NaN. With empty lists there is nothing to do.
  *
  * <p>Threading: the device's thread.
  *
@@ -22,7 +22,7 @@ import java.lang.foreign.MemorySegment;
  * regularization (2017).
  */
 public final class MultiTensorAdamCapturable {
-    /** g, p, m, v; then masters too. */
+    /** g, p, m, v; then perhaps masters. */
     private static final int OWN_LISTS = 4;
 
     private static final int MASTER_LISTS = 5;

@@ -9,8 +9,8 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Checks of the arguments of {@link MultiTensorAdam} and {@link MultiTensorAdamCapturable}. Those of lists return the native array
- * of lists.
+ * Checks of the arguments of {@link MultiTensorAdam} and {@link MultiTensorAdamCapturable}. Checks of lists return the native array of
+ * lists.
  *
  * <p>Threading: the device's thread.
  */
@@ -112,7 +112,7 @@ final class MultiTensorAdamChecks {
                     "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
         }
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            // A gradient and a square of 0 would give 0 / 0.
+            // With epsilon 0, a gradient of 0 would give 0 / 0.
             throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
         }
         if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {

@@ -14,7 +14,7 @@ import java.lang.foreign.MemorySegment;
 final class MultiTensorChecks {
     private static final int GRADIENT = 0;
 
-    /** g, p, v; then a copy of p too. */
+    /** g, p, v; then perhaps a copy of p. */
     private static final int SGD_LISTS = 3;
 
     private MultiTensorChecks() {}
@@ -135,12 +135,12 @@ final class MultiTensorChecks {
         return array;
     }
 
-    /** Returns the type of the first tensor of the first list, which all of that list have. */
+    /** Returns the type of the first tensor of the first list, after a check that all of that list have it. */
     static DType floats(TensorLists lists) {
         return floats(lists, 0);
     }
 
-    /** Returns the type of the first tensor of a list, which all of that list have. */
+    /** Returns the type of the first tensor of a list, after a check that all of that list have it. */
     static DType floats(TensorLists lists, int list) {
         Tensor first = lists.tensor(list, 0);
         if (!first.dtype().isFloat()) {

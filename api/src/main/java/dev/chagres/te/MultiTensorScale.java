@@ -9,8 +9,7 @@ import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 
 /**
- * What loss scaling does to many tensors at once, beside {@link MultiTensor}: a factor that the host knows, and the norm of
- * gradients that carry a factor.
+ * Loss scaling of many tensors at once: scaling by a factor of the host, and the norm of scaled gradients.
  *
  * <p>Threading: the device's thread. Work is enqueued on the given stream.
  *
@@ -21,8 +20,8 @@ public final class MultiTensorScale {
     private MultiTensorScale() {}
 
     /**
-     * Enqueues {@code y = scale x}, {@code nvte_multi_tensor_scale_cuda}. A graph replays the factor that it was captured with;
-     * {@link MultiTensor#scaleTensor} reads one on the device.
+     * Enqueues {@code y = scale x}, {@code nvte_multi_tensor_scale_cuda}. A graph replays the factor of its capture; {@link
+     * MultiTensor#scaleTensor} reads one on the device.
      *
      * @param isInfinite INT32 [1]: receives 1 when an x is not finite, and else stays as it is
      * @param lists x and y, each of FLOAT32, BFLOAT16 or FLOAT16
@@ -70,7 +69,7 @@ public final class MultiTensorScale {
             norm.zero(stream);
             return;
         }
-        // The kernels add to what is there.
+        // The kernels add to these.
         partials.zero(stream);
         Status.te(
                 TransformerEngine.te_multi_tensor_unscale_l2norm_cuda(

@@ -1,7 +1,7 @@
 package dev.chagres.te;
 
 /**
- * Whose kernels compute the norms of {@link Normalization}: see {@link NormSwitches}.
+ * Which kernels compute the norms of {@link Normalization}: see {@link NormSwitches}.
  *
  * <p>Threading: immutable.
  *

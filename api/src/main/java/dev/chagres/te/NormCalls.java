@@ -7,8 +7,8 @@ import dev.chagres.bindings.te.TransformerEngine;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The five functions of normalization.h that compute, over checked tensors. With an unset workspace each says what it wants; with memory
- * it runs.
+ * Calls the five functions of normalization.h that compute norms, over checked tensors. With an unset workspace each reports the size it
+ * needs; with memory it runs.
  *
  * <p>Threading: the device's thread.
  */

@@ -15,7 +15,7 @@ import dev.chagres.internal.QuantizedChecks;
 final class NormChecks {
     private NormChecks() {}
 
-    /** Checks what both norms take forward where they write plain numbers. */
+    /** Checks the arguments that both norms take in forward without quantizing. */
     static void forward(
             Tensor x,
             Tensor gamma,
@@ -37,7 +37,7 @@ final class NormChecks {
         }
     }
 
-    /** Checks what both norms take forward where they quantize. */
+    /** Checks the arguments that both norms take in forward with quantizing. */
     static void forward(
             Tensor x,
             Tensor gamma,
@@ -48,7 +48,7 @@ final class NormChecks {
             Stream stream) {
         operands(x, gamma, epsilon, rsigma, gammaKind, stream);
         QuantizedChecks.output(stream, "z", z, x.size(0), x.size(1));
-        QuantizedChecks.requireTensorScaling("z", z, "TE's norms find no scales of blocks");
+        QuantizedChecks.requireTensorScaling("z", z, "TE's norms compute no block scales");
         if (z.dtype() != DType.FLOAT8_E4M3) {
             throw new IllegalArgumentException("z: expected FLOAT8_E4M3, the one FP8 type that TE's norms write, got "
                     + QuantizedChecks.describe(z));
@@ -89,14 +89,14 @@ final class NormChecks {
         Checks.aligned("rsigma", rsigma);
     }
 
-    /** Checks what layer norm takes forward besides. */
+    /** Checks the further arguments of layer norm in forward. */
     static void centredForward(Tensor x, Tensor gamma, Tensor beta, Tensor z, Tensor mu, Tensor rsigma, Stream stream) {
         centred(x, gamma, beta, mu, rsigma, stream);
         Checks.apart("z", z, "beta", beta);
         Checks.apart("mu", mu, "z", z);
     }
 
-    /** Checks what layer norm takes forward besides where it quantizes. */
+    /** Checks the further arguments of layer norm in forward with quantizing. */
     static void centredForward(
             Tensor x, Tensor gamma, Tensor beta, QuantizedTensor z, Tensor mu, Tensor rsigma, Stream stream) {
         centred(x, gamma, beta, mu, rsigma, stream);
@@ -117,7 +117,7 @@ final class NormChecks {
         }
     }
 
-    /** Checks what both norms take backward. */
+    /** Checks the arguments that both norms take in backward. */
     static void backward(
             Tensor dz,
             Tensor x,
@@ -165,7 +165,7 @@ final class NormChecks {
         Checks.apart("dgamma", dgamma, "add", add);
     }
 
-    /** Checks what layer norm takes backward besides. */
+    /** Checks the further arguments of layer norm in backward. */
     static void centredBackward(
             Tensor dz,
             Tensor x,

@@ -7,13 +7,14 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.OpenDevices;
 
 /**
- * Which kernels compute the norms of {@link Normalization}, and how they add 1 to gamma: for all threads and devices of the process.
+ * Selects the kernels that compute the norms of {@link Normalization}, and how they add 1 to gamma, for all threads and devices of the
+ * process.
  *
- * <p>A switch turns only while the process has no open device. So no thread computes a norm meanwhile, no workspace of the
- * other kernels is left, and no graph: every norm of a device is computed as the switches were when it was opened.
+ * <p>A switch can be set only while the process has no open device. So no norm is running, and neither workspaces nor graphs of the other
+ * kernels exist: every norm of a device is computed as the switches were when it was opened.
  *
- * <p>They begin as the environment says that the JVM was started with: {@code NVTE_NORM_FWD_USE_CUDNN}, {@code
- * NVTE_NORM_BWD_USE_CUDNN} and {@code NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE}, each 0, as without one, or 1.
+ * <p>Their initial values come from the environment variables {@code NVTE_NORM_FWD_USE_CUDNN}, {@code NVTE_NORM_BWD_USE_CUDNN} and {@code
+ * NVTE_ZERO_CENTERED_GAMMA_IN_WTYPE}, each 0 (the default) or 1.
  *
  * <p>Threading: thread-safe.
  *
@@ -29,7 +30,7 @@ public final class NormSwitches {
         GAMMA_TYPE
     }
 
-    // Written while no device is open alone; opening one is seen after it by whoever drives the device.
+    // Written only while no device is open; a thread that drives a device has seen it opened after the write.
     private static NormBackend forward = ofEnvironment("NVTE_NORM_FWD_USE_CUDNN") ? NormBackend.CUDNN : NormBackend.TE;
     private static NormBackend backward = ofEnvironment("NVTE_NORM_BWD_USE_CUDNN") ? NormBackend.CUDNN : NormBackend.TE;
 
@@ -42,12 +43,12 @@ public final class NormSwitches {
         return "1".equals(System.getenv(name));
     }
 
-    /** Returns whose kernels compute norms forward. */
+    /** Returns which kernels compute norms forward. */
     public static NormBackend forward() {
         return forward;
     }
 
-    /** Returns whose kernels compute gradients of norms. */
+    /** Returns which kernels compute gradients of norms. */
     public static NormBackend backward() {
         return backward;
     }
@@ -58,8 +59,7 @@ public final class NormSwitches {
     }
 
     /**
-     * Chooses whose kernels compute norms forward. With cuDNN's an FP8 result needs an amax, and tensors begin at multiples of 16
-     * bytes.
+     * Chooses which kernels compute norms forward. With cuDNN's an FP8 result needs an amax, and tensors begin at multiples of 16 bytes.
      *
      * @throws IllegalStateException while a device is open
      */
@@ -75,8 +75,7 @@ public final class NormSwitches {
     }
 
     /**
-     * Chooses whose kernels compute gradients of norms. With cuDNN's gamma has the type of x, and tensors begin at multiples of 16
-     * bytes.
+     * Chooses which kernels compute gradients of norms. With cuDNN's, gamma has the type of x, and tensors begin at multiples of 16 bytes.
      *
      * @throws IllegalStateException while a device is open
      */
@@ -92,7 +91,7 @@ public final class NormSwitches {
     }
 
     /**
-     * Chooses what {@code 1 + gamma} is rounded to, where gamma is centred on zero and cuDNN computes.
+     * Chooses what cuDNN's kernels round {@code 1 + gamma} to, if gamma is centred on zero.
      *
      * @throws IllegalStateException while a device is open
      */

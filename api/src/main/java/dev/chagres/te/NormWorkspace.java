@@ -8,8 +8,7 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The workspace that one function of normalization.h wants: TE says so when it is asked, and the answer is remembered until
- * a norm of another shape or type comes.
+ * Caches the workspace size of one function of normalization.h, which TE reports, until shape or types change.
  *
  * <p>Threading: the device's thread.
  */
@@ -23,7 +22,7 @@ final class NormWorkspace {
     private int multiprocessors;
     private long bytes;
 
-    /** Returns whether the last {@link #remember} was of a norm like this one, for as many multiprocessors. */
+    /** Returns whether the cached size is that of such a norm on as many multiprocessors. */
     boolean isKnown(Tensor x, Tensor newGamma, DType newOutput, Normalization.Gamma newKind, int newMultiprocessors) {
         return x.size(0) == rows
                 && x.size(1) == columns
@@ -34,7 +33,7 @@ final class NormWorkspace {
                 && newMultiprocessors == multiprocessors;
     }
 
-    /** Remembers what was asked for, of this norm, through {@link Workspace#asking}. */
+    /** Caches the size that TE asked for through {@link Workspace#asking}. */
     void remember(
             Tensor x,
             Tensor newGamma,
@@ -52,12 +51,12 @@ final class NormWorkspace {
         bytes = workspace.asked();
     }
 
-    /** Returns the handle of as much memory as the remembered norm wants. */
+    /** Returns the handle of memory of the cached size. */
     MemorySegment provided(Workspace workspace) {
         return workspace.provided(bytes);
     }
 
-    /** Those of the five functions, one of each a device. */
+    /** The workspaces of the five functions, kept per device. */
     static final class All implements AutoCloseable {
         static final DeviceState.Attachment<All> ATTACHMENT = new DeviceState.Attachment<>(device -> new All());
 
@@ -69,7 +68,7 @@ final class NormWorkspace {
 
         @Override
         public void close() {
-            // Numbers alone: there is nothing to give back.
+            // Nothing to free: there are only numbers.
         }
     }
 }

@@ -12,16 +12,16 @@ import java.lang.foreign.MemorySegment;
  * Layer norm, {@code z = (x - mu) rsigma g + beta}, and RMS norm, {@code z = x rsigma g}, over each row, and their
  * gradients; {@code g} is gamma or, where gamma is centred on zero, {@code 1 + gamma}.
  *
- * <p>{@code mu} is the mean of a row, {@code rsigma} 1 over the root of (variance + epsilon), for RMS norm of (mean square +
- * epsilon). Everything is computed in FP32.
+ * <p>{@code mu} is the mean of a row, {@code rsigma = 1 / sqrt(variance + epsilon)}, for RMS norm {@code 1 / sqrt(mean square + epsilon)}.
+ * Arithmetic is FP32.
  *
- * <p>Types: gamma, beta and their gradients have the type of x and, forward, of z. Where x is FLOAT32 there is more: z may
- * have another type, and backward gamma, beta, dz and their gradients may have one of 16 bits.
+ * <p>Types: gamma, beta, their gradients and z have the type of x. If x is FLOAT32, z may have another type, and in backward gamma, beta,
+ * dz and their gradients may have one of 16 bits.
  *
- * <p>TE's own kernels compute, unless {@link NormSwitches} chose cuDNN's.
+ * <p>The kernels are TE's own, unless {@link NormSwitches} chose cuDNN's.
  *
- * <p>Each method throws an {@link IllegalStateException} when the thread has computed such norms with another margin of
- * {@link dev.chagres.Device#multiprocessorMargin(dev.chagres.MultiprocessorMargin)}.
+ * <p>Each method throws an {@link IllegalStateException} when the thread has computed such norms with another {@link
+ * dev.chagres.Device#multiprocessorMargin(dev.chagres.MultiprocessorMargin)}.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,7 +29,7 @@ import java.lang.foreign.MemorySegment;
  * {@code normalization.h}.
  */
 public final class Normalization {
-    /** What the factor of a column is. */
+    /** What g is. */
     public enum Gamma {
         /** gamma. */
         PLAIN,

@@ -1,14 +1,14 @@
 package dev.chagres.te;
 
 /**
- * What an operation does with what its result holds already.
+ * Whether an operation overwrites its output or accumulates into it.
  *
  * <p>Threading: immutable.
  */
 public enum Output {
-    /** Replaces it; it is not read and may be undefined. */
+    /** Overwrites it; the old values are not read and may be undefined. */
     OVERWRITE(0),
-    /** Adds to it. */
+    /** Accumulates into it. */
     ADD(1);
 
     private final float beta;
@@ -17,7 +17,7 @@ public enum Output {
         this.beta = beta;
     }
 
-    /** Returns the factor on what is there already: 0 or 1. */
+    /** Returns the factor of the old values: 0 or 1. */
     public float beta() {
         return beta;
     }

@@ -8,11 +8,11 @@ import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 
 /**
- * Rows of zeros added to many matrices, and taken away again, a few kernels for all: products in eight bits want a number of rows
- * that is a multiple of 16.
+ * Pads many matrices with rows of zeros, and removes them again, by a few kernels: products in eight bits need a number of rows that is a
+ * multiple of 16.
  *
- * <p>Matrices are of one type, any of {@link DType} that Transformer Engine has; elements are copied bit by bit, so that FP8 numbers keep the scale that they
- * had. What is written shares no byte with anything else. Without matrices, or without elements in them, there is nothing to do.
+ * <p>All matrices have one type, any {@link DType} that Transformer Engine has; elements are copied bit by bit, so that FP8 numbers keep
+ * their scale. Outputs overlap no other tensor. Without matrices, or without elements in them, there is nothing to do.
  *
  * <p>Threading: the device's thread.
  *
@@ -22,7 +22,7 @@ public final class Padding {
     private Padding() {}
 
     /**
-     * Enqueues {@code output[m, k] = input[m, k]}, and 0 in the rows that input lacks, {@code nvte_multi_padding}.
+     * Enqueues {@code output[m, k] = input[m, k]}, and 0 in the rows beyond the input's, {@code nvte_multi_padding}.
      *
      * @param inputs matrices [M, K] of one type, M and K of their own
      * @param outputs as many, each of at least as many rows as its input and as many columns, in the type of the inputs
@@ -55,7 +55,7 @@ public final class Padding {
     }
 
     /**
-     * Enqueues {@code output[m, k] = input[m, k]} for the rows that output has, the first ones, {@code nvte_multi_unpadding}.
+     * Enqueues {@code output[m, k] = input[m, k]} for the rows of the output, {@code nvte_multi_unpadding}.
      *
      * @param inputs matrices [M, K] of one type, M and K of their own
      * @param outputs as many, each of at most as many rows as its input and as many columns, in the type of the inputs
@@ -106,7 +106,7 @@ public final class Padding {
         Checks.given("stream", stream);
         if (Checks.givenAll("inputs", inputs).length != Checks.givenAll("outputs", outputs).length) {
             throw new IllegalArgumentException(
-                    "outputs: expected " + inputs.length + ", one an input, got " + outputs.length);
+                    "outputs: expected " + inputs.length + ", one per input, got " + outputs.length);
         }
     }
 
@@ -141,7 +141,7 @@ public final class Padding {
         Checks.writable("output", output);
     }
 
-    /** What pair i writes, neither pair may read, and the other may not write. */
+    /** Checks that the output of pair i overlaps neither its own input nor a tensor of the other pair. */
     private static void checkApart(Tensor[] inputs, Tensor[] outputs, int i, int j) {
         if (Checks.overlaps(outputs[i], inputs[j]) || (i != j && Checks.overlaps(outputs[i], outputs[j]))) {
             Tensor other = Checks.overlaps(outputs[i], inputs[j]) ? inputs[j] : outputs[j];

@@ -10,11 +10,10 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 
 /**
- * Casts part of a matrix to eight bits with a scale for each 128 x 128 block ({@link Scaling#BLOCK_2D}), of which other ranks have the
- * rest: the largest magnitudes of the part first, which the caller reduces over the ranks, then the cast with the scales of the whole
- * blocks.
+ * Casts one rank's shard of a matrix to eight bits with a scale for each 128 x 128 block ({@link Scaling#BLOCK_2D}): first computes the
+ * amaxes of the shard, which the caller all-reduces, then casts with the scales of the whole blocks.
  *
- * <p>The matrix is [height, width], row after row; the part is any stretch of its elements, from element {@code begin} on.
+ * <p>The matrix is [height, width], row-major; the part, or shard, is any contiguous range of its elements, from element {@code begin} on.
  *
  * <p>Threading: the device's thread.
  *
@@ -26,7 +25,7 @@ public final class PartialCast {
     /**
      * Enqueues {@code amax[i, j] = max |x|} over the elements of the part in block [i, j], 0 where it has none.
      *
-     * @param input [n], FLOAT32, FLOAT16 or BFLOAT16, n above 0: elements begin to before begin + n of the matrix
+     * @param input [n], FLOAT32, FLOAT16 or BFLOAT16, n above 0: elements begin to begin + n - 1 of the matrix
      * @param amax FLOAT32 [a, b], a at least ceil(height / 128), b at least ceil(width / 128); what is beyond them stays as it is
      * @param height above 0
      * @param width above 0
@@ -55,13 +54,12 @@ public final class PartialCast {
 
     /**
      * Enqueues {@code output[k] = input[k] scale[i, j]}, rounded to nearest even, where element begin + k of the matrix lies in block
-     * [i, j]. TE's kernel stores rows of blocks as a whole, so memory round the output is written, too: what it has there is undefined
-     * afterwards.
+     * [i, j]. TE's kernel stores whole rows of blocks, so memory around the output is written, too, and undefined afterwards.
      *
      * @param input as for {@link #computePartialAmax}
      * @param output [n], FLOAT8_E4M3 or FLOAT8_E5M2
-     * @param around a vector that {@code output} is a view of: it has every row of blocks whole of which the part has an element, as far
-     *     as the matrix goes, at their places in the matrix. What it has beyond them stays as it is
+     * @param around the vector that {@code output} is a view of. It must hold, up to the end of the matrix, every row of blocks in which
+     *     the part has an element. What it has beyond them stays as it is
      * @param scale FLOAT32 [a, b], as amax for {@link #computePartialAmax}
      * @throws IllegalArgumentException when shapes, types or devices do not fit, the part ends outside of the matrix, there is no room
      *     round the output, or memory is shared
@@ -98,7 +96,7 @@ public final class PartialCast {
     }
 
     /**
-     * Returns the first element that {@link #partialCast} may write of a part: that of a row of blocks.
+     * Returns the first element that {@link #partialCast} may write for a part that begins at {@code begin}: the first of a row of blocks.
      *
      * @throws IllegalArgumentException when width is not above 0, or begin is negative
      */
@@ -111,7 +109,7 @@ public final class PartialCast {
     }
 
     /**
-     * Returns the end of what {@link #partialCast} may write of a part that ends before element {@code end}.
+     * Returns the end of what {@link #partialCast} may write for a part that ends before element {@code end}.
      *
      * @throws IllegalArgumentException when there is no such part of the matrix, or a long cannot count what may be written
      */
@@ -131,7 +129,7 @@ public final class PartialCast {
 
     private static void checkPart(Tensor input, long height, long width, long begin, Stream stream) {
         Checks.floats(stream, "input", input);
-        // TE's kernels count the rows of blocks in 16 bits, and have 32 for elements of a block.
+        // TE's kernels count the rows of blocks in 16 bits, and elements of a block in 32.
         long mostBlocks = 65_535;
         if (height < 1 || width < 1 || blocks(height) > mostBlocks || blocks(width) > mostBlocks) {
             throw new IllegalArgumentException("height, width: expected 1 to " + mostBlocks * Scaling.BLOCK

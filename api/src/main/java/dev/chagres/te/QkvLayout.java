@@ -6,8 +6,8 @@ import dev.chagres.internal.Checks;
 /**
  * How query, key and value lie in memory.
  *
- * <p>Inside one buffer each of them is a view of its first token onwards, shaped as if it lay alone: the step from token to
- * token follows from the layout.
+ * <p>In a shared buffer each of them is a view that begins at its first element and has the shape it would have alone; the layout implies
+ * the stride between tokens.
  *
  * <p>Threading: immutable.
  *
@@ -55,7 +55,7 @@ public enum QkvLayout {
             return queryParts;
         }
 
-        /** Returns how many tensors the buffer of the key holds: 1 alone, 2 with the value, 3 with query and value. */
+        /** Returns how many tensors the buffer of the key holds: 1, 2 with the value, or 3 with query and value. */
         public int keyParts() {
             return keyParts;
         }

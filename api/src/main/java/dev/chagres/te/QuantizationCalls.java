@@ -12,8 +12,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What quantizing keeps for a device: TE's configuration object, of which each call sets the attributes that changed, and the
- * bytes that the last sum of a bias gradient wanted.
+ * What quantizing keeps per device: TE's configuration object, of which each call sets the attributes that changed, and the workspace size
+ * of the last bias gradient.
  *
  * <p>Threading: the device's thread.
  */
@@ -25,7 +25,7 @@ final class QuantizationCalls implements AutoCloseable {
     private static final int AMAX_EPSILON = TransformerEngine.kNVTEQuantizationConfigAmaxEpsilon();
     private static final int NOOP = TransformerEngine.kNVTEQuantizationConfigNoopTensor();
 
-    /** The workspace of a bias gradient by what decides its size. */
+    /** The workspace of bias gradients. */
     final DbiasWorkspace dbias = new DbiasWorkspace();
 
     private final MemorySegment value;
@@ -44,7 +44,7 @@ final class QuantizationCalls implements AutoCloseable {
         return Inside.state(stream).get(ATTACHMENT);
     }
 
-    /** Returns TE's object with the attributes of {@code wanted}, after a look at its tensor. */
+    /** Checks the tensor of {@code wanted}, and returns TE's object with its attributes. */
     MemorySegment config(QuantizationConfig wanted, Stream stream) {
         Checks.given("config", wanted);
         Tensor flag = wanted.noop();

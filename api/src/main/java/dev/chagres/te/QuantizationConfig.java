@@ -5,7 +5,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * How scales are found from magnitudes, and whether to quantize at all.
+ * How scales are computed from amaxes, and whether to quantize at all.
  *
  * <p>A scale is {@code largest / amax}, where {@code largest} is what the FP8 type holds, 448 or 57344; 1 where amax is 0 or not
  * finite.
@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code NVTEQuantizationConfig} in TE's {@code transformer_engine.h}.
  *
  * @param scales which numbers scales may be
- * @param amaxEpsilon least magnitude that a scale is found from, at least 0
+ * @param amaxEpsilon lower bound of amaxes, at least 0
  * @param noop FLOAT32 [1] on the device, read when the kernel runs: 1 leaves everything as it is. Null quantizes always
  */
 public record QuantizationConfig(
@@ -42,7 +42,7 @@ public record QuantizationConfig(
         }
     }
 
-    /** Returns FP32 scales, no least magnitude, and no condition: TE's own defaults. */
+    /** Returns FP32 scales, no lower bound, and no flag: TE's defaults. */
     public static QuantizationConfig standard() {
         return STANDARD;
     }
@@ -53,7 +53,7 @@ public record QuantizationConfig(
     }
 
     /**
-     * Returns this with another least magnitude.
+     * Returns this with another lower bound of amaxes.
      *
      * @throws IllegalArgumentException when it is negative or not finite
      */

@@ -71,7 +71,7 @@ final class RecipeChecks {
         Checks.apart(argument, history, scaleArgument, scale);
     }
 
-    /** Checks what is read and what is written of an update, which may be in place. */
+    /** Checks the inputs and outputs of an update, which may be in place. */
     static void update(Tensor history, Tensor scale, Tensor updatedHistory, Tensor updatedScale, Stream stream) {
         history("amaxHistory", history, "scale", scale, stream);
         Checks.like(stream, "updatedAmaxHistory", updatedHistory, history);
@@ -83,12 +83,12 @@ final class RecipeChecks {
         Checks.apart("updatedScale", updatedScale, "amaxHistory", history);
     }
 
-    /** Checks a buffer of the newest magnitudes of all scales. */
+    /** Checks a buffer of the newest amaxes of all scales. */
     static void buffer(Tensor buffer, AmaxHistories histories, Stream stream) {
         Checks.typed(stream, "amaxReductionBuffer", buffer, DType.FLOAT32);
         if (buffer.count() != histories.scaleCount()) {
             throw new IllegalArgumentException("amaxReductionBuffer: expected " + histories.scaleCount()
-                    + " elements, one a scale, got " + Checks.describe(buffer));
+                    + " elements, one per scale, got " + Checks.describe(buffer));
         }
         histories.ensureApart("amaxReductionBuffer", buffer);
     }

@@ -13,23 +13,23 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What FP8 recipes compute beside products: scales from largest magnitudes.
+ * Computes amaxes, and scales from them, as FP8 recipes need them.
  *
  * <p>Current scaling calls {@link #computeAmax}, {@link #computeScaleFromAmax} and {@link Cast#quantize(Tensor,
- * QuantizedTensor, Stream) Cast.quantize} one after another. Delayed scaling quantizes with the scale at hand, keeps each
- * magnitude in a history, and updates the scales from it between steps.
+ * QuantizedTensor, Stream) Cast.quantize} one after another. Delayed scaling quantizes with the present scale, records each amax in a
+ * history, and updates the scales from it between steps.
  *
- * <p>A history is FLOAT32 [L, n]: L steps of n scales. Row 0 is the cell that quantizing fills; row 1 is the oldest step, row L -
- * 1 the one before. An update moves every row up by one, row 0 to the last place, and clears row 0.
+ * <p>A history is FLOAT32 [L, n]: L steps of n scales. Quantizing writes row 0; row 1 is the oldest step, row L - 1 the latest completed
+ * one. An update rotates the rows by one, row 0 to the last place, and clears row 0.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: TE's {@code recipe.h}.
  */
 public final class RecipeUpdates {
-    /** Which magnitude of a history a scale is found from. */
+    /** Which amax of a history a scale is computed from. */
     public enum AmaxAlgorithm {
-        /** The one of row 0, as it was before the update. */
+        /** That of row 0 before the update. */
         MOST_RECENT("most_recent"),
         /** The largest. */
         MAX("max");
@@ -89,15 +89,14 @@ public final class RecipeUpdates {
 
     /**
      * Enqueues an update of one history and its scales, {@code nvte_delayed_scaling_recipe_amax_and_scale_update}: {@code scale =
-     * largest / (2^margin amax)} where amax is positive and finite, and the scale as it was elsewhere. The updated tensors
-     * may be the others.
+     * largest / (2^margin amax)} where amax is positive and finite, and the scale as it was elsewhere. The update may be in place.
      *
      * @param amaxHistory FLOAT32 [L, n], L at least 1
      * @param scale FLOAT32 [n]
      * @param updatedAmaxHistory like amaxHistory
      * @param updatedScale like scale
      * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2, which has the largest number
-     * @param margin powers of two that scales stay below what would fill the type
+     * @param margin powers of two by which scales stay below the largest possible one
      * @throws IllegalArgumentException when shapes, types, devices or the margin do not fit, or what is written shares memory
      */
     public static void delayedScalingUpdate(
@@ -128,14 +127,14 @@ public final class RecipeUpdates {
 
     /**
      * Enqueues an update of many histories and their scales in place,
-     * {@code nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction}. It differs from {@link #delayedScalingUpdate} where
-     * the newest magnitude is 0: then the history stays as it is and, with MAX, so does the scale.
+     * {@code nvte_delayed_scaling_recipe_amax_and_scale_update_after_reduction}. It differs from {@link #delayedScalingUpdate} where the
+     * newest amax is 0: then the history stays as it is and, with MAX, so does the scale.
      *
-     * @param amaxReductionBuffer newest magnitudes of all scales, one history after another, FLOAT32 of as many elements, in
-     *     place of the rows 0 of the histories where they are not 0: largest over several devices. Null takes the rows 0
+     * @param amaxReductionBuffer newest amaxes of all scales, one history after another, such as maxima over several ranks: FLOAT32, one
+     *     element per scale. Each that is not 0 replaces that of row 0 of its history. Null: the rows 0 are used
      * @param amaxHistories histories and scales
      * @param dtype FLOAT8_E4M3 or FLOAT8_E5M2, which has the largest number
-     * @param margin powers of two that scales stay below what would fill the type
+     * @param margin powers of two by which scales stay below the largest possible one
      * @throws IllegalArgumentException when shapes, types, devices or the margin do not fit, or what is written shares memory
      * @throws IllegalStateException when the histories are closed, or a tensor's memory was handed out again since
      */

@@ -9,15 +9,14 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Activations whose rows have a factor each: {@code output[t, j] = actScales[t] f(a[t, j], b[t, j])}, as the tokens of a mixture
- * of experts have the weight that their router gave them. The activations without factors are in {@link Activation}, {@link
- * ClampedSwiglu} and {@link SituGlu}.
+ * Activations that multiply each row by a factor, {@code output[t, j] = actScales[t] f(a[t, j], b[t, j])}, such as the router's weight of a
+ * token in a mixture of experts. {@link Activation}, {@link ClampedSwiglu} and {@link SituGlu} are those without factors.
  *
- * <p>Backward computes {@code gradInput = actScales[t] grad[t, j] df} and, where it is wanted, {@code gradActScales[t] = sum over
+ * <p>Backward computes {@code gradInput = actScales[t] grad[t, j] df} and, if asked for, {@code gradActScales[t] = sum over
  * j of grad[t, j] f(a[t, j], b[t, j])}.
  *
- * <p>Each tensor of a call is FLOAT32, FLOAT16 or BFLOAT16, also when the others are not; TE has no such kernel for FP8.
- * Arithmetic is FP32. What is written shares no byte with anything else.
+ * <p>Each tensor of a call is FLOAT32, FLOAT16 or BFLOAT16, independently of the others; TE has no such kernel for FP8. Arithmetic is FP32.
+ * Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -269,7 +268,7 @@ public final class ScaledActivation {
         }
     }
 
-    /** Returns whether there is something to compute; rows without columns have sums of nothing. */
+    /** Returns whether there is something to compute; for rows without columns, sets gradActScales to 0. */
     private static boolean hasElements(Tensor grad, @Nullable Tensor gradActScales, Stream stream) {
         if (grad.count() == 0 && gradActScales != null) {
             gradActScales.zero(stream);

@@ -115,7 +115,7 @@ final class ScaledActivationChecks {
         Checks.floats(stream, argument, tensor);
         if (tensor.rank() != 1 || tensor.size(0) != narrow.size(0)) {
             throw new IllegalArgumentException(
-                    argument + ": expected [" + narrow.size(0) + "], one number a row, got " + Checks.describe(tensor));
+                    argument + ": expected [" + narrow.size(0) + "], one per row, got " + Checks.describe(tensor));
         }
     }
 }

@@ -6,7 +6,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
 
 /**
- * The handles of attention's tensors in eight bits, one set a device: each call describes them anew.
+ * The handles of attention's tensors in eight bits, one set per device; each call describes them anew.
  *
  * <p>Threading: the device's thread.
  */

@@ -9,14 +9,14 @@ import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A handle of one of attention's tensors in eight bits, with what scales it.
+ * A handle of one of attention's tensors in eight bits, with its scale.
  *
  * <p>Threading: the device's thread.
  */
 final class ScaledTensor implements AutoCloseable {
     private final BasicTensor description;
     private final MemorySegment handle;
-    /** Addresses that the handle has: cells stay where they are from step to step. */
+    /** The addresses that the handle has now; they rarely change from step to step. */
     private long scale;
 
     private long scaleInverse;
@@ -33,7 +33,7 @@ final class ScaledTensor implements AutoCloseable {
         return scaled(by);
     }
 
-    /** Returns the handle of what lives inside the kernel alone, until the next call. */
+    /** Returns the handle of a tensor that exists only inside the kernel, until the next call. */
     MemorySegment ofNothing(DType dtype, TensorScale by) {
         description.at(0, dtype.code()).vector(0).writeTo(handle);
         return scaled(by);

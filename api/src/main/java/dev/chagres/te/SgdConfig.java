@@ -3,7 +3,7 @@ package dev.chagres.te;
 import dev.chagres.internal.Checks;
 
 /**
- * The numbers of a step of stochastic gradient descent, as {@link MultiTensor#sgd} takes it.
+ * The hyperparameters of a step of stochastic gradient descent, for {@link MultiTensor#sgd}.
  *
  * <p>Threading: immutable.
  *
@@ -17,9 +17,9 @@ public record SgdConfig(
         float gradientScale,
         Momentum kind,
         DecayPlace decayPlace) {
-    /** What moves the weights, where momentum is not 0. */
+    /** What updates the weights if momentum is not 0. */
     public enum Momentum {
-        /** The running sum v of the gradients. */
+        /** The momentum buffer v. */
         PLAIN,
         /** {@code g + momentum v}. */
         NESTEROV
@@ -27,9 +27,9 @@ public record SgdConfig(
 
     /** Where {@code weightDecay p} is added. */
     public enum DecayPlace {
-        /** To the gradient, so that the running sum holds it, too. */
+        /** To the gradient, before momentum. */
         BEFORE_MOMENTUM,
-        /** To what moves the weights. */
+        /** To the update, after momentum. */
         AFTER_MOMENTUM
     }
 
@@ -37,8 +37,8 @@ public record SgdConfig(
      * Checks the numbers.
      *
      * @param learningRate at least 0
-     * @param momentum at least 0; at 0 the running sum is neither read nor written
-     * @param dampening what is left out of each gradient that the running sum takes: {@code v = momentum v + (1 - dampening) g}
+     * @param momentum at least 0; at 0 the momentum buffer is neither read nor written
+     * @param dampening of gradients in the momentum buffer: {@code v = momentum v + (1 - dampening) g}
      * @param weightDecay at least 0
      * @param gradientScale what gradients are multiplied by first
      * @throws IllegalArgumentException when a number is negative where it must not be, or not finite, or when Nesterov's momentum is
@@ -64,18 +64,18 @@ public record SgdConfig(
         return new SgdConfig(learningRate, 0, 0, 0, 1, Momentum.PLAIN, DecayPlace.BEFORE_MOMENTUM);
     }
 
-    /** Returns the same with a running sum {@code v = momentum v + (1 - dampening) g}, which moves the weights. */
+    /** Returns the same with momentum: {@code v = momentum v + (1 - dampening) g} updates the weights. */
     public SgdConfig withMomentum(float newMomentum, float newDampening) {
         return new SgdConfig(
                 learningRate, newMomentum, newDampening, weightDecay, gradientScale, Momentum.PLAIN, decayPlace);
     }
 
-    /** Returns the same with Nesterov's momentum: {@code g + momentum v} moves the weights. */
+    /** Returns the same with Nesterov's momentum: {@code g + momentum v} updates the weights. */
     public SgdConfig withNesterov(float newMomentum) {
         return new SgdConfig(learningRate, newMomentum, 0, weightDecay, gradientScale, Momentum.NESTEROV, decayPlace);
     }
 
-    /** Returns the same with {@code weightDecay p} added at a place. */
+    /** Returns the same with weight decay. */
     public SgdConfig withWeightDecay(float newWeightDecay, DecayPlace newPlace) {
         return new SgdConfig(learningRate, momentum, dampening, newWeightDecay, gradientScale, kind, newPlace);
     }

@@ -9,8 +9,8 @@ import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 
 /**
- * {@code y = beta1 tanh(a / beta1) sigmoid(a) beta2 tanh(b / beta2)} of {@code x = [a, b]} by halves of the columns: a SwiGLU
- * whose two factors stay within {@code -beta1} to {@code beta1} and {@code -beta2} to {@code beta2} without a corner.
+ * {@code y = beta1 tanh(a / beta1) sigmoid(a) beta2 tanh(b / beta2)} of {@code x = [a, b]} by halves of the columns: a SwiGLU that clamps
+ * its two factors smoothly to {@code -beta1} to {@code beta1} and {@code -beta2} to {@code beta2}.
  *
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  *
@@ -23,7 +23,7 @@ public record SituGlu(float beta1, float beta2) {
     private static final SituGlu STANDARD = new SituGlu(4, 25);
     private static final ActivationForm FORM = new Form();
 
-    /** What the messages of checks say. */
+    /** The name and formula in error texts. */
     private record Form() implements ActivationForm {
         @Override
         public String name() {
@@ -55,7 +55,7 @@ public record SituGlu(float beta1, float beta2) {
         }
     }
 
-    /** Returns the one with TE's values: beta1 4, beta2 25. */
+    /** Returns the activation with TE's defaults: beta1 4, beta2 25. */
     public static SituGlu standard() {
         return STANDARD;
     }
@@ -117,9 +117,9 @@ public record SituGlu(float beta1, float beta2) {
     /**
      * Enqueues the gradient of x.
      *
-     * @param dy gradient of y, like it
+     * @param dy gradient of y, like y
      * @param x what forward read
-     * @param dx gradient of x, like it
+     * @param dx gradient of x, like x
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory
      */
     public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
@@ -133,9 +133,9 @@ public record SituGlu(float beta1, float beta2) {
      * Enqueues the gradient of x and its largest magnitude, as {@link Activation#backward(Tensor, Tensor, Tensor, Tensor, Stream)}
      * does.
      *
-     * @param dy gradient of y, like it
+     * @param dy gradient of y, like y
      * @param x what forward read
-     * @param dx gradient of x, like it
+     * @param dx gradient of x, like x
      * @param amax FLOAT32 [1], at least 0 before
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory
      */
@@ -152,7 +152,7 @@ public record SituGlu(float beta1, float beta2) {
      * Enqueues the gradient of x, quantized as {@link Activation#backward(Tensor, Tensor, QuantizedTensor, Stream)} does.
      *
      * @param dy gradient of y, [T, F]
-     * @param x what forward read, [T, 2F]; for both copies of dx T a multiple of 4
+     * @param x what forward read, [T, 2F]; if dx has rowwise and columnwise data, T is a multiple of 4
      * @param dx gradient of x, [T, 2F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data
      *     where wanted
      * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory

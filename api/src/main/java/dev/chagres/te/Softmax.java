@@ -11,12 +11,12 @@ import dev.chagres.internal.Checks;
  * Softmax over the last dimension of scaled attention scores, {@code p = exp(scale x - max) / sum exp(scale x - max)}, whole or
  * masked, and its gradient {@code dx = scale p (dp - sum p dp)}.
  *
- * <p>Scores are FLOAT16 or BFLOAT16, [b, h, sq, sk] but for the triangular one; arithmetic is FP32. Forward rounds the scale to
- * their type, backward does not. A given mask makes a score -10,000; causal masks leave what a query must not see out, and its
- * probability is 0. Results may lie in the place of the scores, and gradients in that of the incoming ones.
+ * <p>Scores are FLOAT16 or BFLOAT16, [b, h, sq, sk] ([b h, s, s] for the upper triangular one); arithmetic is FP32. Forward rounds the
+ * scale to their type, backward does not. A mask tensor sets scores to -10,000; a causal mask sets probabilities to 0. Forward and backward
+ * may work in place.
  *
- * <p>At most 16,384 keys sk, and beyond 64 a multiple of 4, which a thread reads at once. The kernels without a causal mask take several queries at once: {@link #queriesAtOnce} must divide sq,
- * and for the triangular one b h.
+ * <p>There are at most 16,384 keys sk; above 64, a multiple of 4, which a thread reads at once. The kernels without a causal mask take
+ * several queries at once: {@link #queriesAtOnce} must divide sq, and for the triangular one b h.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,7 +29,7 @@ public final class Softmax {
 
     private Softmax() {}
 
-    /** Returns the number that must divide the queries, where the kernel takes several at once. */
+    /** Returns how many queries a kernel takes at once; the number of queries must be a multiple of it. */
     public static long queriesAtOnce(long keys) {
         long power = Math.max(1, Long.highestOneBit(2 * Math.max(1, keys) - 1));
         return 128 / Math.min(power, 32) * (power <= 128 ? 2 : 1);
@@ -79,8 +79,7 @@ public final class Softmax {
     }
 
     /**
-     * Enqueues the softmax with a given mask, {@code nvte_scaled_masked_softmax_forward}. Where all of a row is masked, so are its
-     * results: 0.
+     * Enqueues the softmax with a mask tensor, {@code nvte_scaled_masked_softmax_forward}. If a whole row is masked, its results are 0.
      *
      * @param input [b, h, sq, sk]
      * @param mask BYTE [b or 1, 1, sq, sk], 1 masks

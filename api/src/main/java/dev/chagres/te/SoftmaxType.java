@@ -1,8 +1,7 @@
 package dev.chagres.te;
 
 /**
- * What the sum of an attention's softmax has besides the exponentials of its scores. A query may then attend to less than one
- * key.
+ * An extra term in the denominator of an attention's softmax. With one, the weights of a query sum to less than 1.
  *
  * <p>Threading: immutable.
  *
@@ -13,10 +12,10 @@ public enum SoftmaxType {
     VANILLA,
     /** One: {@code p_j = exp(s_j) / (1 + sum_k exp(s_k))}. */
     OFF_BY_ONE,
-    /** The exponential of a learnt number of the head, its sink: {@code p_j = exp(s_j) / (exp(sink) + sum_k exp(s_k))}. */
+    /** The exponential of a learnable number of the head, its sink: {@code p_j = exp(s_j) / (exp(sink) + sum_k exp(s_k))}. */
     LEARNABLE;
 
-    /** Returns the number that C has for it. */
+    /** Returns the C constant. */
     public int code() {
         return ordinal();
     }

@@ -9,10 +9,10 @@ import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 
 /**
- * Where the parts of a split begin, from their lengths: running sums, multiplied by a stride. Lengths and offsets stay on the
- * device. Sums that do not fit wrap around.
+ * Computes the offsets of splits from their sizes: cumulative sums times a stride. Sizes and offsets stay on the device. Sums that do not
+ * fit wrap around.
  *
- * <p>What is written shares no byte with anything else.
+ * <p>Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -48,7 +48,7 @@ public final class SplitsToOffsets {
 
     /**
      * Enqueues {@code output[0] = 0} and {@code output[i + 1] = output[i] + firstDims[i] lastDims[i]},
-     * {@code nvte_splits_to_offsets_2d}: where matrices begin that lie one after another.
+     * {@code nvte_splits_to_offsets_2d}: the offsets of matrices that lie one after another.
      *
      * @param firstDims INT32 or INT64 [N]
      * @param lastDims INT32 or INT64 [N]
@@ -79,19 +79,19 @@ public final class SplitsToOffsets {
     }
 
     /**
-     * Enqueues several outputs by one kernel, {@code nvte_splits_to_offsets_multi}. One of N + 1 elements is what {@link
-     * #splitsToOffsets} computes with its stride; one of N elements lacks the leading 0: it has the ends of the parts.
+     * Enqueues several outputs by one kernel, {@code nvte_splits_to_offsets_multi}. An output of N + 1 elements is what {@link
+     * #splitsToOffsets} computes with its stride; one of N elements is the same without the leading 0.
      *
      * @param splitSizes INT32 or INT64 [N]
      * @param outputs each INT32 or INT64 [N] or [N + 1]
-     * @param strides as many, each above 0
+     * @param strides one per output, above 0
      * @throws IllegalArgumentException when numbers, shapes, types, strides or devices do not fit, or an output shares memory
      */
     public static void splitsToOffsetsMulti(Tensor splitSizes, Tensor[] outputs, long[] strides, Stream stream) {
         vector(stream, "splitSizes", splitSizes);
         if (Checks.givenAll("outputs", outputs).length != Checks.given("strides", strides).length) {
             throw new IllegalArgumentException(
-                    "strides: expected " + outputs.length + ", one an output, got " + strides.length);
+                    "strides: expected " + outputs.length + ", one per output, got " + strides.length);
         }
         long count = splitSizes.count();
         for (int i = 0; i < outputs.length; i++) {

@@ -9,7 +9,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * Host memory that holds handles during a call, for functions that take references to handles, once a device.
+ * Host memory for handles, kept per device, for functions that take pointers to handles.
  *
  * <p>Threading: the device's thread.
  */
@@ -31,7 +31,7 @@ final class TensorCells implements AutoCloseable {
         return Inside.state(stream).get(ATTACHMENT);
     }
 
-    /** Returns cell {@code index}, which holds the tensor's handle until it is asked for again. */
+    /** Stores the tensor's handle in cell {@code index}, and returns the cell; the next call for it overwrites it. */
     MemorySegment cell(int index, Tensor tensor) {
         cells[index].set(ValueLayout.JAVA_LONG, 0, tensor.handle().address());
         return cells[index];

@@ -14,15 +14,15 @@ import java.util.Comparator;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Lists of tensors, equally many in each and each with as many elements as its counterparts: what {@link MultiTensor} works
- * on. The native arrays are made once.
+ * Lists of tensors for {@link MultiTensor}: all lists have the same length, and tensors at one index the same number of elements. The
+ * native arrays are made once.
  *
  * <p>Each use checks that the tensors still are what they were when the lists were made.
  *
  * <p>Threading: the device's thread.
  */
 public final class TensorLists implements AutoCloseable {
-    /** The kernels count elements of one tensor in 32 bits, so longer ranges are given in pieces. */
+    /** The kernels count elements of one tensor in 32 bits, so longer buffers are split. */
     private static final long LONGEST_PIECE = 1L << 30;
 
     /** Lists of scale, amax and scale inverse. */
@@ -36,7 +36,7 @@ public final class TensorLists implements AutoCloseable {
     private final Leaks.@Nullable Trace trace;
     private boolean closed;
 
-    /** The lists, the last {@code cells} of which hold one number for each tensor of the others. */
+    /** The lists; the last {@code cells} of them hold one number for each tensor of the others. */
     private TensorLists(int cells, Tensor[]... tensors) {
         checkShapes(tensors, tensors.length - cells);
         checkApart(tensors);
@@ -60,8 +60,7 @@ public final class TensorLists implements AutoCloseable {
     /**
      * Makes lists of these tensors.
      *
-     * @param lists one array a list, none of the tensors empty or longer than 2^30 elements, none sharing memory; of types that
-     *     Transformer Engine has
+     * @param lists one array per list, of tensors of 1 to 2^30 elements, of types that Transformer Engine has, none sharing memory
      * @throws IllegalArgumentException when the numbers of tensors or elements differ, types do not fit, or tensors share memory
      */
     public static TensorLists of(Tensor[]... lists) {
@@ -69,9 +68,9 @@ public final class TensorLists implements AutoCloseable {
     }
 
     /**
-     * Makes lists of tensors in eight bits and of what belongs to them, and three more lists with one number for each tensor.
+     * Makes lists of tensors in eight bits, and three more lists with one number for each tensor.
      *
-     * @param lists one array a list, as for {@link #of}
+     * @param lists one array per list, as for {@link #of}
      * @param scale FLOAT32 [1] for each tensor of a list
      * @param amax FLOAT32 [1] likewise
      * @param scaleInverse FLOAT32 [1] likewise
@@ -95,10 +94,10 @@ public final class TensorLists implements AutoCloseable {
     }
 
     /**
-     * Makes one list a buffer: of the pieces, short enough for the kernels, of its {@code count} elements from
-     * {@code offset} on. Without elements the lists are empty.
+     * Makes one list per buffer. It has {@code count} elements from {@code offset} on, split into views short enough for the kernels.
+     * Without elements the lists are empty.
      *
-     * @param scope hands out the views
+     * @param scope makes the views
      * @param buffers vectors of types that Transformer Engine has, none sharing memory
      * @throws IllegalArgumentException when the elements do not lie within the buffers, types do not fit, or buffers share memory
      */
@@ -181,7 +180,7 @@ public final class TensorLists implements AutoCloseable {
         return tensors.length;
     }
 
-    /** Returns the number of lists, the last ones, that hold one number for each tensor of the others. */
+    /** Returns how many lists at the end hold one number for each tensor of the others. */
     int cellLists() {
         return cells;
     }
@@ -196,7 +195,7 @@ public final class TensorLists implements AutoCloseable {
         return tensors[list][index];
     }
 
-    /** Returns the array of lists, after a look at every tensor. */
+    /** Checks every tensor, and returns the array of lists. */
     MemorySegment lists() {
         if (closed) {
             throw new IllegalStateException("tensor lists are closed");

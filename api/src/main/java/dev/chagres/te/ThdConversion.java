@@ -10,8 +10,8 @@ import dev.chagres.internal.Checks;
 /**
  * Copies of heads between packed tokens (THD) and padded ones (BSHD).
  *
- * <p>Lengths are INT32 [B + 1], cumulative from 0. Their contents are trusted: no sequence may be longer than S, none end
- * behind the packed tokens. Output shares no byte with anything else.
+ * <p>Lengths are INT32 [B + 1], cumulative from 0. Their contents are trusted: no sequence may be longer than S, or end behind the packed
+ * tokens. Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *

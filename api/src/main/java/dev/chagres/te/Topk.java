@@ -11,9 +11,9 @@ import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The k largest keys of each row, found by their bits without sorting.
+ * The k largest keys of each row, found by radix selection.
  *
- * <p>Keys are compared as their bits are: -0 is below 0, a NaN above infinity or, with a sign, below -infinity.
+ * <p>Keys are compared by their bits: -0 is below 0; NaN is above infinity or, if negative, below -infinity.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,12 +29,12 @@ public final class Topk {
     private Topk() {}
 
     /**
-     * Enqueues the k largest of the first {@code lengths[b]} keys of each row b, and their places in the row, {@code nvte_topk}. In
-     * which order they come, and which of equal keys come, is not promised and differs from call to call. A row of at most k keys is
-     * copied as it is; in the places behind it the key is -1 and the index -1.
+     * Enqueues the k largest of the first {@code lengths[b]} keys of each row b, and their places in the row, {@code nvte_topk}. Their
+     * order, and which of equal keys are chosen, is undefined and differs from call to call. A row of at most k keys is copied; behind it
+     * keys and indices are -1.
      *
-     * <p>The contents of lengths are trusted: from 0 to L; in rows of more than 32,768 keys, which several blocks of TE's kernel share
-     * and look at whole, L alone.
+     * <p>The contents of lengths are trusted: from 0 to L; in rows of more than 32,768 keys only L, since TE's kernel then reads whole
+     * rows.
      *
      * @param keysIn [B, L], FLOAT32 or BFLOAT16; FLOAT32 in rows of more than 32,768 keys
      * @param lengths INT32 [B]

@@ -6,8 +6,7 @@ import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The workspace that {@link Topk} wants, one a device: TE says so when it is asked, and the answer is remembered until keys of
- * another shape come. It is the same for both types.
+ * Caches, per device, the workspace size of {@link Topk}, which TE reports, until the shape changes. It is the same for both types.
  *
  * <p>Threading: the device's thread.
  */
@@ -21,25 +20,25 @@ final class TopkWorkspace implements AutoCloseable {
 
     private TopkWorkspace() {}
 
-    /** Returns whether the last {@link #remember} was of keys of this shape. */
+    /** Returns whether the cached size is that of this shape. */
     boolean isKnown(Tensor keys) {
         return keys.size(0) == rows && keys.size(1) == columns;
     }
 
-    /** Remembers what was asked for through {@link Workspace#asking}. */
+    /** Caches the size that TE asked for through {@link Workspace#asking}. */
     void remember(Tensor keys, Workspace workspace) {
         rows = keys.size(0);
         columns = keys.size(1);
         bytes = workspace.asked();
     }
 
-    /** Returns the handle of as much memory as the remembered call wants. */
+    /** Returns the handle of memory of the cached size. */
     MemorySegment provided(Workspace workspace) {
         return workspace.provided(bytes);
     }
 
     @Override
     public void close() {
-        // Numbers alone: there is nothing to give back.
+        // Nothing to free: there are only numbers.
     }
 }

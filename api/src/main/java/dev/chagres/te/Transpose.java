@@ -11,10 +11,10 @@ import dev.chagres.internal.QuantizedChecks;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Transposes, and casts of several matrices with their transposes. One matrix is cast together with its transpose by {@link
- * Cast#quantize(Tensor, QuantizedTensor, Stream)}.
+ * Transposes, and casts fused with transposes. {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} casts a single matrix with its
+ * transpose.
  *
- * <p>What is written shares no byte with anything else.
+ * <p>Outputs overlap no other tensor.
  *
  * <p>Threading: the device's thread.
  *
@@ -24,8 +24,8 @@ public final class Transpose {
     private Transpose() {}
 
     /**
-     * Enqueues {@code output[k, m] = input[m, k]}, {@code nvte_transpose}. From rowwise FP8 data it makes columnwise data, with
-     * {@link dev.chagres.Scaling#TENSOR} under the same scale inverse.
+     * Enqueues {@code output[k, m] = input[m, k]}, {@code nvte_transpose}. It turns rowwise FP8 data into columnwise data, which with
+     * {@link dev.chagres.Scaling#TENSOR} keeps its scale inverse.
      *
      * @param input [M, K], FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3 or FLOAT8_E5M2
      * @param output [K, M], in the type of input
@@ -39,8 +39,8 @@ public final class Transpose {
     }
 
     /**
-     * Enqueues {@link #transpose} under a condition, {@code nvte_transpose_with_noop}: a weight that has not changed keeps its
-     * transpose.
+     * Enqueues {@link #transpose} unless a flag on the device says not to, {@code nvte_transpose_with_noop}, for example because the weight
+     * has not changed.
      *
      * @param input [M, K], FLOAT32, FLOAT16, BFLOAT16, FLOAT8_E4M3 or FLOAT8_E5M2
      * @param noop FLOAT32 [1], read when the kernel runs: 1 leaves output as it is
@@ -81,8 +81,7 @@ public final class Transpose {
     }
 
     /**
-     * Enqueues {@code output[j, i, ...] = input[i, j, ...]}, {@code nvte_swap_first_dims}: tokens by sequences to sequences by
-     * tokens, say.
+     * Enqueues {@code output[j, i, ...] = input[i, j, ...]}, {@code nvte_swap_first_dims}: for example SBHD to BSHD.
      *
      * @param input two to four dimensions, of any type that Transformer Engine has
      * @param output the same with the first two exchanged, in the type of input
@@ -117,8 +116,8 @@ public final class Transpose {
     }
 
     /**
-     * Enqueues quantizing of each input to both copies of its output, a few kernels for all, {@code nvte_multi_cast_transpose}:
-     * all weights of a model, say. Each is what {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} computes.
+     * Enqueues quantizing of each input, such as all weights of a model, to rowwise and columnwise data by a few kernels, {@code
+     * nvte_multi_cast_transpose}. Results are those of {@link Cast#quantize(Tensor, QuantizedTensor, Stream)}.
      *
      * @param inputs matrices of one type, FLOAT32, FLOAT16 or BFLOAT16
      * @param outputs as many, each of the shape of its input, of one type, scaled by {@link dev.chagres.Scaling#TENSOR}, with
@@ -130,7 +129,7 @@ public final class Transpose {
         Checks.given("stream", stream);
         if (Checks.given("inputs", inputs).length != Checks.given("outputs", outputs).length) {
             throw new IllegalArgumentException(
-                    "outputs: expected " + inputs.length + ", one an input, got " + outputs.length);
+                    "outputs: expected " + inputs.length + ", one per input, got " + outputs.length);
         }
         for (int i = 0; i < inputs.length; i++) {
             checkPair(inputs, outputs, i, stream);
@@ -154,12 +153,12 @@ public final class Transpose {
     }
 
     /**
-     * Enqueues {@code dx = [input f'(a) b, input f(a)]}, the gradient of a gated activation, quantized to both copies by one
-     * kernel, {@code nvte_dswiglu_cast_transpose} and the four others.
+     * Enqueues {@code dx = [input f'(a) b, input f(a)]}, the gradient of a gated activation, quantized to rowwise and columnwise data by
+     * one kernel, {@code nvte_dswiglu_cast_transpose} and the four others.
      *
      * @param activation GEGLU, QGEGLU, REGLU, SREGLU or SWIGLU
-     * @param input gradient of what the activation returned, [M, K], M a multiple of 4, K one of 2, where FLOAT32 of 1
-     * @param gatedActInput what the activation read, [a, b], [M, 2K]
+     * @param input gradient of the activation's output, [M, K], M a multiple of 4, K of 2 (FLOAT32: any K)
+     * @param gatedActInput the activation's input [a, b], [M, 2K]
      * @param output dx, [M, 2K], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise and columnwise data
      * @throws IllegalArgumentException when the activation has no such kernel, shapes, types, parts or devices do not fit, or
      *     output shares memory
@@ -176,7 +175,7 @@ public final class Transpose {
         long columns = 2 * input.size(1);
         Checks.matrix(stream, "gatedActInput", gatedActInput, input.dtype(), rows, columns);
         QuantizedChecks.output(stream, "output", output, rows, columns);
-        QuantizedChecks.requireTensorScaling("output", output, "the kernel finds no scales of blocks");
+        QuantizedChecks.requireTensorScaling("output", output, "the kernel computes no block scales");
         QuantizedChecks.requireBoth("output", output, "the kernel makes both copies");
         QuantizedChecks.apart("output", output, "input", input);
         QuantizedChecks.apart("output", output, "gatedActInput", gatedActInput);
@@ -191,8 +190,8 @@ public final class Transpose {
     }
 
     /**
-     * Enqueues {@code columnwise[k, m] = rowwise[m, k]} and {@code dbias[k] = scaleInverse sum over m of rowwise[m, k]}, from
-     * rowwise to columnwise data of one gradient, {@code nvte_fp8_transpose_dbias}.
+     * Enqueues {@code columnwise[k, m] = rowwise[m, k]} and {@code dbias[k] = scaleInverse sum over m of rowwise[m, k]}, the columnwise
+     * data and bias gradient of a gradient with rowwise data, {@code nvte_fp8_transpose_dbias}.
      *
      * @param gradient [M, K], M and K multiples of 8, scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, which is
      *     read, and columnwise data, which is written
@@ -252,7 +251,7 @@ public final class Transpose {
         }
     }
 
-    /** What one pair writes, no other may read or write. */
+    /** Checks that no output of a pair overlaps a tensor of another pair. */
     private static void checkApart(Tensor[] inputs, QuantizedTensor[] outputs, int i, int j) {
         QuantizedTensor other = outputs[j];
         try {

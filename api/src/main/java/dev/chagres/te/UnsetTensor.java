@@ -5,7 +5,7 @@ import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A live handle of no tensor, one a device: what TE takes for an absent argument, where it takes a handle of 0 for a fault.
+ * The handle of an empty tensor, one per device, for absent arguments of functions that refuse a null handle.
  *
  * <p>Threading: the device's thread.
  */

@@ -23,9 +23,9 @@
  *   <li>{@code utils.h}: {@link dev.chagres.te.HostToDevice}
  * </ul>
  *
- * <p>Each method checks types, shapes, devices and shared memory, finds its workspace, and enqueues: the result is an
- * argument, the stream comes last, nothing waits and no call makes garbage. What is written shares no byte with what is
- * read unless the method says that it may. A tensor without elements is no error.
+ * <p>Each method checks types, shapes, devices and shared memory, provides the workspace, and enqueues: outputs are arguments, the stream
+ * comes last, no call waits or makes garbage. Outputs overlap no input unless the method says that they may. A tensor without elements is
+ * no error.
  *
  * <p>Letters: T tokens, H hidden size, F inner size, B sequences, S padded length, h heads, d size of a head.
  */

@@ -221,7 +221,7 @@ class FlashAttentionLayoutConformance {
     void refusedTransposes() {
         Tensor x = drawn(DType.BFLOAT16, 2, 3, 1, 4);
         Tensor y = drawn(DType.BFLOAT16, 2, 1, 3, 4);
-        transposed("outputs: expected 1, one an input, got 0", new Tensor[] {x});
+        transposed("outputs: expected 1, one per input, got 0", new Tensor[] {x});
         Tensor foreign = open.scope().tensor(DType.INT8, 2, 3, 1, 4);
         transposed(
                 "pair 0, input: expected elements of a type that Transformer Engine has, got INT8[2, 3, 1, 4]; copies and"

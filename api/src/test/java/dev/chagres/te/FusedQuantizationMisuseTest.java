@@ -133,7 +133,7 @@ class FusedQuantizationMisuseTest {
                 x,
                 Float8Matrix.emptyRowwise(open, DType.FLOAT8_E4M3, 16, 32, 1));
         refusedGated(
-                "output: expected scaling by TENSOR, for the kernel finds no scales of blocks, got FLOAT8_E4M3[16, 32] BLOCK_2D",
+                "output: expected scaling by TENSOR, for the kernel computes no block scales, got FLOAT8_E4M3[16, 32] BLOCK_2D",
                 Activation.SWIGLU,
                 dy,
                 x,
@@ -162,7 +162,7 @@ class FusedQuantizationMisuseTest {
     void gradientsOfActivations() {
         Tensor x = of(DType.BFLOAT16, 16, 32);
         refusedGradient(
-                "dx: expected scaling by TENSOR, for TE's activations find no scales of blocks, got FLOAT8_E4M3[16, 32] BLOCK_2D",
+                "dx: expected scaling by TENSOR, for TE's activations compute no block scales, got FLOAT8_E4M3[16, 32] BLOCK_2D",
                 x,
                 x,
                 blocks());
@@ -239,7 +239,7 @@ class FusedQuantizationMisuseTest {
         Tensor x = of(DType.BFLOAT16, 16, 32);
         assertThrown(
                 ARGUMENT,
-                "y: expected scaling by TENSOR, for TE's activations find no scales of blocks, got FLOAT8_E4M3[16, 32] BLOCK_2D",
+                "y: expected scaling by TENSOR, for TE's activations compute no block scales, got FLOAT8_E4M3[16, 32] BLOCK_2D",
                 () -> Activation.GELU.forward(x, blocks(), open.stream()));
         assertThrown(
                 ARGUMENT,
@@ -280,7 +280,7 @@ class FusedQuantizationMisuseTest {
                 Float8Matrix.empty(open, DType.FLOAT8_E5M2, 16, 32, 1),
                 rsigma);
         refusedNorm(
-                "z: expected scaling by TENSOR, for TE's norms find no scales of blocks, got FLOAT8_E4M3[16, 32] BLOCK_2D",
+                "z: expected scaling by TENSOR, for TE's norms compute no block scales, got FLOAT8_E4M3[16, 32] BLOCK_2D",
                 x,
                 gamma,
                 blocks(),

@@ -82,7 +82,7 @@ class PaddingConformance {
     void refusals() {
         Tensor x = drawn(DType.BFLOAT16, 4, 8);
         Tensor y = drawn(DType.BFLOAT16, 16, 8);
-        refused("outputs: expected 1, one an input, got 0", new Tensor[] {x});
+        refused("outputs: expected 1, one per input, got 0", new Tensor[] {x});
         String foreign =
                 "pair 0, input: expected elements of a type that Transformer Engine has, got UINT64[0, 8]; copies"
                         + " and collectives alone take UINT64";

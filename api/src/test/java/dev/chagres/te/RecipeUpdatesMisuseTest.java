@@ -138,7 +138,7 @@ class RecipeUpdatesMisuseTest {
     void listsOfHistories() {
         Tensor history = of(4, 3);
         Tensor scale = of(3);
-        refusedLists("scales: expected 1, one a history, got 0", new Tensor[] {history});
+        refusedLists("scales: expected 1, one per history, got 0", new Tensor[] {history});
         refusedLists("scales[0]: expected FLOAT32[3], got FLOAT32[2]", new Tensor[] {history}, of(2));
         refusedLists(
                 "amaxHistories[1]: expected 4 rows as amaxHistories[0] has, got FLOAT32[5, 1]",
@@ -169,7 +169,7 @@ class RecipeUpdatesMisuseTest {
         AmaxHistories histories = AmaxHistories.of(new Tensor[] {history}, new Tensor[] {of(3)}, open.stream());
         assertThrown(
                 ARGUMENT,
-                "amaxReductionBuffer: expected 3 elements, one a scale, got FLOAT32[2]",
+                "amaxReductionBuffer: expected 3 elements, one per scale, got FLOAT32[2]",
                 () -> update(of(2), histories));
         assertThrown(
                 ARGUMENT,

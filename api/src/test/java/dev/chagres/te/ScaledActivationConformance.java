@@ -213,7 +213,7 @@ class ScaledActivationConformance {
         GluLayout halves = GluLayout.HALVES;
         refused("input: expected [4, 96] for output BFLOAT16[4, 48], got BFLOAT16[4, 48]", y, scales, y, halves);
         refused(
-                "actScales: expected [4], one number a row, got FLOAT32[3]",
+                "actScales: expected [4], one per row, got FLOAT32[3]",
                 x,
                 open.scope().tensor(DType.FLOAT32, 3),
                 y,
@@ -250,7 +250,7 @@ class ScaledActivationConformance {
                 open.scope().tensor(DType.BFLOAT16, 4, 96),
                 null);
         refusedBackward(
-                "gradActScales: expected [4], one number a row, got FLOAT32[4, 1]",
+                "gradActScales: expected [4], one per row, got FLOAT32[4, 1]",
                 x,
                 scales,
                 dx,

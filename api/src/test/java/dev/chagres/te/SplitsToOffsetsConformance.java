@@ -147,7 +147,7 @@ class SplitsToOffsetsConformance {
                 "output: expected [4], one more than firstDims has, got INT64[3]",
                 () -> SplitsToOffsets.splitsToOffsets2d(sizes, sizes, sizes, open.stream()));
         refused(
-                "strides: expected 1, one an output, got 2",
+                "strides: expected 1, one per output, got 2",
                 () -> SplitsToOffsets.splitsToOffsetsMulti(
                         sizes, new Tensor[] {output}, new long[] {1, 1}, open.stream()));
         refused(

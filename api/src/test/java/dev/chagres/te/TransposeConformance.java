@@ -280,7 +280,7 @@ class TransposeConformance {
     void refusalsOfSeveral() {
         Tensor x = of(DType.BFLOAT16, 16, 32);
         QuantizedTensor q = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 16, 32, 1);
-        refusedSeveral("outputs: expected 2, one an input, got 1", new Tensor[] {x, x}, q);
+        refusedSeveral("outputs: expected 2, one per input, got 1", new Tensor[] {x, x}, q);
         refusedSeveral(
                 "pair 0, output: expected columnwise data, for the kernel makes both copies, got FLOAT8_E4M3[16, 32] TENSOR"
                         + " without; set it by columnwise or allocateColumnwise",
