@@ -11,8 +11,8 @@ import dev.chagres.te.MultiTensor.WeightDecay;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A step of Adam in one kernel, over one range of elements or many. Rate, step number, factor and skip lie on the device. Moments are FP32 or
- * BF16; weights are FP32, or have a master copy or a remainder beside them.
+ * A step of Adam in one kernel, over one range of elements or many. Learning rate, step number, gradient scale and skip flag lie on the
+ * device. Moments are FP32 or BF16; weights are FP32, or have an FP32 master or its remainder beside them.
  *
  * <p>Threading: the device's thread.
  *
@@ -31,8 +31,8 @@ public final class Adam {
      * @param weight floating-point numbers [n], FLOAT32 unless there is a master
      * @param mean m, FLOAT32 or BFLOAT16 [n]
      * @param square v, like mean
-     * @param master w where the weight has 16 bits. FLOAT32 [n]: the weight is w rounded to nearest even. BYTE [2 n], of BFLOAT16
-     *     weights: the low 16 bits of w, whose upper half is the weight, rounded to nearest. Null for FLOAT32 weights
+     * @param master w of weights of 16 bits. FLOAT32 [n]: w itself; the weight is w rounded to nearest even. BYTE [2 n], for BFLOAT16
+     *     weights only: the low 16 bits of w; the weight is the upper half, rounded to nearest. Null for FLOAT32 weights
      * @param rate FLOAT32 [1]
      * @param step number of this step, from 1 on, INT32 [1]
      * @param gradientScale FLOAT32 [1]
@@ -102,7 +102,7 @@ public final class Adam {
     }
 
     /**
-     * Enqueues what the other method does for each of {@code ranges}, in one kernel: one launch, and the same bits.
+     * Enqueues the step of the other method for all {@code ranges} by one launch, with the same bits.
      *
      * @param step number of this step, from 1 on, INT32 [1]
      * @param gradientScale FLOAT32 [1]
@@ -113,7 +113,7 @@ public final class Adam {
      * @param mode where the weight decay goes
      * @param biasCorrection whether {@code c = 1 - beta^step} or 1
      * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or what is written shares memory
-     * @throws IllegalStateException when memory of a range was handed out anew since the ranges were made
+     * @throws IllegalStateException when a range's memory was reused since the ranges were made
      */
     public static void step(
             AdamRanges ranges,

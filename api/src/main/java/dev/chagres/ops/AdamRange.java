@@ -5,7 +5,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Elements that a step of {@link Adam} moves by one rate and one decay.
+ * Elements that a step of {@link Adam} updates with one learning rate and one weight decay.
  *
  * <p>Threading: the device's thread.
  *
@@ -13,7 +13,7 @@ import org.jspecify.annotations.Nullable;
  * @param weight floating-point numbers [n], FLOAT32 unless there is a master
  * @param mean FLOAT32 or BFLOAT16 [n]
  * @param square like mean
- * @param master FLOAT32 [n], or BYTE [2 n] of BFLOAT16 weights, beside weights of 16 bits; null for FLOAT32 weights
+ * @param master for weights of 16 bits FLOAT32 [n], or for BFLOAT16 ones BYTE [2 n]; null for FLOAT32 weights
  * @param rate FLOAT32 [1], read when the step runs
  * @param weightDecay at least 0
  */

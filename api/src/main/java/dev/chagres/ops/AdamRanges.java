@@ -17,14 +17,14 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Ranges that a step of {@link Adam} moves in one kernel: their addresses lie in a table on the device, which is written once.
+ * Ranges that a step of {@link Adam} updates in one kernel; their addresses lie in a table on the device, which is written once.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: {@code OpsAdamRange} in {@code ops.h}; TE's {@code multi_tensor_apply}.
  */
 public final class AdamRanges {
-    /** A tensor of a range, and how often its object had been handed out when its address was written down. */
+    /** A tensor of a range, and which issue of its object the table has the address of. */
     private record Part(String name, int range, Tensor tensor, boolean isWritten, int issue) {
         long begin() {
             return Inside.address(tensor);
@@ -65,11 +65,10 @@ public final class AdamRanges {
     }
 
     /**
-     * Takes memory for the table and enqueues its writing. The tensors of the ranges must stay those that they are now as long as steps
-     * use this.
+     * Allocates the table and enqueues a copy into it. The tensors of the ranges must keep their memory as long as steps use this.
      *
      * @param ranges at least one; weights, moments and masters of the same types in all
-     * @param scope gives the memory; its stream writes the table
+     * @param scope allocates the table; its stream writes it
      * @throws IllegalArgumentException when there is no range, shapes, types or devices do not fit, or what is written shares memory
      */
     public static AdamRanges of(List<AdamRange> ranges, Scope scope) {
@@ -115,7 +114,7 @@ public final class AdamRanges {
         }
     }
 
-    /** In the order of addresses: what reaches farthest of those before, and of those that are written, must end before the next begins. */
+    /** Goes by address: before a written tensor begins, all earlier ones must have ended; before a read one, all earlier written ones. */
     private void ensureApart() {
         List<Part> sorted = parts.stream()
                 .filter(part -> part.tensor().count() > 0)
@@ -170,7 +169,7 @@ public final class AdamRanges {
         return Adam.masters(first.master());
     }
 
-    /** Returns the address of the table, after a check that all of it is true, and that a step's numbers lie elsewhere. */
+    /** Checks that the table still holds, and that a step's numbers overlap no range, and returns its address. */
     long address(Tensor step, Tensor gradientScale, Tensor skip, Stream stream) {
         ensureSame(table, stream);
         for (int i = 0; i < parts.size(); i++) {

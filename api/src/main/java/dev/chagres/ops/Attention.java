@@ -11,11 +11,11 @@ import dev.chagres.te.AttentionTensors;
 
 /**
  * Attention by our own tiled kernels, {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, and its gradients:
- * for what cuDNN does not take, as FLOAT32, soft caps, masks by element, or bias and sinks of packed tokens: {@link
- * AttentionScores}.
+ * for cases that cuDNN does not take, such as FLOAT32, soft caps, masks by element, or bias and sinks of packed tokens ({@link
+ * AttentionScores}).
  *
- * <p>FLOAT32, FLOAT16 and BFLOAT16; all arithmetic is FP32. {@link AttentionTensors} says what the tensors are; the size of a
- * head is a multiple of 8, at most 256. Every order of sums is fixed, so that all gradients are deterministic.
+ * <p>FLOAT32, FLOAT16 and BFLOAT16; all arithmetic is FP32. {@link AttentionTensors} describes the tensors; the size of a head is a
+ * multiple of 8, at most 256. Sums have a fixed order, so all gradients are deterministic.
  *
  * <p>Threading: the device's thread.
  *
@@ -31,7 +31,7 @@ public final class Attention {
 
     /**
      * Enqueues attention: writes output and statistics. Rows of packed tensors behind the last sequence stay as they are.
-     * Without queries nothing happens; a query that sees no key gets 0, and statistics of -infinity.
+     * Without queries nothing happens; a query that sees no key gets output 0 and statistics -infinity.
      *
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      * @throws IllegalStateException when a tensor was not given, or is closed
@@ -41,8 +41,8 @@ public final class Attention {
     }
 
     /**
-     * Enqueues attention over scores that are changed before the softmax: writes output and statistics, which count the
-     * softmax's other term, too. A query that sees no key gets 0, and statistics of the logarithm of that term.
+     * Enqueues attention with modified scores: writes output and statistics, which include the extra term of the softmax. A query that sees
+     * no key gets output 0, and as statistics the logarithm of that term.
      *
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      * @throws IllegalStateException when a tensor was not given, or is closed
@@ -53,8 +53,8 @@ public final class Attention {
     }
 
     /**
-     * Enqueues {@link #forward(AttentionProblem, AttentionTensors, AttentionScores, Stream)} of a part of a whole: dropout draws by the
-     * numbers of the whole.
+     * Enqueues {@link #forward(AttentionProblem, AttentionTensors, AttentionScores, Stream)} of a part of a larger attention: dropout draws
+     * by the indices of the whole.
      *
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      * @throws IllegalStateException when a tensor was not given, or is closed
@@ -94,8 +94,8 @@ public final class Attention {
 
     /**
      * Enqueues the gradients of {@link #forward(AttentionProblem, AttentionTensors, AttentionScores, Stream)}, which was called
-     * with this problem, these tensors and these scores; also those of bias and sinks where tensors for them were given. The
-     * gradient of the bias is written whole: 0 where no query meets a key.
+     * with this problem, these tensors and these scores; also those of bias and sinks if tensors for them were given. Every element of the
+     * gradient of the bias is written: 0 where no query sees a key.
      *
      * @param delta like the statistics, scratch
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
@@ -108,7 +108,7 @@ public final class Attention {
 
     /**
      * Enqueues the gradients of {@link #forward(AttentionProblem, AttentionTensors, AttentionScores, AttentionPlace, Stream)}, which was
-     * called with the same, as {@link #backward(AttentionProblem, AttentionTensors, AttentionScores, Tensor, Stream)} does.
+     * called with the same arguments, as {@link #backward(AttentionProblem, AttentionTensors, AttentionScores, Tensor, Stream)} does.
      *
      * @param delta like the statistics, scratch
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory

@@ -9,7 +9,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.Output;
 
 /**
- * Attention over some keys, merged with attention of the same queries over others: what ranks do that pass keys on.
+ * Merges attention over some keys with attention of the same queries over other keys, as ring attention does.
  *
  * <p>Threading: the device's thread.
  *
@@ -21,8 +21,8 @@ public final class AttentionMerge {
 
     /**
      * Enqueues, with L the merged log-sum-exp, l that of the part and {@code m = log(exp(L) + exp(l))}: {@code merged = exp(L - m) merged
-     * + exp(l - m) partial}, row by row, and {@code L = m}. A query that sees none of the keys has {@code -infinity}; its output is not
-     * looked at then. Where both have, merged becomes 0.
+     * + exp(l - m) partial}, row by row, and {@code L = m}. A query that sees none of the keys has {@code -infinity}; its output is
+     * ignored. If both are {@code -infinity}, merged becomes 0.
      *
      * @param partial output over a part of the keys, [t, h, d], floating-point numbers
      * @param logSumExp of its scores, FLOAT32 [t, h, 1]

@@ -8,23 +8,23 @@ import dev.chagres.te.AttentionTensors;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Where the sequences, queries, keys and heads of a call of {@link Attention} stand among the whole of which it computes a part, such as
- * that of one of several ranks. Dropout draws by the numbers of the whole, so that the parts drop what one call over the whole would:
- * element (b, h, i, j) of the call draws as {@code (sequences[b], first + h, firstQueries[b] + i, firstKeys[b] + j)} of the whole.
+ * Which sequences, queries, keys and heads a call of {@link Attention} computes of a larger attention, such as one rank's shard. Dropout
+ * draws by the indices in the whole, so that the parts drop what one call over the whole would drop: element (b, h, i, j) of the call draws
+ * as {@code (sequences[b], first + h, firstQueries[b] + i, firstKeys[b] + j)} of the whole.
  *
- * <p>What was not set says that the call is the whole. The numbers are trusted: none is negative or above {@link Integer#MAX_VALUE} / 4. The
- * object is filled again for the next call.
+ * <p>Without setters called, the call is the whole. Indices are trusted: none may be negative or above {@link Integer#MAX_VALUE} / 4. The
+ * object is reused for the next call.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: {@code OpsPlace} in {@code ops.h}.
  */
 public final class AttentionPlace {
-    /** The diagonal from which a mask counts: the key on which a query stands. */
+    /** The diagonal of the mask: the key that each query is paired with. */
     public enum Diagonal {
-        /** Where the problem's mask says: the first query on the first key, or the last one on the last. */
+        /** As the problem's mask says: first query with first key, or last with last. */
         BY_MASK,
-        /** The key that has the query's number in its whole sequence. */
+        /** The key with the same index in the whole sequence as the query. */
         BY_PLACE
     }
 
@@ -35,14 +35,14 @@ public final class AttentionPlace {
     private long firstHead;
     private Diagonal diagonal = Diagonal.BY_MASK;
 
-    /** Says that a call is the whole. */
+    /** Makes the place of a call that is the whole. */
     public AttentionPlace() {}
 
     /**
      * Sets which heads of the query the call has.
      *
-     * @param all of the whole; 0: the call has all
-     * @param first number of the call's first one
+     * @param all number of heads of the whole; 0: the call has all
+     * @param first index of the call's first head
      */
     public AttentionPlace heads(long all, long first) {
         allHeads = all;
@@ -50,56 +50,56 @@ public final class AttentionPlace {
         return this;
     }
 
-    /** Sets the number of each sequence of the call, INT32 [B]; null: 0, 1 and so on. */
+    /** Sets the index in the whole of each sequence of the call, INT32 [B]; null: 0, 1 and so on. */
     public AttentionPlace sequences(@Nullable Tensor numbers) {
         sequences = numbers;
         return this;
     }
 
-    /** Sets the number within its whole sequence of each sequence's first query, INT32 [B]; null: 0. */
+    /** Sets the index in its whole sequence of each sequence's first query, INT32 [B]; null: 0. */
     public AttentionPlace firstQueries(@Nullable Tensor numbers) {
         firstQueries = numbers;
         return this;
     }
 
-    /** Sets the number within its whole sequence of each sequence's first key, INT32 [B]; null: 0. */
+    /** Sets the index in its whole sequence of each sequence's first key, INT32 [B]; null: 0. */
     public AttentionPlace firstKeys(@Nullable Tensor numbers) {
         firstKeys = numbers;
         return this;
     }
 
-    /** Sets where the mask counts from; that of {@link AttentionScores#alibi} stays as it is. */
+    /** Sets the diagonal of the mask; that of {@link AttentionScores#alibi} stays as it is. */
     public AttentionPlace diagonal(Diagonal newDiagonal) {
         diagonal = Checks.given("newDiagonal", newDiagonal);
         return this;
     }
 
-    /** Returns the heads of the whole; 0: the call has all. */
+    /** Returns the number of heads of the whole; 0: the call has all. */
     public long allHeads() {
         return allHeads;
     }
 
-    /** Returns the number of the call's first head. */
+    /** Returns the index of the call's first head. */
     public long firstHead() {
         return firstHead;
     }
 
-    /** Returns the numbers of the sequences, or null. */
+    /** Returns the indices of the sequences, or null. */
     public @Nullable Tensor sequences() {
         return sequences;
     }
 
-    /** Returns the numbers of the first queries, or null. */
+    /** Returns the indices of the first queries, or null. */
     public @Nullable Tensor firstQueries() {
         return firstQueries;
     }
 
-    /** Returns the numbers of the first keys, or null. */
+    /** Returns the indices of the first keys, or null. */
     public @Nullable Tensor firstKeys() {
         return firstKeys;
     }
 
-    /** Returns where the mask counts from. */
+    /** Returns the diagonal of the mask. */
     public Diagonal diagonal() {
         return diagonal;
     }

@@ -9,7 +9,7 @@ import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Checks of what changes attention's scores, after those of the other tensors.
+ * Checks of {@link AttentionScores}, after those of the other tensors.
  *
  * <p>Threading: the device's thread.
  */

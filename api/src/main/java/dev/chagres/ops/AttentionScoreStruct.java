@@ -11,7 +11,7 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The part of an attention call's native struct that says what becomes of scores.
+ * The part of an attention call's native struct that holds {@link AttentionScores}.
  *
  * <p>Threading: the device's thread.
  *
@@ -21,7 +21,7 @@ final class AttentionScoreStruct {
     private final MemorySegment segment;
     private final MemorySegment biasShape;
     private final MemorySegment maskShape;
-    /** Whether the struct says that nothing is done: then plain calls leave it as it is. */
+    /** Whether the struct leaves scores unmodified, so that calls without modifications need not write it. */
     private boolean plain = true;
 
     AttentionScoreStruct(MemorySegment attention) {
@@ -55,7 +55,7 @@ final class AttentionScoreStruct {
         OpsScores.d_sinks(segment, Checks.addressOrNull(scores.sinksGradient()));
     }
 
-    /** Says that nothing is done: the rest is then not looked at. */
+    /** Makes the struct leave scores unmodified; the other fields are then ignored. */
     private void clear() {
         plain = true;
         OpsScores.softcap(segment, 0);

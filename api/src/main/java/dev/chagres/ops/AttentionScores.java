@@ -7,20 +7,19 @@ import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What becomes of an attention's scores {@code s = scale q_i . k_j} before the softmax, in this order:
+ * Modifications of an attention's scores {@code s = scale q_i . k_j} before the softmax, in this order:
  *
  * <ol>
  *   <li>soft cap: {@code s = cap tanh(s / cap)};
  *   <li>ALiBi: {@code s = s - slope_h |i + d - j|} with d as the {@link Alignment} says;
- *   <li>bias: {@code s = s + bias[b, h, i, j]}; one before the scale comes first of all, {@code s = scale (q_i . k_j + bias[b, h, i,
- *       j])};
+ *   <li>bias: {@code s = s + bias[b, h, i, j]}; a pre-scale bias comes first instead, {@code s = scale (q_i . k_j + bias[b, h, i, j])};
  *   <li>mask: {@code s = -infinity} where {@code mask[b, h, i, j]} is not 0.
  * </ol>
  *
- * <p>The softmax may have one more term in its sum: {@link SoftmaxType}. Positions i and j count from the first query and key
+ * <p>The denominator of the softmax may have an extra term: {@link SoftmaxType}. Positions i and j count from the first query and key
  * of the sequence, in packed tensors too. Bias and mask are [1 or B, 1 or h, at least the longest query sequence, at least the
- * longest key sequence], of packed sequences with the gap behind each; where a size is 1, sequences or heads share the numbers. What was not set does nothing. The object is
- * filled again for the next call.
+ * longest key sequence], gaps behind packed sequences included; where a size is 1, all sequences or heads share the elements. Without
+ * setters called, nothing is modified. The object is reused for the next call.
  *
  * <p>Threading: the device's thread.
  *
@@ -28,11 +27,11 @@ import org.jspecify.annotations.Nullable;
  * for ALiBi; Xiao et al., Efficient streaming language models with attention sinks (2023).
  */
 public final class AttentionScores {
-    /** The key on which the first query stands, from which ALiBi counts. */
+    /** The diagonal from which ALiBi counts. */
     public enum Alignment {
-        /** The sequence's first key: d is 0. */
+        /** First query with first key: d is 0. */
         TOP_LEFT,
-        /** The last query stands on the last key: d is the number of keys less that of the queries. */
+        /** Last query with last key: d is the number of keys less that of the queries. */
         BOTTOM_RIGHT
     }
 
@@ -47,7 +46,7 @@ public final class AttentionScores {
     private @Nullable Tensor sinks;
     private @Nullable Tensor sinksGradient;
 
-    /** Changes nothing yet. */
+    /** Makes an object without modifications. */
     public AttentionScores() {}
 
     /** Sets the soft cap, a finite number; 0: none. */
@@ -67,21 +66,21 @@ public final class AttentionScores {
         return this;
     }
 
-    /** Sets the bias, of the query's type, which is added behind the scale: TE's {@code post_scale_bias}; null: none. */
+    /** Sets the bias, of the query's type, which is added after scaling: TE's {@code post_scale_bias}; null: none. */
     public AttentionScores bias(@Nullable Tensor tensor) {
         bias = tensor;
         preScale = false;
         return this;
     }
 
-    /** Sets the bias, of the query's type, which is added before the scale: TE's {@code pre_scale_bias}; null: none. */
+    /** Sets the bias, of the query's type, which is added before scaling: TE's {@code pre_scale_bias}; null: none. */
     public AttentionScores preScaleBias(@Nullable Tensor tensor) {
         bias = tensor;
         preScale = true;
         return this;
     }
 
-    /** Sets the gradient of the bias, like it, which backward writes; null: not wanted. */
+    /** Sets the gradient of the bias, like the bias, which backward writes; null: none. */
     public AttentionScores biasGradient(@Nullable Tensor tensor) {
         biasGradient = tensor;
         return this;
@@ -104,7 +103,7 @@ public final class AttentionScores {
         return this;
     }
 
-    /** Sets the gradient of the sinks, FLOAT32 [h], which backward writes; null: not wanted. */
+    /** Sets the gradient of the sinks, FLOAT32 [h], which backward writes; null: none. */
     public AttentionScores sinksGradient(@Nullable Tensor tensor) {
         sinksGradient = tensor;
         return this;
@@ -120,7 +119,7 @@ public final class AttentionScores {
         return slopes;
     }
 
-    /** Returns where ALiBi counts from. */
+    /** Returns the diagonal from which ALiBi counts. */
     public Alignment alignment() {
         return alignment;
     }
@@ -160,7 +159,7 @@ public final class AttentionScores {
         return sinksGradient;
     }
 
-    /** Returns whether scores stay as they are. */
+    /** Returns whether scores stay unmodified. */
     public boolean isPlain() {
         return softcap == 0 && slopes == null && bias == null && mask == null && softmaxType == SoftmaxType.VANILLA;
     }

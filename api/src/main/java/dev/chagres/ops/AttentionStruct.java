@@ -16,7 +16,7 @@ import dev.chagres.te.QkvLayout;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The native struct of an attention call, made once a device and filled again by each call.
+ * The native struct of an attention call, made once per device and filled anew by each call.
  *
  * <p>Threading: the device's thread.
  *
@@ -58,7 +58,7 @@ final class AttentionStruct implements AutoCloseable {
         return segment;
     }
 
-    /** Fills in what both directions say alike. */
+    /** Fills in what forward and backward have in common. */
     void describe(AttentionProblem problem, AttentionTensors tensors, AttentionScores changes, AttentionPlace among) {
         Tensor state = tensors.rngState();
         OpsAttention.q(segment, tensors.query().address());
@@ -90,7 +90,7 @@ final class AttentionStruct implements AutoCloseable {
         OpsAttention.kv_packed(segment, packed);
     }
 
-    /** Behind the mask's own alignment, which the place may change. */
+    /** Fills in the place; called after the mask's alignment was written, which the place may change. */
     private void describePlace(AttentionPlace among) {
         OpsPlace.sequences(place, Checks.addressOrNull(among.sequences()));
         OpsPlace.first_queries(place, Checks.addressOrNull(among.firstQueries()));
@@ -132,7 +132,7 @@ final class AttentionStruct implements AutoCloseable {
         }
     }
 
-    /** Fills in what backward says besides. */
+    /** Fills in what only backward has. */
     void describeGradients(AttentionProblem problem, AttentionTensors tensors, Tensor delta) {
         QkvFormat format = problem.layout().format();
         QkvLayout.Packing packing = problem.layout().packing();

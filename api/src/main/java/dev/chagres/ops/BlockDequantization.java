@@ -9,7 +9,7 @@ import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 
 /**
- * Numbers from FP8 with a scale for each block. {@link dev.chagres.te.Cast#dequantize} takes one scale a tensor.
+ * Dequantizes FP8 with block scales. {@link dev.chagres.te.Cast#dequantize} takes tensors with one scale.
  *
  * <p>Threading: the device's thread.
  *
@@ -19,7 +19,7 @@ public final class BlockDequantization {
     private BlockDequantization() {}
 
     /**
-     * Enqueues {@code y = q s} of the rowwise data, s being the inverse scale of the element's block, rounded to nearest even.
+     * Enqueues {@code y = q s} for the rowwise data, with s the scale inverse of the element's block, rounded to nearest even.
      *
      * @param q [R, C] with rowwise data, scaled by {@link Scaling#BLOCK_1D} or {@link Scaling#BLOCK_2D}
      * @param y [R, C], FLOAT32, FLOAT16 or BFLOAT16

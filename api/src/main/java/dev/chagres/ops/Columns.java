@@ -7,7 +7,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.internal.Checks;
 
 /**
- * Neighbouring columns of a matrix, copied into another.
+ * Copies a range of columns of a matrix into another.
  *
  * <p>Threading: the device's thread.
  *
@@ -44,7 +44,7 @@ public final class Columns {
         Checks.writable("y", y);
         Checks.apart("y", y, "x", x);
         if (count == 0 || x.size(0) == 0) {
-            return; // CUDA refuses a pitch of no columns.
+            return; // CUDA refuses a pitch of 0.
         }
         int size = x.dtype().byteSize();
         Status.cuda(

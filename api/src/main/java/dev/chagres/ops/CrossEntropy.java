@@ -9,9 +9,9 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Cross-entropy of logits [T, columns] with labels, over the first {@code classes} columns; the others are padding. A label
- * outside 0 to {@code classes - 1}, by custom -100, leaves its token out. With label smoothing e the loss of a token is
- * {@code l[t] = logsumexp(z[t]) - (1 - e) z[t, label[t]] - e (mean of z[t] over the classes)}.
+ * Cross-entropy of logits [T, columns] with labels, over the first {@code classes} columns; the others are padding. A token whose label is
+ * outside 0 to {@code classes - 1}, such as -100, is ignored. With label smoothing e the loss of a token is {@code l[t] = logsumexp(z[t]) -
+ * (1 - e) z[t, label[t]] - e (mean of z[t] over the classes)}.
  *
  * <p>Threading: the device's thread.
  *
@@ -22,8 +22,7 @@ public final class CrossEntropy {
     private CrossEntropy() {}
 
     /**
-     * Enqueues {@code loss = sum over counted tokens of (logsumexp(z[t]) - z[t, label[t]]) / divisor}, 0 where the divisor is
-     * not above 0.
+     * Enqueues {@code loss = sum over counted tokens of (logsumexp(z[t]) - z[t, label[t]]) / divisor}, 0 if the divisor is not above 0.
      *
      * @param logits z, floating-point numbers [T, at least classes]
      * @param labels INT32 [T]
@@ -47,8 +46,7 @@ public final class CrossEntropy {
     }
 
     /**
-     * Enqueues {@code loss = sum of l[t] over counted tokens / divisor}, 0 where the divisor is not above 0, and the losses of
-     * all tokens.
+     * Enqueues {@code loss = sum of l[t] over counted tokens / divisor}, 0 if the divisor is not above 0, and the loss of each token.
      *
      * @param logits z, floating-point numbers [T, at least classes]
      * @param labels INT32 [T]
@@ -56,7 +54,7 @@ public final class CrossEntropy {
      * @param labelSmoothing e, 0 to 1
      * @param divisor INT32 [1], such as the tokens counted in all micro-batches of a step; null: the tokens counted here
      * @param logSumExp FLOAT32 [T], what {@link #backward} needs
-     * @param tokenLosses FLOAT32 [T]: receives l, 0 for tokens that are left out; null: nobody wants them
+     * @param tokenLosses FLOAT32 [T]: receives l, 0 for ignored tokens; may be null
      * @param loss FLOAT32 [1]
      * @param counted INT32 [1]: receives the number of tokens that are not left out
      * @throws IllegalArgumentException when shapes, types, labelSmoothing or devices do not fit, or what is written shares
@@ -119,7 +117,7 @@ public final class CrossEntropy {
     }
 
     /**
-     * Enqueues {@code dlogits = factor dloss/dz}; tokens that are left out, and columns of padding, get 0.
+     * Enqueues {@code dlogits = factor dloss/dz}; ignored tokens, and columns of padding, get 0.
      *
      * @param logits those of forward
      * @param labels those of forward
@@ -145,8 +143,8 @@ public final class CrossEntropy {
     }
 
     /**
-     * Enqueues {@code dlogits[t] = factor lossScale tokenGradients[t] / divisor dl[t]/dlogits[t]}; tokens that are left out,
-     * and columns of padding, get 0.
+     * Enqueues {@code dlogits[t] = factor lossScale tokenGradients[t] / divisor dl[t]/dlogits[t]}; ignored tokens, and columns of padding,
+     * get 0.
      *
      * @param logits those of forward
      * @param labels those of forward

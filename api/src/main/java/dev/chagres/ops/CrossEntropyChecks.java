@@ -18,7 +18,7 @@ final class CrossEntropyChecks {
         }
     }
 
-    /** Checks the logits of {@code classes} classes, and more columns of padding. */
+    /** Checks logits of {@code classes} classes, behind which there may be columns of padding. */
     static void logits(Tensor logits, long classes, Stream stream) {
         Checks.on(stream, "logits", logits);
         if (logits.rank() != 2 || logits.size(1) < classes || !logits.dtype().isFloat()) {

@@ -9,7 +9,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The backward call of {@link CrossEntropy}, whose classes are all on one rank, and of {@link VocabularyCrossEntropy}.
+ * The backward call of {@link CrossEntropy} and of {@link VocabularyCrossEntropy}.
  *
  * <p>Threading: the device's thread.
  *
@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
 final class CrossEntropyGradient {
     private CrossEntropyGradient() {}
 
-    /** Checks all but the logits, the labels and the numbers of classes, which the caller has checked, and enqueues the gradient. */
+    /** Enqueues the gradient, after checks of all arguments but logits, labels and numbers of classes, which the caller has checked. */
     static void enqueue(
             Tensor logits,
             Tensor labels,
@@ -66,7 +66,7 @@ final class CrossEntropyGradient {
                 "ops_cross_entropy_backward");
     }
 
-    /** Checks what backward reads if it is there. */
+    /** Checks an optional input of backward. */
     private static void checkRead(
             String argument, @Nullable Tensor tensor, DType dtype, long count, Tensor dlogits, Stream stream) {
         if (tensor != null) {

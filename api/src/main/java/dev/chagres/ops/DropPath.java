@@ -10,8 +10,8 @@ import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Drop path: a residual branch left out of whole sequences, and scaled up in the others. The factors are drawn apart from
- * their use: forward and backward share them.
+ * Drop path: leaves a residual branch out of whole sequences, and scales it up in the others. Factors are drawn once, for forward and
+ * backward.
  *
  * <p>Threading: the device's thread.
  *
@@ -43,9 +43,8 @@ public final class DropPath {
     }
 
     /**
-     * Enqueues {@code y[t] = residual[t] + factors[sequence of t] x[t]} or, without a residual, the product alone: with the
-     * gradient of y for x that is the gradient of x. A factor of 0 leaves x[t] out, even where it is NaN. Tokens behind the
-     * last packed sequence have a factor of 0.
+     * Enqueues {@code y[t] = residual[t] + factors[sequence of t] x[t]}; without a residual, the product alone, which turns the gradient of
+     * y into that of x. A factor of 0 leaves x[t] out, even if it is NaN. Tokens behind the last packed sequence have factor 0.
      *
      * @param x floating-point numbers [T, C]
      * @param residual like x, or null
@@ -70,8 +69,8 @@ public final class DropPath {
     }
 
     /**
-     * Enqueues {@link #scaleSequencesAdd(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, long, Stream)} of a stretch of the tokens, such as
-     * that of one of several ranks: row t of x is token {@code first + t}.
+     * Enqueues {@link #scaleSequencesAdd(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, long, Stream)} for a range of the tokens, such
+     * as one rank's shard: row t of x is token {@code first + t}.
      *
      * @param x floating-point numbers [T, C]
      * @param residual like x, or null
@@ -80,7 +79,7 @@ public final class DropPath {
      * @param cuSeqlens INT32 [B + 1], where each sequence begins among all tokens, which is trusted; null for padded tokens
      * @param format where the sequence of a token comes from
      * @param extent padded tokens: S for BSHD, B for SBHD, of which {@code whole} is a multiple; THD: B
-     * @param first the stretch's first token
+     * @param first the range's first token
      * @param whole number of all tokens
      * @throws IllegalArgumentException when shapes, types or devices do not fit, the stretch is none of the tokens, or y shares memory
      *     otherwise

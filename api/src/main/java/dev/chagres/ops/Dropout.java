@@ -10,8 +10,8 @@ import dev.chagres.internal.Checks;
 /**
  * Dropout of single values, added to a residual.
  *
- * <p>Value i is kept when word {@code i % 4} of Philox4x32-10 with counter {@code offset + i / 4}, times 2^-32, is at least
- * the probability: the same ones on every provider.
+ * <p>Value i is kept if word {@code i % 4} of Philox4x32-10 with counter {@code offset + i / 4}, times 2^-32, is at least the probability.
+ * Every provider keeps the same values.
  *
  * <p>Threading: the device's thread.
  *
@@ -40,7 +40,7 @@ public final class Dropout {
      * @param x floating-point numbers of any shape
      * @param residual like x
      * @param y like x; may be x or residual
-     * @param mask BYTE [{@link #maskBytes}]: receives one bit a value, the lowest first, 1 where it is kept
+     * @param mask BYTE [{@link #maskBytes}]: receives one bit per value, the lowest first, 1 where it is kept
      * @param rngState INT64 [2]: seed and offset
      * @param probability of dropping a value, at least 0 and below 1
      * @throws IllegalArgumentException when shapes, types, probability or devices do not fit, or what is written shares

@@ -9,7 +9,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.Output;
 
 /**
- * Rows of a table by identifier, and the gradient of the table.
+ * Looks up rows of a table by identifier, and computes the gradient of the table.
  *
  * <p>Threading: the device's thread.
  *
@@ -31,11 +31,11 @@ public final class Embedding {
     }
 
     /**
-     * Enqueues {@code y[t] = table[ids[t] - first]} of a table that has consecutive rows of a vocabulary. A row whose identifier is not
-     * among {@code first} to {@code first + V - 1} is 0.
+     * Enqueues {@code y[t] = table[ids[t] - first]} for a table that is a range of the rows of a vocabulary. A row whose identifier is
+     * outside {@code first} to {@code first + V - 1} is 0.
      *
      * @param table floating-point numbers [V, H]; V may be 0
-     * @param first number of its first row, at least 0
+     * @param first index in the vocabulary of the table's first row, at least 0
      * @param ids INT32 [T]
      * @param y [T, H], in the type of the table
      * @throws IllegalArgumentException when shapes, types, first or devices do not fit, or y shares memory with another tensor

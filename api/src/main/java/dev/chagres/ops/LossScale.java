@@ -8,7 +8,7 @@ import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 
 /**
- * The steps of dynamic loss scaling, decided on the device: the host need not wait to know whether gradients are finite.
+ * Dynamic loss scaling on the device: the host need not wait to know whether gradients are finite.
  *
  * <p>Threading: the device's thread.
  *
@@ -19,10 +19,10 @@ public final class LossScale {
     private LossScale() {}
 
     /**
-     * Enqueues {@code norm = norm / lossScale} and {@code factor = min(1, maxNorm / (norm + 1e-6)) / lossScale}: what scaled
-     * gradients are multiplied by to be unscaled and clipped. A norm that is not finite gives the factor 0 and sets skip.
+     * Enqueues {@code norm = norm / lossScale} and {@code factor = min(1, maxNorm / (norm + 1e-6)) / lossScale}: the factor that unscales
+     * and clips gradients. A norm that is not finite gives factor 0 and sets skip.
      *
-     * @param norm FLOAT32 [1], that of the scaled gradients; receives that of the gradients
+     * @param norm FLOAT32 [1], of the scaled gradients; receives that of the unscaled ones
      * @param lossScale FLOAT32 [1]
      * @param maxNorm above 0; {@link Float#POSITIVE_INFINITY} never clips
      * @param factor FLOAT32 [1]
@@ -60,8 +60,8 @@ public final class LossScale {
     /**
      * Enqueues the end of a step. Where skip is 1: {@code lossScale = backoffFactor lossScale}, {@code counts[0] = 0},
      * {@code counts[1] = counts[1] + 1}. Else {@code step = step + 1}, {@code counts[0] = counts[0] + 1} and, when that reaches
-     * growthInterval, {@code lossScale = growthFactor lossScale} and {@code counts[0] = 0}. A product that is no normal FP32
-     * number leaves the scale as it is.
+     * growthInterval, {@code lossScale = growthFactor lossScale} and {@code counts[0] = 0}. If the new scale is not a normal FP32 number,
+     * the scale stays.
      *
      * @param skip INT32 [1]
      * @param lossScale FLOAT32 [1]
@@ -109,8 +109,7 @@ public final class LossScale {
     }
 
     /**
-     * Enqueues {@code values = saved} where skip is 1, so that a skipped step leaves values as they were saved; else values stay as they
-     * are.
+     * Enqueues {@code values = saved} if skip is 1, so that a skipped step restores values; else they stay as they are.
      *
      * @param skip INT32 [1]
      * @param saved FLOAT32

@@ -11,13 +11,11 @@ import dev.chagres.te.Gemm.Transpose;
 import dev.chagres.te.Output;
 
 /**
- * Matrix products {@code d = op(a) op(b)} by cuBLASLt, as {@link Gemm} has them, for less of the host's time: cuBLASLt is asked
- * once for a kind of product, not at each call; and by a {@link ProductPlan}, which may be faster than the kernel that {@link
- * Gemm} takes.
+ * The matrix products {@code d = op(a) op(b)} of {@link Gemm} with less host time, since cuBLASLt's heuristic is asked once per kind of
+ * product rather than in each call, and with a {@link ProductPlan}, which may be faster than {@link Gemm}'s kernel.
  *
- * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N], where op takes a matrix as it is or transposed. a
- * and b have one floating-point type, or are FP8 with scales; sums are FP32. On GPUs products of FLOAT32 use TF32. No byte is
- * shared between what is written and what is read.
+ * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N]; op is the matrix itself or its transpose. a and b have one
+ * floating-point type, or are FP8 with scales; sums are FP32. On GPUs products of FLOAT32 use TF32. Outputs overlap no input.
  *
  * <p>Threading: the device's thread.
  *
@@ -27,7 +25,7 @@ public final class MatrixProduct {
     private MatrixProduct() {}
 
     /**
-     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}. A sum over nothing, K = 0, is 0.
+     * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}. With K = 0 the product is 0.
      *
      * @param a [M, K], transposed [K, M]
      * @param b [K, N], transposed [N, K], in the type of a
@@ -105,7 +103,7 @@ public final class MatrixProduct {
     }
 
     /**
-     * Enqueues {@code preGelu = op(a) op(b)} and {@code d = gelu(preGelu)}, the form with tanh. Sums over nothing, K = 0, are 0.
+     * Enqueues {@code preGelu = op(a) op(b)} and {@code d = gelu(preGelu)}, the form with tanh. With K = 0 results are 0.
      *
      * @param a [M, K], transposed [K, M], FLOAT16 or BFLOAT16
      * @param b [K, N], transposed [N, K], in the type of a
@@ -162,7 +160,7 @@ public final class MatrixProduct {
     }
 
     /**
-     * Enqueues {@code d = a^T op(b)} and {@code dbias[m] = sum over k of a[k, m]}. Sums over nothing, K = 0, are 0.
+     * Enqueues {@code d = a^T op(b)} and {@code dbias[m] = sum over k of a[k, m]}. With K = 0 results are 0.
      *
      * @param a [K, M]
      * @param b [K, N], transposed [N, K], in the type of a, N at least 1

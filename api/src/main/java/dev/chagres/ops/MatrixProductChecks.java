@@ -44,7 +44,7 @@ final class MatrixProductChecks {
         return QuantizedProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, split, stream);
     }
 
-    /** Returns whether there is nothing to multiply; a sum over nothing, which is 0, is then in d. */
+    /** Returns whether there is nothing to multiply; if K = 0, sets d to 0. */
     static boolean isOverNothing(long inner, Tensor d, Output output, Stream stream) {
         Checks.given("output", output);
         if (inner == 0 && d.count() != 0 && output == Output.OVERWRITE) {

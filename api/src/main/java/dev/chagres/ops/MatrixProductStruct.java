@@ -17,7 +17,7 @@ import dev.chagres.te.Output;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The native struct of a matrix product, made once a device and filled again by each call.
+ * The native struct of a matrix product, made once per device and filled anew by each call.
  *
  * <p>Threading: the device's thread.
  *
@@ -45,7 +45,7 @@ final class MatrixProductStruct implements AutoCloseable {
         return product;
     }
 
-    /** Returns the device's struct with checked operands of FP8, the copies whose rows are summed over, and no epilogue. */
+    /** Returns the device's struct with checked operands of FP8, of which it takes the data whose rows are summed, and no epilogue. */
     static MatrixProductStruct of(
             QuantizedTensor a,
             Transpose transA,

@@ -13,7 +13,7 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The native struct of a norm's call, made once a device and filled again by each call.
+ * The native struct of a norm's call, made once per device and filled anew by each call.
  *
  * <p>Threading: the device's thread.
  *
@@ -34,7 +34,7 @@ final class NormStruct implements AutoCloseable {
         return segment;
     }
 
-    /** Fills in the norm, the shape of {@code rows}, and how many multiprocessors are filled. */
+    /** Fills in the norm, the shape of {@code rows}, and the number of multiprocessors to use. */
     void describe(NormFunction norm, Tensor rows) {
         OpsResidualNorm.kind(segment, norm.kind() == Kind.LAYER_NORM ? Ops.OPS_LAYER_NORM() : Ops.OPS_RMS_NORM());
         OpsResidualNorm.center(segment, norm.gamma() == Gamma.ZERO_CENTERED ? 1 : 0);
@@ -45,7 +45,7 @@ final class NormStruct implements AutoCloseable {
         OpsResidualNorm.multiprocessors(segment, multiprocessors.ofNorms());
     }
 
-    /** Fills in what both directions have. */
+    /** Fills in what forward and backward have in common. */
     void parameters(Tensor gamma, @Nullable Tensor h, @Nullable Tensor mean, Tensor inverse) {
         OpsResidualNorm.gamma(segment, gamma.address());
         OpsResidualNorm.h(segment, Checks.addressOrNull(h));
@@ -53,7 +53,7 @@ final class NormStruct implements AutoCloseable {
         OpsResidualNorm.inverse(segment, inverse.address());
     }
 
-    /** Fills in what forward reads, and the norm's place in its own type. */
+    /** Fills in forward's inputs, and its output y. */
     void forward(Tensor x, @Nullable Tensor residual, @Nullable Tensor beta, @Nullable Tensor y) {
         OpsResidualNorm.x(segment, x.address());
         OpsResidualNorm.residual(segment, Checks.addressOrNull(residual));
@@ -61,7 +61,7 @@ final class NormStruct implements AutoCloseable {
         OpsResidualNorm.y(segment, Checks.addressOrNull(y));
     }
 
-    /** Fills in where the norm goes in eight bits: {@code quantized}, or nowhere. */
+    /** Fills in forward's output in eight bits; null: none. */
     void quantized(@Nullable QuantizedTensor quantized) {
         Tensor inverse = quantized == null ? null : ResidualNormChecks.scaleInverse(quantized);
         OpsResidualNorm.y8(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.rowwise()));
@@ -72,7 +72,7 @@ final class NormStruct implements AutoCloseable {
         OpsResidualNorm.filled_rows(segment, quantized == null ? 0 : quantized.rows());
     }
 
-    /** Fills in what backward has besides. */
+    /** Fills in what only backward has. */
     void backward(
             Tensor dy, @Nullable Tensor dresidual, Tensor dh, Tensor dgamma, @Nullable Tensor dbeta, float accumulate) {
         OpsResidualNorm.dy(segment, dy.address());

@@ -1,7 +1,7 @@
 package dev.chagres.ops;
 
 /**
- * The heads of one buffer [T, (h + 2 g) d]: of each token all h heads of the query, then g of the key, then g of the value.
+ * The heads of a buffer [T, (h + 2 g) d], whose rows hold h heads of the query, then g of the key, then g of the value.
  *
  * <p>Threading: immutable.
  *

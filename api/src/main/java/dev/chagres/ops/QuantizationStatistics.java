@@ -10,7 +10,7 @@ import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 
 /**
- * How well FP8 numbers stand for the ones that they were made of.
+ * Measures the error of quantization to FP8.
  *
  * <p>Threading: the device's thread.
  *
@@ -23,9 +23,10 @@ public final class QuantizationStatistics {
     private QuantizationStatistics() {}
 
     /**
-     * Enqueues six numbers about x and q, which stands for {@code q s}: the largest |x|; the share of x that are not 0 where q is
-     * 0; the share of |x| beyond 1.001 times the largest that q can stand for, as a scale found from x is rounded; the average of {@code (x - q s)^2}; the smallest and the largest
-     * scale {@code 1 / s}. A NaN counts as nothing, an infinity as too large alone. Without elements all are 0.
+     * Enqueues six numbers about x and q, which stands for {@code q s}: the amax of x; the fraction of elements that underflow, where q is
+     * 0 but x is not; the fraction that overflow, where |x| is above 1.001 times the largest that q can stand for (the tolerance is for the
+     * rounding of scales); the mean of {@code (x - q s)^2}; the smallest and the largest scale {@code 1 / s}. NaN is ignored, infinities
+     * count only as overflow. Without elements all are 0.
      *
      * @param x [R, C], FLOAT32, FLOAT16 or BFLOAT16
      * @param q [R, C] with rowwise data

@@ -10,12 +10,12 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A name under which profilers that listen to NVTX, such as Nsight Systems, show a stretch of host time and the work that was
- * enqueued in it. Made once, used for any number of ranges:
+ * An NVTX range, which profilers such as Nsight Systems show with its name, host time and the work enqueued in it. Make a name once, and
+ * use it for any number of ranges:
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="range"}
  *
- * <p>Ranges nest, on each thread by itself. Without a profiler, and on the reference, they are counted and nothing more.
+ * <p>Ranges nest, separately on each thread. Without a profiler, and on the reference, they are only counted.
  *
  * <p>Threading: thread-safe, but for {@link #close}, which no call of {@link #push} may overlap.
  *

@@ -11,11 +11,11 @@ import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A norm with the residual sum before it and its casts to FP8 behind it, as one operation: TE has norms, but neither the sum nor
- * the transpose, and all are bound by memory.
+ * A norm fused with the residual sum before it and the casts to FP8 after it: TE's norms fuse neither the sum nor the transpose, and all of
+ * them are limited by memory bandwidth.
  *
  * <p>All matrices are [R, C] of one floating-point type, as gamma and beta [C] are; each begins at a multiple of 16 bytes,
- * as every tensor of a scope does. {@link #takes} says which rows are taken.
+ * as every tensor of a scope does. {@link #takes} tells which rows are supported.
  *
  * <p>Threading: the device's thread.
  *
@@ -25,12 +25,12 @@ public final class ResidualNorm {
     private static final int PACK_BYTES = 16;
     private static final long MOST_ROW_BYTES = 16 << 10;
 
-    /** What {@link #takes} asks for, in words. */
+    /** The limits that {@link #takes} checks, for texts. */
     public static final String LIMITS = "rows of whole 16-byte packs, at most 16 KiB";
 
     private ResidualNorm() {}
 
-    /** Returns whether rows like those of {@code x} are taken: not empty, whole 16-byte packs, at most 16 KiB. */
+    /** Returns whether rows like those of {@code x} are supported: not empty, whole 16-byte packs, at most 16 KiB. */
     public static boolean takes(Tensor x) {
         long rowBytes = Checks.given("x", x).rank() == 2 && x.dtype().isFloat()
                 ? x.size(1) * x.dtype().byteSize()
@@ -39,8 +39,8 @@ public final class ResidualNorm {
     }
 
     /**
-     * Enqueues {@code h = x + residual} and {@code y = norm(h)}, in its own type, in FP8, or both. FP8 numbers come from y before
-     * it is rounded: {@code q = y scale}, beyond the largest number the largest.
+     * Enqueues {@code h = x + residual} and {@code y = norm(h)}, in its own type, in FP8, or both. FP8 numbers are {@code q = y scale},
+     * from y before it is rounded, clamped to the largest number.
      *
      * @param norm which norm
      * @param x [R, C]
@@ -48,11 +48,11 @@ public final class ResidualNorm {
      * @param gamma [C]
      * @param beta [C]; null for RMS norm
      * @param h like x; may be x or residual; null without residual
-     * @param y like x; null where only FP8 is wanted
+     * @param y like x; null for FP8 alone
      * @param quantized FLOAT8_E4M3, scaled by {@link dev.chagres.Scaling#TENSOR}, with scale, C a multiple of 16: [R, C] with
-     *     rowwise data alone; with columnwise data [R rounded up to a multiple of 16, C], whose further columns become 0. Its
-     *     amax, where there is one, is raised to the largest magnitude of y before it is rounded. Without scale and data its
-     *     amax alone is raised, to the largest magnitude of y as it is stored. Null: none
+     *     rowwise data alone; with columnwise data [R rounded up to a multiple of 16, C], whose padding becomes 0. Its amax, if it has one,
+     *     is raised to the largest magnitude of y before rounding. With an amax alone, without scale and data, that is raised to the
+     *     largest magnitude of y as stored. Null: none
      * @param mean FLOAT32 [R]; null for RMS norm
      * @param inverse FLOAT32 [R]
      * @throws IllegalArgumentException when shapes, types or devices do not fit, what must go together does not, or what is
@@ -90,7 +90,7 @@ public final class ResidualNorm {
      * @param mean what forward wrote; null for RMS norm
      * @param inverse what forward wrote
      * @param gamma [C]
-     * @param dresidual gradient of h from elsewhere, like dy; null: none
+     * @param dresidual gradient of h that bypasses the norm, like dy; null: none
      * @param dh like dy; may be dresidual, dy or h
      * @param dgamma FLOAT32 [C]
      * @param dbeta FLOAT32 [C]; null for RMS norm

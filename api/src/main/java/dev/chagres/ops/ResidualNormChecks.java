@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class ResidualNormChecks {
-    /** FP8 columns come by sixteens, and so do the rows of a transpose. */
+    /** FP8 columns, and rows of a transpose, are multiples of this. */
     private static final long STEP = 16;
 
     private static final String[] PARTS = {"rowwise data", "columnwise data", "scale inverse", "amax"};
@@ -271,7 +271,7 @@ final class ResidualNormChecks {
         }
     }
 
-    /** Checks a tensor that is written to, where it is there. */
+    /** Checks an optional output. */
     private static void written(
             String argument,
             @Nullable Tensor tensor,

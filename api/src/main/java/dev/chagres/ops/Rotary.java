@@ -10,9 +10,9 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Rotary position embedding of query and key that lie in one buffer: with the angle of its token's position each pair
- * {@code (a, b)} of a head's first r elements becomes {@code (a cos - b sin, b cos + a sin)}. In place, or on the way from the
- * buffer to three tensors and back. TE rotates packed tokens into a second tensor alone, and splits dense tokens alone.
+ * Rotary position embedding of query and key in one buffer. The angle of a token's position rotates each pair {@code (a, b)} of a head's
+ * first r elements to {@code (a cos - b sin, b cos + a sin)}. It works in place, or while the buffer is split into three tensors, or joined
+ * again. TE rotates packed tokens only into a second tensor, and splits only padded tokens.
  *
  * <p>Tokens behind the last sequence, and positions without angles, are not rotated. FLOAT32, BFLOAT16 or FLOAT16.
  *
@@ -22,11 +22,11 @@ import org.jspecify.annotations.Nullable;
  * (2021).
  */
 public final class Rotary {
-    /** Which way a rotation goes. */
+    /** The direction of a rotation. */
     public enum Direction {
         /** By the angle. */
         FORWARD(1),
-        /** By the angle's negative: what the gradient takes. */
+        /** By the negative angle, as gradients need it. */
         BACKWARD(-1);
 
         private final int sign;
@@ -61,7 +61,7 @@ public final class Rotary {
     }
 
     /**
-     * Enqueues a copy of each part of the buffer into a tensor of its own, query and key rotated.
+     * Enqueues a split of the buffer into three tensors, with query and key rotated.
      *
      * @param qkv [T, (h + 2 g) d]
      * @param table the angles; null: nothing is rotated
@@ -91,7 +91,7 @@ public final class Rotary {
     }
 
     /**
-     * Enqueues the gradient of {@link #rotarySplit}: the three side by side again, query and key rotated back.
+     * Enqueues the gradient of {@link #rotarySplit}: joins the three, with query and key rotated back.
      *
      * @param dq gradient of the query: T h d elements
      * @param dk gradient of the key: T g d elements; so {@code dv}

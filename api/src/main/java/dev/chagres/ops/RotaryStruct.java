@@ -9,7 +9,7 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The native struct of a rotation, made once a device and filled again by each call.
+ * The native struct of a rotation, made once per device and filled anew by each call.
  *
  * <p>Threading: the device's thread.
  *

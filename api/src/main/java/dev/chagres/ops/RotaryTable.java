@@ -7,15 +7,15 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.FusedRope.Pairing;
 
 /**
- * The angles of a rotation, and which two elements of a head each of them turns.
+ * The angles of a rotation, and which elements of a head form pairs.
  *
  * <p>Threading: immutable; the device's thread uses the angles.
  *
  * @param angles FLOAT32 [positions, r] or [positions, 1, 1, r] with r even: the first r elements of a head are rotated
- * @param pairing which two elements are a pair; it says which columns of the angles are alike
+ * @param pairing which two elements form a pair, and so which columns of the angles are equal
  */
 public record RotaryTable(Tensor angles, Pairing pairing) {
-    /** Names both. */
+    /** Checks that both are given. */
     public RotaryTable {
         Checks.given("angles", angles);
         Checks.given("pairing", pairing);

@@ -8,7 +8,7 @@ import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 
 /**
- * Rows of a matrix by index: taken out of it, or put into it.
+ * Gathers and scatters rows of a matrix by index.
  *
  * <p>Threading: the device's thread.
  *
@@ -44,10 +44,10 @@ public final class Rows {
     }
 
     /**
-     * Enqueues {@code y[index[r]] = x[r]}. An index outside y is skipped; rows of y that no index names stay.
+     * Enqueues {@code y[index[r]] = x[r]}. An index outside y is skipped; the other rows of y stay.
      *
      * @param x [R, C], INT32, FLOAT32, FLOAT16 or BFLOAT16
-     * @param index INT32 [R], all within y distinct: of several rows for one place any may win
+     * @param index INT32 [R]; of several equal ones within y any may win
      * @param y [rows of y, C], in the type of x
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with another tensor
      */

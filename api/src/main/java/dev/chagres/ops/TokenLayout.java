@@ -9,7 +9,7 @@ import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Which sequence a row of tokens belongs to, and at which position: {@code OpsTokenLayout} in {@code ops.h}.
+ * The sequence and position of each token: {@code OpsTokenLayout} in {@code ops.h}.
  *
  * <p>Threading: the device's thread.
  */

@@ -8,7 +8,7 @@ import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Which position of its sequence each token has: filled again by the next call.
+ * The position of each token in its sequence; the object is reused for the next call.
  *
  * <p>Threading: the device's thread.
  *
@@ -20,11 +20,11 @@ public final class TokenPositions {
     private @Nullable Tensor cuSeqlens;
     private @Nullable Tensor startPositions;
 
-    /** Says position 0 of every token, until it is told more. */
+    /** Makes an object that gives every token position 0. */
     public TokenPositions() {}
 
     /**
-     * Packed tokens of sequences that begin where {@code newCuSeqlens} says, from position 0.
+     * Sets packed tokens, whose sequences begin where {@code newCuSeqlens} says, at position 0.
      *
      * @param newCuSeqlens INT32 [B + 1], which is trusted
      */
@@ -37,10 +37,10 @@ public final class TokenPositions {
     }
 
     /**
-     * Padded tokens, from position 0.
+     * Sets padded tokens, at position 0.
      *
      * @param newFormat BSHD or SBHD
-     * @param newExtent BSHD: the length S of a sequence; SBHD: the sequences B of a batch. The tokens are a multiple of it
+     * @param newExtent BSHD: the length S of a sequence; SBHD: the sequences B of a batch. The number of tokens is a multiple of it
      * @throws IllegalArgumentException when the format is THD
      */
     public TokenPositions padded(QkvFormat newFormat, long newExtent) {
@@ -88,7 +88,7 @@ public final class TokenPositions {
         }
     }
 
-    /** Checks that {@code written} shares no memory with what tells positions. */
+    /** Checks that {@code written} overlaps none of the tensors here. */
     void checkApart(String argument, Tensor written) {
         if (cuSeqlens != null) {
             Checks.apart(argument, written, "cuSeqlens", cuSeqlens);

@@ -9,11 +9,11 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Cross-entropy of logits whose classes are divided among ranks: what {@link CrossEntropy} computes of all columns, in three steps. The
- * results of the first two are reduced over the ranks before the next one: {@code maximum} by its maximum, {@code sums} by their sum.
+ * Cross-entropy of logits whose classes are sharded among ranks: what {@link CrossEntropy} computes for all columns, in three steps. The
+ * results of the first two are all-reduced before the next one: {@code maximum} with MAX, {@code sums} with SUM.
  *
  * <p>The logits of a rank are [T, columns]; its first {@code classes} columns are classes {@code first} to {@code first + classes - 1},
- * the others are padding. It may have no class, and no column. Computed in FP32.
+ * the others are padding. A rank may have no class, and no column. Arithmetic is FP32.
  *
  * <p>Threading: the device's thread.
  *
@@ -22,13 +22,13 @@ import org.jspecify.annotations.Nullable;
  * _VocabParallelCrossEntropy}.
  */
 public final class VocabularyCrossEntropy {
-    /** Labels are INT32. */
+    /** As many as labels of INT32 can name. */
     private static final long MOST_CLASSES = 1L << 31;
 
     private VocabularyCrossEntropy() {}
 
     /**
-     * Enqueues {@code maximum[t] = max of z[t, c] over the rank's classes c}, negative infinity where it has none. NaN is left out.
+     * Enqueues {@code maximum[t] = max of z[t, c] over the rank's classes c}, negative infinity if it has none. NaN is ignored.
      *
      * @param logits z, floating-point numbers [T, at least classes]
      * @param classes of this rank, at least 0
@@ -70,7 +70,7 @@ public final class VocabularyCrossEntropy {
      *
      * @param logits z, floating-point numbers [T, at least classes]
      * @param labels INT32 [T]
-     * @param first number of the rank's first class, at least 0
+     * @param first index of the rank's first class, at least 0
      * @param classes of this rank, at least 0
      * @param labelSmoothing e, 0 to 1
      * @param maximum FLOAT32 [T], that of all ranks
@@ -118,12 +118,12 @@ public final class VocabularyCrossEntropy {
      *
      * @param maximum FLOAT32 [T], that of all ranks
      * @param sums FLOAT32 [{@link #sumRows}, T], those of all ranks
-     * @param labels INT32 [T]; one outside 0 to {@code classes - 1} leaves its token out
+     * @param labels INT32 [T]; tokens with one outside 0 to {@code classes - 1} are ignored
      * @param classes of all ranks together, at least 1
      * @param labelSmoothing e, 0 to 1
      * @param divisor INT32 [1], such as the tokens counted in all micro-batches of a step; null: the tokens counted here
      * @param logSumExp FLOAT32 [T], what {@link #backward} needs
-     * @param tokenLosses FLOAT32 [T]: receives l; null: nobody wants them
+     * @param tokenLosses FLOAT32 [T]: receives l; may be null
      * @param loss FLOAT32 [1]
      * @param counted INT32 [1]: receives the number of tokens that are not left out
      * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or what is written shares memory
@@ -183,12 +183,12 @@ public final class VocabularyCrossEntropy {
     }
 
     /**
-     * Enqueues {@code dlogits[t] = factor lossScale tokenGradients[t] / divisor dl[t]/dlogits[t]} of the rank's columns; tokens that are
-     * left out, and columns of padding, get 0.
+     * Enqueues {@code dlogits[t] = factor lossScale tokenGradients[t] / divisor dl[t]/dlogits[t]} of the rank's columns; ignored tokens,
+     * and columns of padding, get 0.
      *
      * @param logits floating-point numbers [T, at least classes]
      * @param labels INT32 [T]
-     * @param first number of the rank's first class
+     * @param first index of the rank's first class
      * @param classes of this rank, at least 0
      * @param allClasses of all ranks together, at least {@code first + classes}
      * @param labelSmoothing that of forward
