@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * Reads floating-point numbers of a file in another type. They are converted a few at a time, so that only those exist twice on the host.
+ * Reads floating-point numbers of a file and converts them to another type, a few at a time, so that only those take host memory twice.
  *
  * <p>Threading: thread-safe.
  */
@@ -17,8 +17,8 @@ final class ConvertedFloats {
     private ConvertedFloats() {}
 
     /**
-     * Fills {@code target} with the bytes from {@code offset} on that the tensor has in {@code dtype}: a wider type has the same numbers,
-     * a narrower one the nearest, of two that are as near the one with the even last bit.
+     * Fills {@code target} with the tensor's bytes in {@code dtype} from {@code offset} on. A wider type has the same numbers; a narrower
+     * one rounds to nearest even.
      */
     static void read(SafetensorsEntry entry, DType dtype, long offset, MemorySegment target) {
         DType own = entry.dtype();

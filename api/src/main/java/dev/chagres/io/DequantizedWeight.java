@@ -14,8 +14,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What the eight bits of a weight stand for, {@code q scaleInverse} rounded to the nearest of the type that it counts as, fetched piece by
- * piece.
+ * A dequantized weight, {@code q scaleInverse} rounded to nearest in the weight's nominal type, fetched piece by piece.
  *
  * <p>Threading: the device's thread.
  */
@@ -25,7 +24,7 @@ final class DequantizedWeight implements TensorSource {
     private final Scaling scaling;
     private final Stream stream;
     private final Scope views;
-    /** By the byte. */
+    /** The numbers that bytes stand for. */
     private final float[] values = new float[256];
 
     private final float[] inverse;
@@ -48,7 +47,7 @@ final class DequantizedWeight implements TensorSource {
         inverseColumns = scales.rank() == 2 ? scales.size(1) : 1;
     }
 
-    /** Returns how a file has it. */
+    /** Returns the weight's name, type and shape in a file. */
     static TensorSpec spec(String name, EightBitWeight weight) {
         return new TensorSpec(
                 name,

@@ -16,10 +16,10 @@ import java.util.stream.Stream;
  * @param missing expected, not in the file
  * @param unexpected in the file, not expected
  * @param different in both, of another type or shape
- * @param hint what to do where what is kept beside a weight is on one side alone; else empty
+ * @param hint what to do if only one side has optimizer state or scales; else empty
  */
 record Differences(List<Line> missing, List<Line> unexpected, List<Line> different, String hint) {
-    /** What a difference is of, in the order in which they are told: a model is known by its weights. */
+    /** What a difference concerns, in the order of the text: weights first, since they identify a model. */
     private enum Part {
         WEIGHT,
         /** Moments, masters and numbers. */
@@ -36,7 +36,7 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
         }
     }
 
-    /** A difference, told in a line. */
+    /** A difference, as one line of text. */
     private record Line(Part part, String text) {}
 
     private static final int SHOWN = 20;
@@ -91,7 +91,7 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
         return names;
     }
 
-    /** Leaves out what is kept for a tensor that is listed itself, such as an optimizer's moments. */
+    /** Leaves out tensors that belong to another listed one, such as its moments. */
     private static List<SafetensorsEntry> withoutKept(List<SafetensorsEntry> others) {
         Set<String> listed = others.stream().map(SafetensorsEntry::name).collect(Collectors.toSet());
         return others.stream()
@@ -119,7 +119,7 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
         return !missing.isEmpty() && hasWeights && others.isEmpty() ? NOTHING_BESIDE : "";
     }
 
-    /** Returns the name of the tensor for which one of this name may be kept. */
+    /** Returns the name of the weight that a tensor of this name may belong to. */
     private static String owner(String name) {
         return name.substring(0, Math.max(0, name.lastIndexOf('.')));
     }

@@ -11,7 +11,7 @@ import java.util.Map;
  * @param metadata in the order of the file
  */
 record Header(List<Entry> entries, Map<String, String> metadata) {
-    /** Longer headers are refused, as by other readers: reading one takes memory before anything of it can be checked. */
+    /** Longer headers are refused, as other readers do: a header must be read into memory before it can be checked. */
     static final int MAX_BYTES = 100_000_000;
 
     /** Bytes before the header, which hold its length. */

@@ -23,11 +23,11 @@ import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Reads a header's JSON: an object of objects, each with a {@code dtype}, a {@code shape} and {@code data_offsets}, and
- * perhaps one of texts, the metadata. Anything else is refused where it begins, so that nothing deep or long is ever built.
+ * Reads a header's JSON: an object of objects, each with a {@code dtype}, a {@code shape} and {@code data_offsets}, and optionally one of
+ * texts, the metadata. Anything else is refused where it begins, so that no deep or long structure is ever built.
  */
 final class HeaderReader {
-    /** One more than a header has, so that what is too deep is refused with its tensor's name. */
+    /** One level more than a header has, so that the error for one that is too deep can name its tensor. */
     private static final int MAX_DEPTH = 4;
 
     private static final int MAX_DIGITS = 20;

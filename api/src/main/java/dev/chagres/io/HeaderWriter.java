@@ -12,9 +12,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** Makes the bytes before the data: the header's length, and the header, filled up with spaces. */
+/** Makes the bytes before the data: the header's length, and the header, padded with spaces. */
 final class HeaderWriter {
-    /** The data begins at a multiple of it, and so each tensor at a multiple of its elements' size. */
+    /** The data begins at a multiple of this, so that each tensor begins at a multiple of its elements' size. */
     private static final int ALIGNMENT = 8;
 
     private static final JsonFactory JSON = new JsonFactory();

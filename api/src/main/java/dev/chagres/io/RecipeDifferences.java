@@ -6,15 +6,15 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What is not loaded of a file whose run had another recipe: scales and histories. {@link Safetensors#loadUnderOtherRecipe} returns it.
+ * The scales and histories that {@link Safetensors#loadUnderOtherRecipe} did not load, because the file's run had another recipe.
  *
- * <p>Scales and histories belong together: where the file has exactly those of the state, with their types and shapes, all are loaded,
- * and both lists are empty; else none is.
+ * <p>Scales and histories are loaded together or not at all: if the file has exactly those of the state, with their types and shapes, all
+ * are loaded and both lists are empty; else none is loaded.
  *
  * <p>Threading: immutable.
  *
- * @param ignored names of the file's, which the state has no place for
- * @param missing names of the state's, which stay as they are: those of new quantizers begin anew
+ * @param ignored names of those in the file, which were not loaded
+ * @param missing names of those in the state, which keep their values: those of new quantizers begin anew
  */
 public record RecipeDifferences(List<String> ignored, List<String> missing) {
     /** Everything is loaded. */
@@ -30,7 +30,7 @@ public record RecipeDifferences(List<String> ignored, List<String> missing) {
         missing = List.copyOf(Checks.givenAll("missing", missing));
     }
 
-    /** For sharding: compares what a file and a state have of recipes. */
+    /** For sharding: compares the scales and histories of a file and a state. */
     public static RecipeDifferences between(SafetensorsFile file, State state) {
         Checks.given("state", state);
         List<String> ignored = new ArrayList<>();

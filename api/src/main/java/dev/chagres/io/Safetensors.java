@@ -19,7 +19,7 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * Takes a {@link State} to a safetensors file and back: each tensor under its name, each number of the host as an I64 scalar.
+ * Saves a {@link State} to a safetensors file, and loads it: each tensor under its name, each number of the host as an I64 scalar.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="safetensors"}
  *
@@ -32,8 +32,8 @@ public final class Safetensors {
     private Safetensors() {}
 
     /**
-     * Writes everything in {@code state}, after the work enqueued on {@code stream}. The file is written aside and then takes the
-     * old one's place; a failure leaves the old one.
+     * Writes everything in {@code state}, after the work enqueued on {@code stream}. The new file is written beside the old one and then
+     * replaces it; a failure leaves the old one.
      *
      * @param metadata text that goes into the header
      * @throws SafetensorsException when the file cannot be written
@@ -51,12 +51,13 @@ public final class Safetensors {
     }
 
     /**
-     * Reads everything in {@code state} from a file that has exactly that, or more that the state leaves out, and waits until it is on the device. Names, types
-     * and shapes are compared first, then the host's numbers and the elements of tensors that are limited are read: where any does
-     * not fit nothing is loaded, and the error lists the first names, types and shapes. Weights alone ({@link State#weightsAlone}) may be FLOAT32, BFLOAT16
-     * or FLOAT16 in the file, whichever of these the state has: numbers stay the same in a wider type, and become the nearest in a narrower one, of two that are
-     * as near the one whose last bit is even. Weights in eight bits alone come last, one after another:
-     * the file has them in FLOAT32, BFLOAT16 or FLOAT16, and they are cast with the scales that the state, too, may have.
+     * Loads everything in {@code state} from a file that has exactly that, or also tensors that the state leaves out, and waits until it is
+     * on the device. First names, types and shapes are compared, then the host's numbers and the elements of tensors with limited values
+     * are checked. If anything does not fit, nothing is loaded, and the error lists the first names, types and shapes. If the state has
+     * only weights ({@link State#weightsAlone}), the file may have them in FLOAT32, BFLOAT16 or FLOAT16, whichever of these types the state
+     * has: a wider type has the same numbers, a narrower one rounds to nearest even. Weights that are kept only in eight bits are loaded
+     * last, one after another: the file has them in FLOAT32, BFLOAT16 or FLOAT16, and they are cast with their scales, which the state may
+     * have, too.
      *
      * @throws SafetensorsException when the file cannot be read, has other names, types and shapes than the state, or has
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
@@ -71,12 +72,12 @@ public final class Safetensors {
     }
 
     /**
-     * Reads as {@link #load} does a file whose run may have had another recipe, of weights of the same type. Its scales and histories are
-     * ignored where they are not those of {@code state}, and those of the state stay as they are; everything else must be there, and nothing more.
+     * Loads as {@link #load} does, but from a file whose run may have had another recipe, with weights of the same type. If its scales and
+     * histories are not those of {@code state}, they are ignored and the state keeps its own; everything else must match exactly.
      *
      * {@snippet file="dev/chagres/recipe/OtherRecipeTest.java" region="otherRecipe"}
      *
-     * @param state with that of the parameters, or their weights, which knows the names of scales
+     * @param state includes that of the parameters, or of their weights, which knows the names of scales
      * @return what was not loaded
      * @throws SafetensorsException as {@link #load} does
      */
@@ -114,10 +115,10 @@ public final class Safetensors {
     }
 
     /**
-     * For sharding: checks that a file has exactly what {@code shared} and {@code state} name, or more that the state leaves out, and numbers and elements that {@code
-     * state} may have, as {@link #load} does before it loads anything.
+     * For sharding: checks a file as {@link #load} does before it loads anything: it must have exactly what {@code shared} and {@code
+     * state} name, or also tensors that the state leaves out, with numbers and elements that {@code state} may have.
      *
-     * @param shared tensors whose elements lie on several ranks
+     * @param shared tensors that are sharded among ranks
      * @param limits the values that elements of these may have, by name; any where a name is absent
      * @param host memory to read elements into
      * @return the file's numbers by their names
@@ -165,7 +166,7 @@ public final class Safetensors {
         return isNumber ? state.leavesOutNumbers() : state.leavesOut(entry.name());
     }
 
-    /** Returns whether a file may have a tensor in another type of floating-point numbers: elements that are limited keep theirs. */
+    /** Returns whether a file may have a tensor in another floating-point type; tensors with limited values may not. */
     private static boolean isConverted(TensorSpec spec, State state) {
         String name = spec.name();
         boolean isLimited = state.tensors().containsKey(name) && state.values(name) != Values.ANY;
@@ -173,7 +174,7 @@ public final class Safetensors {
                 || state.weightsAlone().contains(name) && spec.dtype().isFloat() && !isLimited;
     }
 
-    /** Returns the spec of a weight that is converted, in the type that the file has of it where that can be converted. */
+    /** Returns the spec of a weight in the file's type, if that can be converted. */
     private static TensorSpec asIn(SafetensorsFile file, TensorSpec spec) {
         return Optional.ofNullable(file.entries().get(spec.name()))
                 .flatMap(entry -> entry.type()
@@ -203,7 +204,7 @@ public final class Safetensors {
         return values;
     }
 
-    /** Reads the elements of a tensor that may not have any, and throws for one that it may not have. */
+    /** Reads the elements of a tensor with limited values, and throws for one that is outside the limits. */
     private static void checkElements(Path file, SafetensorsEntry entry, Values may, MemorySegment host) {
         long most = host.byteSize() / Long.BYTES * Long.BYTES;
         for (long offset = 0; may != Values.ANY && offset < entry.byteSize(); offset += most) {

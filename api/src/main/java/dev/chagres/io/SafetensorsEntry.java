@@ -74,11 +74,11 @@ public final class SafetensorsEntry {
     }
 
     /**
-     * Returns the bytes where they are mapped, little-endian, row-major, read-only. They may begin at any address: read them
+     * Returns the mapped bytes, little-endian, row-major, read-only. They may begin at any address: read them
      * with unaligned layouts such as {@link java.lang.foreign.ValueLayout#JAVA_FLOAT_UNALIGNED}.
      *
-     * <p>When another program shortens the file meanwhile, reading what is gone throws {@link InternalError};
-     * {@link #copyTo(MemorySegment)} then throws a {@link SafetensorsException}.
+     * <p>If another program truncates the file meanwhile, reading beyond its end throws {@link InternalError}; {@link
+     * #copyTo(MemorySegment)} throws a {@link SafetensorsException} instead.
      *
      * @throws IllegalStateException when the file is closed
      */
@@ -103,7 +103,7 @@ public final class SafetensorsEntry {
     }
 
     /**
-     * Fills {@code target} with the bytes from {@code offset} on, for those who have less memory than the tensor.
+     * Fills {@code target} with the bytes from {@code offset} on, to read a tensor piece by piece.
      *
      * @param target memory, native or on the heap
      * @throws IndexOutOfBoundsException when the tensor has not that many bytes from there on
@@ -123,11 +123,10 @@ public final class SafetensorsEntry {
     }
 
     /**
-     * Fills {@code target} with the bytes from {@code offset} on that the tensor has in {@code dtype}: with its own, or with its
-     * floating-point numbers in another type. A wider type has the same numbers. A narrower one has the nearest, of two that are as near
-     * the one whose last bit is even; what is larger than it can hold becomes infinity.
+     * Fills {@code target} with the tensor's bytes in {@code dtype} from {@code offset} on. Floating-point numbers are converted: a wider
+     * type has the same numbers, a narrower one rounds to nearest even, and numbers beyond its range become infinity.
      *
-     * @param dtype that of the file, or one of FLOAT32, BFLOAT16 and FLOAT16 where the file has another one of them
+     * @param dtype that of the file; if that is FLOAT32, BFLOAT16 or FLOAT16, any of these
      * @param offset in bytes of {@code dtype}
      * @param target memory, native or on the heap, of whole elements
      * @throws IndexOutOfBoundsException when the tensor has not that many elements from there on

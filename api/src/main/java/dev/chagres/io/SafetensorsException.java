@@ -6,8 +6,8 @@ import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A safetensors file that cannot be read or written, or does not hold what was expected of it. The message begins with the
- * file and, where one tensor is at fault, its name.
+ * A safetensors file that cannot be read or written, or does not hold what was expected. The message begins with the file and, if one
+ * tensor is at fault, its name.
  *
  * <p>Threading: immutable.
  */
@@ -30,7 +30,7 @@ public final class SafetensorsException extends RuntimeException {
     }
 
     /**
-     * For sharding: returns what another rank threw, whose text this is.
+     * For sharding: returns the exception of another rank, by its text.
      *
      * @param tensor the name of the tensor at fault; null when the file as a whole is
      */

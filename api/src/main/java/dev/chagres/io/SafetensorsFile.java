@@ -23,10 +23,9 @@ import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A safetensors file, open for reading. The header is checked as a whole when the file is opened; the data is mapped into
- * memory and read when it is asked for.
+ * A safetensors file, open for reading. Opening it checks the whole header; the data is mapped into memory and read on demand.
  *
- * <p>Replacing the file by another does not disturb one that is open. Interrupting a thread that copies from it closes it.
+ * <p>An open file is not affected when its path is replaced by another file. Interrupting a thread that copies from it closes it.
  *
  * <p>Threading: thread-safe; a copy that is under way when the file is closed fails.
  *
@@ -66,8 +65,8 @@ public final class SafetensorsFile implements AutoCloseable {
      * Opens a file and checks its header.
      *
      * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged: the header is no JSON, has
-     *     fields other than the format's, a name twice or is longer than 100 MB; tensors overlap, leave a hole, end after the
-     *     file, or have not the bytes that type and shape need
+     *     fields other than the format's, a name twice or is longer than 100 MB; tensors overlap, leave a gap, end behind the file, or do
+     *     not have the bytes that type and shape need
      */
     public static SafetensorsFile open(Path file) {
         if (!Files.isRegularFile(Checks.given("file", file))) {
@@ -129,12 +128,12 @@ public final class SafetensorsFile implements AutoCloseable {
         return path;
     }
 
-    /** Returns the texts that the writer put beside the tensors, unmodifiable; none when it put none. */
+    /** Returns the metadata, unmodifiable; empty if the file has none. */
     public Map<String, String> metadata() {
         return metadata;
     }
 
-    /** Returns all tensors by name, unmodifiable, in the order of their data: so they are read from first to last byte. */
+    /** Returns all tensors by name, unmodifiable, in the order of their data. */
     public Map<String, SafetensorsEntry> entries() {
         return entries;
     }
@@ -157,8 +156,8 @@ public final class SafetensorsFile implements AutoCloseable {
     }
 
     /**
-     * Returns the tensors that {@code expected} names, in its order, when the file holds exactly these: none missing, none
-     * more, each of the expected type and shape. Nothing of the data is read before all of this is known.
+     * Returns the tensors that {@code expected} names, in its order, after a check that the file holds exactly these, each of the expected
+     * type and shape. No data is read before.
      *
      * @param expected no name twice
      * @throws SafetensorsException when the file differs, with the numbers of its differences and the first 20 of each kind
@@ -172,9 +171,9 @@ public final class SafetensorsFile implements AutoCloseable {
     }
 
     /**
-     * Checks that the file holds what {@code expected} names, and beside that nothing but what {@code leftOut} takes.
+     * Checks that the file holds what {@code expected} names, and otherwise only what {@code leftOut} accepts.
      *
-     * @param weightsAlone names of the weights that a model begins with; none where a run goes on
+     * @param weightsAlone names of the weights if only weights are loaded; empty when a run is resumed
      */
     void ensureHolds(List<TensorSpec> expected, Predicate<SafetensorsEntry> leftOut, Set<String> weightsAlone) {
         Differences differences = Differences.between(expected, entries, leftOut, weightsAlone);
@@ -189,8 +188,8 @@ public final class SafetensorsFile implements AutoCloseable {
     }
 
     /**
-     * Reads through the file rather than the mapping: a file that was cut short is then an end of file, and a bad disk an
-     * exception, where a mapping leaves open when and how the fault shows.
+     * Reads through the file channel rather than the mapping: so a truncated file shows as end of file, and a disk fault as an exception,
+     * while a mapping would fault at an undefined time.
      */
     void read(Header.Entry entry, long offset, MemorySegment target) {
         ensureOpen();

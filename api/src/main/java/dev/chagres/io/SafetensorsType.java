@@ -6,8 +6,8 @@ import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Element types of the safetensors format, by the names that stand in its files. Those that have a {@link DType} can become
- * tensors; of the others a file tells name and size.
+ * Element types of the safetensors format, by their names in files. Those that have a {@link DType} can become tensors; of the others only
+ * type and size can be read.
  *
  * <p>Threading: immutable.
  *
@@ -90,7 +90,7 @@ public enum SafetensorsType {
                         "dtype: expected one that the safetensors format has, got " + dtype));
     }
 
-    /** Returns the type that files call {@code name}; empty when there is none. */
+    /** Returns the type of this name in files; empty when there is none. */
     static Optional<SafetensorsType> named(String name) {
         return Arrays.stream(values()).filter(type -> type.name().equals(name)).findFirst();
     }

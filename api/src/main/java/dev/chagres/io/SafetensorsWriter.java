@@ -20,29 +20,29 @@ import java.util.Set;
  *
  * <p>Threading: thread-safe.
  *
- * <p>Source: the format as the Rust library safetensors 0.8 writes it: tensors of large elements first, a header filled up
- * with spaces so that the data begins at a multiple of eight.
+ * <p>Source: the format as the Rust library safetensors 0.8 writes it: tensors of large elements first, a header padded with spaces so that
+ * the data begins at a multiple of eight.
  */
 public final class SafetensorsWriter {
-    /** Of a tensor's bytes that are in host memory at a time; a multiple of every element's size. */
+    /** How many bytes of a tensor are in host memory at a time; a multiple of every element's size. */
     private static final long PIECE = 32L << 20;
 
     private SafetensorsWriter() {}
 
     /**
-     * Writes a file, or replaces one. The new file is written beside its place, under a name that begins with
-     * {@code .safetensors-}, forced to the disk, and renamed: at every instant the place has the whole old file or the whole
-     * new one, and whoever has the old one open keeps it. Returning means that the new one is on the disk.
+     * Writes or replaces a file atomically. The new file is written in the same folder, under a name that begins with {@code
+     * .safetensors-}, forced to the disk, and renamed: at every instant the path has the whole old file or the whole new one, and programs
+     * that have the old one open keep it. When the method returns, the new file is on the disk.
      *
-     * <p>The same arguments give the same bytes: tensors lie by the size of their elements, the largest first, otherwise in
-     * the order given; metadata by key.
+     * <p>The same arguments give the same bytes: tensors are sorted by the size of their elements, the largest first, else kept in the
+     * given order; metadata is sorted by key.
      *
      * @param tensors no name twice
      * @param metadata texts by key, for readers
      * @throws IllegalArgumentException when a name comes twice, a text has half a surrogate pair, or there are so many names
      *     that the header would be longer than 100 MB
      * @throws SafetensorsException when the file cannot be written: the disk is full, the folder is missing or may not be
-     *     written; the old file is then as it was. What a source throws, it throws on
+     *     written; the old file is then unchanged. Exceptions of sources are passed on
      */
     public static void write(Path file, List<? extends TensorSource> tensors, Map<String, String> metadata) {
         Checks.given("file", file);
@@ -76,7 +76,7 @@ public final class SafetensorsWriter {
         }
     }
 
-    /** A source with what it said of itself, asked once. */
+    /** A source with its spec, asked for once. */
     private record Planned(TensorSpec spec, TensorSource source) {
         int bitSize() {
             return SafetensorsType.of(spec.dtype()).bitSize();

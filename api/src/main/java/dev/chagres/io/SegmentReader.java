@@ -5,14 +5,14 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 
-/** Fills memory of any size and kind from a source that fills byte buffers, which have neither. */
+/** Fills memory segments from a source of byte buffers, which cannot wrap segments of every size and kind. */
 final class SegmentReader {
     private static final long LARGEST_BUFFER = 1 << 30;
     private static final long HEAP_PIECE = 1 << 20;
 
     private SegmentReader() {}
 
-    /** What fills a buffer. */
+    /** Fills buffers. */
     @FunctionalInterface
     interface Source {
         /**
@@ -35,7 +35,7 @@ final class SegmentReader {
         }
     }
 
-    /** A buffer can be had over an array of bytes, not over one of floats. */
+    /** A buffer can wrap an array of bytes, but not one of floats. */
     private static void readToHeap(MemorySegment target, Source source) throws IOException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment piece = arena.allocate(Math.min(HEAP_PIECE, target.byteSize()));

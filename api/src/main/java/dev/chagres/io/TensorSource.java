@@ -4,8 +4,8 @@ import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 
 /**
- * A tensor to be written: what it is, and where its bytes come from. Large tensors are fetched in pieces, so that host memory
- * need not hold a whole one.
+ * A tensor to be written: its spec, and the source of its bytes. Large tensors are fetched in pieces, so that host memory need not hold a
+ * whole one.
  *
  * <p>Threading: called by the thread that writes.
  */
@@ -14,11 +14,11 @@ public interface TensorSource {
     TensorSpec spec();
 
     /**
-     * Fills the whole of {@code target} with the bytes of the tensor from {@code offset} on, little-endian, row-major. Pieces
-     * are asked for in order and begin and end between elements.
+     * Fills {@code target} with the bytes of the tensor from {@code offset} on, little-endian, row-major. Pieces are requested in order and
+     * hold whole elements.
      *
-     * @param offset bytes from the tensor's first
-     * @param target native memory that is the source's until it returns
+     * @param offset in bytes, from the tensor's first one
+     * @param target native memory that the source may use until it returns
      */
     void copyTo(long offset, MemorySegment target);
 

@@ -5,11 +5,11 @@ import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
 
 /**
- * What a tensor in a file is to be: its name, element type and shape.
+ * Name, element type and shape of a tensor in a file.
  *
  * <p>Threading: immutable.
  *
- * @param name any text but {@code "__metadata__"}, which the format keeps for itself, of at most 65,536 characters
+ * @param name any text but {@code "__metadata__"}, which the format reserves, of at most 65,536 characters
  * @param dtype type of the elements
  * @param shape sizes, outermost first
  */
