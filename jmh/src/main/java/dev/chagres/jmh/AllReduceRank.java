@@ -18,7 +18,7 @@ final class AllReduceRank extends CollectiveRank {
     private final Tensor y;
     private final MemorySegment bare;
 
-    /** Opens a second communicator for what does not know the api; {@code bareId} is NCCL's identifier of it. */
+    /** Opens a second communicator for callers that bypass the api; {@code bareId} is its identifier of NCCL. */
     AllReduceRank(int rank, int ranks, UniqueId id, MemorySegment bareId) {
         super(rank, ranks, id);
         loop = CollectiveLoop.compile(arena);
@@ -50,7 +50,7 @@ final class AllReduceRank extends CollectiveRank {
         loop.allReduce(x, y, bare, stream, times);
     }
 
-    /** Takes the sum of before away. */
+    /** Clears the previous sum. */
     void clear() {
         y.zero(stream);
     }

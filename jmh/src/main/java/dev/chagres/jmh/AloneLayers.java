@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.model.Parameters;
 import dev.chagres.sharding.Rank;
 
-/** The same layers as {@link ShardedLayers}, of which each rank has all for itself: nothing is communicated. */
+/** The layers of {@link ShardedLayers} without sharding: each rank has all weights, and nothing is communicated. */
 final class AloneLayers extends LayerStack {
     private final Parameters parameters;
 

@@ -12,7 +12,7 @@ import java.util.Arrays;
  * The tensors of an attention over packed sequences of one length, query, key and value in one buffer, and checks of its
  * answers.
  *
- * <p>Equal queries and keys make equal weights: each output is the mean of its sequence's values, and with a gradient of 1
+ * <p>Queries and keys are equal, so attention weights are, too: each output is the mean of its sequence's values, and with a gradient of 1
  * each value's gradient is 1.
  */
 final class AttentionBuffers {

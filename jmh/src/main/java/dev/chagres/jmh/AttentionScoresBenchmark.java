@@ -19,8 +19,8 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.Param;
 
 /**
- * What does causal attention over changed scores cost by cuDNN's kernels, and what by our own? Padded sequences of full length in BFLOAT16;
- * the gradients of a bias and of sinks are among those that backward writes.
+ * What does causal attention with modified scores cost with cuDNN's kernels, and with our own? Padded sequences of full length in BFLOAT16;
+ * backward also writes the gradients of bias and sinks.
  */
 @NullUnmarked
 public class AttentionScoresBenchmark extends OperationBenchmark {

@@ -12,16 +12,16 @@ import java.lang.foreign.ValueLayout;
 import java.util.function.IntToDoubleFunction;
 import org.jspecify.annotations.Nullable;
 
-/** A rank that moves a tensor, whole, and its part of one, a shard, in BFLOAT16. */
+/** A rank that communicates a whole tensor, and its shard of one, in BFLOAT16. */
 final class BandwidthRank extends CollectiveRank {
     private final int rank;
     private final int ranks;
-    /** Null where both lie in memory of the device. */
+    /** Null if both are in ordinary device memory. */
     private final @Nullable CollectiveMemory window;
 
     private final Tensor whole;
     private final Tensor shard;
-    /** What devices meet by. */
+    /** The tensor of the collective that synchronizes devices. */
     private final Tensor one;
 
     BandwidthRank(int rank, int ranks, UniqueId id, long bytes, CollectiveBandwidthBenchmark.Memory memory) {
@@ -49,13 +49,13 @@ final class BandwidthRank extends CollectiveRank {
         one.set(stream, 1f);
     }
 
-    /** Waits until the devices of all ranks have come to it. */
+    /** Waits until the devices of all ranks have reached it. */
     void meet() {
         communicator.allReduce(one, one, Reduction.MAX, stream);
         finish();
     }
 
-    /** Waits for the device without a pause: {@link #await} looks again after 50 us and more where a wait is long. */
+    /** Waits for the device by spinning: {@link #await} sleeps 50 us and more between looks in long waits. */
     void finish() {
         stream.synchronize();
     }
@@ -72,7 +72,7 @@ final class BandwidthRank extends CollectiveRank {
         communicator.reduceScatter(whole, shard, Reduction.SUM, stream);
     }
 
-    /** Checks every element of each: part p of what rank r gives is (r + 1) (p + 1), whose sums BFLOAT16 holds for up to 8 ranks. */
+    /** Checks every element of each: part p of rank r's input is (r + 1) (p + 1); BFLOAT16 holds the sums exactly for up to 8 ranks. */
     void check() {
         int sum = ranks * (ranks + 1) / 2;
         fill(whole, ranks, part -> (rank + 1.0) * (part + 1));

@@ -19,7 +19,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What does it cost to quantize a layer's tokens from BFLOAT16, and to find the scales for it? */
+/** What does it cost to quantize a layer's tokens from BFLOAT16, and to compute the scales? */
 @NullUnmarked
 public class CastBenchmark extends OperationBenchmark {
     private static final QuantizationConfig CONFIG = QuantizationConfig.standard();
@@ -176,28 +176,28 @@ public class CastBenchmark extends OperationBenchmark {
         repeat(() -> Cast.quantize(x, rowwise, stream));
     }
 
-    /** Both copies, one scale. */
+    /** Rowwise and columnwise data, one scale. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void quantize() {
         repeat(() -> Cast.quantize(x, both, stream));
     }
 
-    /** Both copies of four such matrices. */
+    /** Rowwise and columnwise data of four such matrices. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void multiCastTranspose() {
         repeat(() -> Transpose.multiCastTranspose(inputs, outputs, stream));
     }
 
-    /** Both copies, a scale for each 128 numbers of a row. */
+    /** Rowwise and columnwise data, a scale for each 128 numbers of a row. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void quantizeBlocks() {
         repeat(() -> Cast.quantize(x, blocks, stream));
     }
 
-    /** The largest magnitudes of the blocks of half a matrix. */
+    /** The amaxes of the blocks of half a matrix. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void computePartialAmax() {
@@ -205,7 +205,7 @@ public class CastBenchmark extends OperationBenchmark {
                 PartialCast.computePartialAmax(part, partAmax, shape.tokens(), shape.hidden(), part.count(), stream));
     }
 
-    /** Rowwise data of half a matrix, a scale a block. */
+    /** Rowwise data of half a matrix, with block scales. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void partialCast() {
@@ -213,28 +213,28 @@ public class CastBenchmark extends OperationBenchmark {
                 part, partBytes, partRoom, partScale, shape.tokens(), shape.hidden(), part.count(), stream));
     }
 
-    /** Both copies, and the sum of each column. */
+    /** Rowwise and columnwise data, and the sum of each column. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void quantizeDbias() {
         repeat(() -> Cast.quantizeDbias(x, both, dbias, stream));
     }
 
-    /** Numbers from rowwise data. */
+    /** Rowwise data dequantized. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void dequantize() {
         repeat(() -> Cast.dequantize(rowwise, back, stream));
     }
 
-    /** Numbers from rowwise data with a scale for each 128 neighbours. */
+    /** Rowwise data with a scale for each 128 neighbours dequantized. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void dequantizeBlocks() {
         repeat(() -> BlockDequantization.dequantizeBlocks(blocks, back, stream));
     }
 
-    /** How well rowwise data stands for the numbers. */
+    /** Statistics of the quantization error. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void quantizationStatistics() {
@@ -262,7 +262,7 @@ public class CastBenchmark extends OperationBenchmark {
         repeat(() -> Transpose.swapFirstDims(bySequence, byToken, stream));
     }
 
-    /** The largest magnitude. */
+    /** The amax. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void computeAmax() {

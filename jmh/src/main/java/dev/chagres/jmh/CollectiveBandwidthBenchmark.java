@@ -22,13 +22,13 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * How long does a collective of a size take, and how much is that a second? In BFLOAT16, on ranks that are threads with a device each: a
- * collective's share of {@value #CALLS} in a row, until rank 0's device is done with them. Time begins when all devices have met in a
- * collective of one element, and is that of a loop in each rank between barriers: neither threads that wake up nor pauses of {@link
- * dev.chagres.nccl.Communicator#synchronize} are in it.
+ * How long does a collective of a given size take, and what is its bandwidth? In BFLOAT16, on ranks that are threads with a device each:
+ * the time of {@value #CALLS} collectives in a row until rank 0's device is done, divided by their number. It begins after a collective of
+ * one element that synchronizes all devices, and is measured inside each rank's loop, so that it includes neither the wake-up of threads
+ * nor pauses of {@link dev.chagres.nccl.Communicator#synchronize}.
  *
  * <p>Printed after each iteration: the bus bandwidth, as NCCL's tests define it. It is {@code bytes F (N - 1) / N / time} on N ranks, where
- * F is 2 of an all-reduce and 1 else, and {@code bytes} are those of what all ranks have together, of an all-reduce those of each rank.
+ * F is 2 for an all-reduce, else 1, and {@code bytes} is the size of the whole tensor.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -44,9 +44,9 @@ public class CollectiveBandwidthBenchmark {
     public enum Collective {
         /** In place. */
         ALL_REDUCE(2, BandwidthRank::allReduce),
-        /** Of a shard into memory of its own. */
+        /** Of shards, out of place. */
         ALL_GATHER(1, BandwidthRank::allGather),
-        /** Into a shard in memory of its own. */
+        /** Into shards, out of place. */
         REDUCE_SCATTER(1, BandwidthRank::reduceScatter);
 
         private final int factor;
@@ -64,7 +64,7 @@ public class CollectiveBandwidthBenchmark {
 
     /** Where tensors lie. */
     public enum Memory {
-        /** In memory of the device that NCCL does not know. */
+        /** In device memory that is not registered with NCCL. */
         DEVICE,
         /** In a window of {@link dev.chagres.nccl.CollectiveMemory}. */
         WINDOW
@@ -109,7 +109,7 @@ public class CollectiveBandwidthBenchmark {
         };
     }
 
-    /** Lets the other ranks call, and meets their devices. */
+    /** Lets the other ranks call, and synchronizes the devices. */
     @Setup(Level.Invocation)
     public void begin() {
         threads.begin(round);

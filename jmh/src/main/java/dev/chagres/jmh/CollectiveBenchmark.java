@@ -27,9 +27,10 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does enqueuing a collective cost rank 0 through {@link Communicator}, beside the binding and a loop in C? Sums of one element, of
- * which {@value #CALLS} are enqueued while the devices of all ranks are idle; the wait for them is not timed. One rank shows the call alone,
- * several the meeting of their threads, too. On the reference a call returns when the sum is there.
+ * What does enqueuing a collective through {@link Communicator} cost rank 0, compared with the binding and a loop in C? {@value #CALLS}
+ * all-reduces of one element are enqueued while the devices of all ranks are idle; the wait for them is not timed. With one rank this is
+ * the cost of the call, with several also that of their threads waiting for each other. On the reference a call returns when the sum is
+ * computed.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -39,7 +40,7 @@ import org.openjdk.jmh.annotations.Warmup;
 @Measurement(iterations = 5, time = 1)
 @Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
 public class CollectiveBenchmark {
-    /** Fewer than CUDA queues before a launch waits. */
+    /** Fewer than the launches that CUDA queues before it blocks. */
     private static final int CALLS = 200;
 
     /** Who calls NCCL. */

@@ -18,14 +18,14 @@ import java.util.TreeSet;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Puts the times of {@link TransformerLayerBenchmark} beside those of another program: for each case ours, the rival's, and how often
- * ours goes into it.
+ * Compares the times of {@link TransformerLayerBenchmark} with those of another program: for each case our time, the rival's, and the
+ * rival's divided by ours.
  *
  * <p>Ours is JMH's JSON ({@code -rf json}). The rival's is an object with a member for each shape and recipe, such as {@code "tiny/bf16":
  * {"ms": 5.4, "host_ms": 5.4}}: milliseconds of forward and backward until the GPU is idle and until the last kernel is
- * enqueued. Members whose names have no {@code /} are no cases. Where our results differ by other parameters than shape and recipe, each is a
- * case, beside the same one of the rival's: {@code "tiny/bf16 packed"}. Ours of the layout {@code UNEVEN} are beside the rival's {@code
- * "packed1280/bf16"}, by the columns of the shape.
+ * enqueued. Members without {@code /} in their names are ignored. If our results differ in parameters other than shape and recipe, each is
+ * a case of its own, compared with the same one of the rival's: {@code "tiny/bf16 packed"}. Ours of the layout {@code UNEVEN} are beside
+ * the rival's {@code "packed1280/bf16"}, by the columns of the shape.
  *
  * <p>Threading: immutable.
  */
@@ -46,7 +46,7 @@ final class Comparison {
     private enum Column {
         /** One step, until the device is idle. */
         DONE("untilIdle"),
-        /** A step's share of several in a row. */
+        /** One of several steps in a row. */
         ROW("backToBack"),
         HOST("enqueue");
 
@@ -67,7 +67,7 @@ final class Comparison {
     /**
      * A case of ours.
      *
-     * @param rival the rival's name of it
+     * @param rival the rival's name for it
      * @param others parameters besides shape and recipe, by name
      */
     private record Case(String rival, Map<String, String> others) {
@@ -80,14 +80,14 @@ final class Comparison {
         }
     }
 
-    /** One of ours: the rival's name of it, and milliseconds by what was timed. */
+    /** One of our cases: the rival's name for it, and milliseconds by what was timed. */
     private record Ours(String rival, Map<Column, Double> millis) {
         double get(Column column) {
             return millis.getOrDefault(column, Double.NaN);
         }
     }
 
-    /** The rival's milliseconds of one case; NaN where nobody measured them. */
+    /** The rival's milliseconds of one case; NaN if not measured. */
     private record Times(double done, double host) {}
 
     private Comparison() {}
@@ -97,7 +97,7 @@ final class Comparison {
         System.exit(run(arguments, System.out, System.err));
     }
 
-    /** Returns the exit status: 0 compared, 1 a file is no good, 2 wrong arguments. */
+    /** Returns the exit status: 0 compared, 1 bad file, 2 wrong arguments. */
     static int run(String[] arguments, PrintStream out, PrintStream err) {
         if (arguments.length < 1 || arguments.length > 2) {
             err.println("bench --compare: expected RIVAL.json [OURS.json], got " + List.of(arguments));

@@ -7,7 +7,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What does the transpose of a weight cost that a flag on the device allows, and what one that it does not? */
+/** What does the transpose of a weight under a flag on the device cost, and what if the flag skips it? */
 @NullUnmarked
 public class ConditionalTransposeBenchmark extends OperationBenchmark {
     private Tensor weight;

@@ -72,7 +72,7 @@ public class ContextParallelBenchmark extends OperationBenchmark {
         near("gradient left alone", values[0], read(back)[0], 0);
     }
 
-    /** The order of ranks, its reverse, the numbers of a rank's tokens, and a copy without padding. */
+    /** Reordering to the order of ranks and back, the indices of a rank's tokens, and a copy without padding. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void order() {

@@ -81,7 +81,7 @@ public class DowncallBenchmark {
         Status.te(TransformerEngine.te_destroy_tensor(handle), "te_destroy_tensor");
     }
 
-    /** Gives the tensor back. */
+    /** Destroys the tensor. */
     @TearDown
     public void close() {
         Status.te(TransformerEngine.te_destroy_tensor(tensor), "te_destroy_tensor");

@@ -13,7 +13,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What do our operations on elements and rows of a layer's tokens cost, in BFLOAT16? All are bound by memory. */
+/** What do our operations on elements and rows of a layer's tokens cost, in BFLOAT16? All are limited by memory bandwidth. */
 @NullUnmarked
 public class ElementwiseOpsBenchmark extends OperationBenchmark {
     private Tensor x;

@@ -45,7 +45,7 @@ public class FlashAttentionLayoutBenchmark extends OperationBenchmark {
         near("what is added to a row", 0, read(longer[0])[HEAD_DIM - 1], 0);
     }
 
-    /** Queries, keys and values taken apart and put together. */
+    /** Queries, keys and values split and joined. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void prepareBoth() {
@@ -55,7 +55,7 @@ public class FlashAttentionLayoutBenchmark extends OperationBenchmark {
         });
     }
 
-    /** Heads before tokens, and rows made longer. */
+    /** Heads moved before tokens, and rows padded. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void copies() {

@@ -25,8 +25,8 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does the {@link FlightRecorder} add to a collective? The difference between 10,000 calls that are kept and none; one rank and one
- * element, so that the transfer itself costs next to nothing.
+ * What does the {@link FlightRecorder} add to the cost of a collective? Compare a recorder of 10,000 calls with one of none; there are one
+ * rank and one element, so that the transfer itself costs almost nothing.
  */
 @NullUnmarked
 @State(org.openjdk.jmh.annotations.Scope.Thread)
@@ -38,7 +38,7 @@ import org.openjdk.jmh.annotations.Warmup;
 public class FlightRecorderBenchmark {
     private static final String CALLS = "chagres.collective.recorder.calls";
 
-    /** How many calls are kept. */
+    /** How many calls the recorder keeps. */
     @Param({"0", "10000"})
     public int calls;
 

@@ -20,12 +20,12 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * How long does a step of four transformer layers take whose weights and gradients ranks share out, by the memory in which weights are
- * gathered, and how long without sharing? Forward and backward, gradients reduced in BF16, weights gathered anew in each step, without the
- * optimizer: a step's share of ten that are enqueued one after the other, until all devices are done. Ranks are threads or processes with a
- * device each.
+ * How long does a step of four transformer layers with sharded weights and gradients take, by the memory in which weights are gathered, and
+ * how long without sharding? Forward and backward, gradients reduced in BF16, weights gathered anew in each step, without the optimizer:
+ * the time of ten steps enqueued back to back, until all devices are done, divided by ten. Ranks are threads or processes
+ * with a device each.
  *
- * <p>The efficiency of sharing is the time of {@link #alone} divided by that of {@link #sharded}, of one run with the same parameters.
+ * <p>The efficiency of sharding is the time of {@link #alone} divided by that of {@link #sharded}, in one run with the same parameters.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -56,7 +56,7 @@ public class FullyShardedBenchmark {
     /** For JMH. */
     public FullyShardedBenchmark() {}
 
-    /** Ranks that share the layers out. */
+    /** Number of ranks. */
     @NullUnmarked
     @State(Scope.Thread)
     public static class Sharded {
@@ -64,11 +64,11 @@ public class FullyShardedBenchmark {
         @Param({"DEVICE", "WINDOW", "COPY_ENGINE"})
         public WeightGather weightGather;
 
-        /** When ranks give weights back. */
+        /** When weights are resharded. */
         @Param({"AFTER_FORWARD", "AFTER_STEP"})
         public Reshard reshard;
 
-        /** What is gathered and summed at a time. */
+        /** What is gathered and reduced at a time. */
         @Param({"LAYER", "BRANCH"})
         public LayerGroups groups;
 
@@ -76,7 +76,7 @@ public class FullyShardedBenchmark {
         @Param({"0"})
         public int normMargin;
 
-        /** Multiprocessors that products leave to them. */
+        /** Multiprocessors that products leave to collectives. */
         @Param({"0"})
         public int productMargin;
 
@@ -107,7 +107,7 @@ public class FullyShardedBenchmark {
         }
     }
 
-    /** Ranks each of which has all layers. */
+    /** Ranks that each have all layers. */
     @NullUnmarked
     @State(Scope.Thread)
     public static class Alone {
@@ -130,14 +130,14 @@ public class FullyShardedBenchmark {
         }
     }
 
-    /** A step's share of the time until all devices are done with several. */
+    /** The time of several steps until all devices are done, divided by their number. */
     @Benchmark
     @OperationsPerInvocation(STEPS)
     public void sharded(Sharded ranksThatShare) {
         ranksThatShare.team.step();
     }
 
-    /** The same where each rank has all layers, computes by itself, and all do so at once. */
+    /** The same without sharding: all ranks compute all layers at once, independently of each other. */
     @Benchmark
     @OperationsPerInvocation(STEPS)
     public void alone(Alone ranksByThemselves) {

@@ -58,21 +58,21 @@ public class FusedAttentionBenchmark extends OperationBenchmark {
         repeat(() -> FusedAttention.backward(problem, tensors, stream));
     }
 
-    /** A random state of numbers of the host. */
+    /** A random state from numbers of the host. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void extractSeedAndOffset() {
         repeat(() -> FusedAttention.extractSeedAndOffset(state, 5, 6, stream));
     }
 
-    /** A random state of numbers on the device. */
+    /** A random state from numbers on the device. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void extractSeedAndOffsetFromDevice() {
         repeat(() -> FusedAttention.extractSeedAndOffset(state, seed, offset, 1, stream));
     }
 
-    /** The random state of a seed on the device and an offset that TE counts. */
+    /** A random state from a seed on the device and an offset that TE counts. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void populateRngState() {

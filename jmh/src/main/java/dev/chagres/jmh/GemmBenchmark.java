@@ -9,7 +9,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What do the products of a layer's first MLP matrix cost, in BFLOAT16, alone and with what may follow them? */
+/** What do the products of a layer's first MLP matrix cost, in BFLOAT16, with and without an epilogue? */
 @NullUnmarked
 public class GemmBenchmark extends OperationBenchmark {
     private Tensor x;

@@ -20,12 +20,11 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does one TransformerLayer cost that was captured in a graph, forward and backward, in BFLOAT16: to the
- * host, and to the device?
+ * What does the graph of one TransformerLayer's forward and backward cost, in BFLOAT16, in time of the host and of the device?
  *
- * <p>{@code launch} times the host until the launch has returned, beginning with an idle stream; {@code untilIdle} until the
- * device is done; {@code backToBack} a launch's share of twenty that follow one another, until the device is done. On the reference all are
- * the same: it computes before it returns.
+ * <p>{@code launch} times the host until the launch has returned, beginning with an idle stream; {@code untilIdle} until the device is
+ * done; {@code backToBack} twenty launches in a row until the device is done, divided by twenty. On the reference all are the same: it
+ * computes before it returns.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -47,7 +46,7 @@ public class LayerGraphBenchmark {
     @Param({"DENSE"})
     public LayerLayout layout;
 
-    /** By which of cuBLASLt's kernels its products are computed. */
+    /** How cuBLASLt's kernels of its products are chosen. */
     @Param({"MEASURED"})
     public ProductPlan productPlan;
 
@@ -83,7 +82,7 @@ public class LayerGraphBenchmark {
         return graph;
     }
 
-    /** A launch's share of the time until the device is done with several. */
+    /** The time of several launches until the device is done, divided by their number. */
     @Benchmark
     @OperationsPerInvocation(LayerStep.BACK_TO_BACK)
     public Graph backToBack() {

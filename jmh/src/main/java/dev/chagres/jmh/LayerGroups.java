@@ -2,7 +2,7 @@ package dev.chagres.jmh;
 
 import dev.chagres.model.ModelPlan;
 
-/** What ranks that share transformer layers out gather and sum at a time. */
+/** What fully sharded transformer layers gather and reduce at a time. */
 public enum LayerGroups {
     /** A whole layer, as {@code fully_shard} of each layer does in PyTorch. */
     LAYER,

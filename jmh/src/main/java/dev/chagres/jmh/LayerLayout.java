@@ -7,11 +7,11 @@ import java.util.Arrays;
 
 /** How the sequences of a measured layer are described to attention. */
 public enum LayerLayout {
-    /** As a batch, which is how the published comparison gives them. */
+    /** As a dense batch, as in the published comparison. */
     DENSE,
     /** As packed sequences, whose lengths could differ. */
     PACKED,
-    /** As packed sequences of the lengths of the published comparison, whatever those of the shape are. */
+    /** As packed sequences with the lengths of the published comparison, whatever the shape's are. */
     UNEVEN;
 
     /** Lengths of proteins, drawn by the published comparison's program. */

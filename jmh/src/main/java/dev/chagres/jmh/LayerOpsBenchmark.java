@@ -102,14 +102,14 @@ public class LayerOpsBenchmark extends OperationBenchmark {
         repeat(this::rotate);
     }
 
-    /** Query, key and value copied apart, rotated. */
+    /** Query, key and value split and rotated. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void rotarySplit() {
         repeat(this::split);
     }
 
-    /** Their gradients side by side again, rotated back. */
+    /** Their gradients rotated back and joined. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void rotaryJoin() {

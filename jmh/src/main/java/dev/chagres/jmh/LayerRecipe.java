@@ -16,20 +16,20 @@ import org.jspecify.annotations.Nullable;
 public enum LayerRecipe {
     /** Products in BF16. */
     BF16(null),
-    /** Products in eight bits, scaled by earlier steps. */
+    /** Products in eight bits, delayed scaling. */
     FP8_DELAYED(DelayedScaling.standard()),
-    /** The same, and attention in eight bits, where its sequences are dense. */
+    /** The same, and attention in eight bits if its sequences are dense. */
     FP8_DELAYED_DPA(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_DPA)),
-    /** The same, and the products around attention hand it eight bits. */
+    /** The same, and the products around attention exchange eight bits with it. */
     FP8_DELAYED_MHA(DelayedScaling.standard().withAttention(AttentionPrecision.FP8_MHA)),
-    /** The same, and sums of backward that the tensor cores carry, as those of forward. */
+    /** The same, and fast accumulation in backward, as in forward. */
     FP8_DELAYED_MHA_FAST(DelayedScaling.standard()
             .withAttention(AttentionPrecision.FP8_MHA)
             .withAccumulator(Product.INPUT_GRADIENT, Accumulator.FAST)
             .withAccumulator(Product.WEIGHT_GRADIENT, Accumulator.FAST)),
-    /** Products in eight bits, scaled by what each tensor holds. */
+    /** Products in eight bits, current scaling. */
     FP8_CURRENT(Float8CurrentScaling.standard()),
-    /** Products in eight bits, scaled by blocks. */
+    /** Products in eight bits, block scaling. */
     FP8_BLOCK(Float8BlockScaling.standard());
 
     private final @Nullable Recipe recipe;
@@ -38,7 +38,7 @@ public enum LayerRecipe {
         this.recipe = recipe;
     }
 
-    /** Makes {@code pass} compute by this recipe; returns its state, null where there is none. */
+    /** Makes {@code pass} compute by this recipe; returns its quantizers, or null. */
     @Nullable
     Quantizers begin(Parameters parameters, Pass pass) {
         if (recipe == null) {

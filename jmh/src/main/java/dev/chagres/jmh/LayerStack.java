@@ -16,7 +16,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.sharding.Rank;
 import java.util.SplittableRandom;
 
-/** Four transformer layers in BFLOAT16 and a rank's own input of them. */
+/** Four transformer layers in BFLOAT16, and a rank's own input. */
 abstract class LayerStack implements AutoCloseable {
     private static final int LAYERS = 4;
 
@@ -28,7 +28,7 @@ abstract class LayerStack implements AutoCloseable {
     private final Tensor x;
     private final Tensor dy;
 
-    /** Plans the layers; whoever extends this allocates their parameters. */
+    /** Plans the layers; subclasses allocate their parameters. */
     LayerStack(Rank rank, LayerShape shape) {
         this.rank = rank;
         TransformerLayerConfig config = config(shape);
@@ -85,10 +85,10 @@ abstract class LayerStack implements AutoCloseable {
         return dx;
     }
 
-    /** What comes before forward. */
+    /** Runs before forward. */
     abstract void beginStep();
 
-    /** What follows backward. */
+    /** Runs after backward. */
     abstract void endStep();
 
     /** Waits for the device. */

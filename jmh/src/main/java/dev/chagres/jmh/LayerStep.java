@@ -18,7 +18,7 @@ import java.util.SplittableRandom;
 
 /** One TransformerLayer and its input, in BFLOAT16. */
 final class LayerStep implements AutoCloseable {
-    /** Steps that follow one another without waiting, where a share of them is timed. */
+    /** Steps in a row that are timed together. */
     static final int BACK_TO_BACK = 20;
 
     private final LayerShape shape;

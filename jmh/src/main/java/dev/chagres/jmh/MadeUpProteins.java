@@ -4,10 +4,10 @@ import dev.chagres.train.Batch;
 import dev.chagres.train.TokenSequences;
 import java.util.SplittableRandom;
 
-/** Sequences without end: lengths as proteins have them, tokens and labels by a simple rule. */
+/** An endless source of sequences: lengths like those of proteins, tokens and labels by a simple rule. */
 final class MadeUpProteins implements TokenSequences {
     static final int LABEL_EVERY = 7;
-    /** The id of tokens that pad. */
+    /** The id of padding tokens. */
     static final int PADDING = 1;
 
     private static final int SHORTEST = 30;

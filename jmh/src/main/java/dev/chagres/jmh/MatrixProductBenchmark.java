@@ -11,10 +11,10 @@ import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.Param;
 
-/** What do the products of {@link GemmBenchmark} cost by plans that are kept? */
+/** What do the products of {@link GemmBenchmark} cost with a {@link ProductPlan}? */
 @NullUnmarked
 public class MatrixProductBenchmark extends OperationBenchmark {
-    /** Which of cuBLASLt's kernels. */
+    /** How cuBLASLt's kernel is chosen. */
     @Param({"FIRST", "MEASURED"})
     public ProductPlan plan;
 

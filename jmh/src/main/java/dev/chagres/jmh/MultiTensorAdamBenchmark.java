@@ -11,7 +11,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What does a step of Adam over a layer's weights cost whose numbers the host knows? */
+/** What does a step of Adam over a layer's weights cost, with numbers of the host? */
 @NullUnmarked
 public class MultiTensorAdamBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;

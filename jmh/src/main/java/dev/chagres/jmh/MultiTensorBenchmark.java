@@ -17,7 +17,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What do the norm of a layer's gradients, a step of Adam and the scales of 100 magnitudes cost? */
+/** What do the norm of a layer's gradients, a step of Adam and the scales of 100 amaxes cost? */
 @NullUnmarked
 public class MultiTensorBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
@@ -206,14 +206,14 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         repeat(() -> MultiTensor.scaleTensor(flag, scaled, scale, stream));
     }
 
-    /** A factor that the host knows. */
+    /** A factor from the host. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaleByHost() {
         repeat(() -> MultiTensorScale.scale(flag, scaled, 0.25f, stream));
     }
 
-    /** The norm of all gradients, which carry a factor. */
+    /** The norm of all scaled gradients. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void unscaleL2norm() {

@@ -17,15 +17,14 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.Param;
 
 /**
- * What do norms and products of BFLOAT16 cost that leave multiprocessors to others, while nobody takes them? For a GPU
- * {@code -p margin=0,8,16,32}.
+ * How much slower are norms and products in BFLOAT16 that leave multiprocessors unused? On a GPU: {@code -p margin=0,8,16,32}.
  */
 @NullUnmarked
 public class MultiprocessorMarginBenchmark extends OperationBenchmark {
     private static final float EPSILON = 1e-5f;
     private static final NormFunction NORM = new NormFunction(NormFunction.Kind.LAYER_NORM, Gamma.PLAIN, EPSILON);
 
-    /** Multiprocessors that are left. */
+    /** Multiprocessors that are left unused. */
     @Param({"0"})
     public int margin;
 

@@ -105,7 +105,7 @@ public class NormalizationBenchmark extends OperationBenchmark {
         repeat(() -> Normalization.rmsnormBwd(z, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, stream));
     }
 
-    /** Its gradients, and a sum with the gradient from beside the norm. */
+    /** Its gradients, added to the gradient that bypasses the norm. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void rmsnormBwdAdd() {

@@ -21,14 +21,14 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What the benchmarks of single operations share: device, memory, drawn numbers. Each makes its tensors in {@code prepare} and
- * checks one number of each result against plain Java there.
+ * The base of benchmarks of single operations: device, memory, random numbers. Each makes its tensors in {@code prepare}, where it checks
+ * one number of each result against plain Java.
  *
- * <p>Timed: {@value #CALLS} calls one after another and the wait until the device is done, divided by their number. So the
- * figure is the larger of what a call costs the host and what it costs the device.
+ * <p>Timed: {@value #CALLS} calls one after another and the wait until the device is done, divided by their number. So the figure is the
+ * larger of a call's time on the host and on the device.
  *
- * <p>They share one process, for starting one on a GPU takes longer than an operation is measured: with a process each all
- * together would keep a GPU for half an hour. {@code -f 1} gives each its own.
+ * <p>They share one process, since starting a process on a GPU takes longer than measuring an operation: with separate processes all of
+ * them would take half an hour. {@code -f 1} runs each in its own.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -38,7 +38,7 @@ import org.openjdk.jmh.annotations.Warmup;
 @Measurement(iterations = 3, time = 200, timeUnit = TimeUnit.MILLISECONDS)
 @Fork(value = 0, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
 public abstract class OperationBenchmark {
-    /** Calls that one wait follows. */
+    /** Calls before each wait. */
     static final int CALLS = 20;
 
     /** Shape of the layer in which the operation would stand. */

@@ -19,9 +19,9 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 @NullUnmarked
 public class OptimizerOpsBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
-    /** As many as two of each of 33 groups that ranks share out. */
+    /** As many as two of each of 33 sharded groups. */
     private static final int RANGES = 66;
-    /** Of 400 places with histories of 1024 steps. */
+    /** Histories of 400 quantizers over 1024 steps. */
     private static final int SCALES = 400 * 1024;
 
     private Tensor gradient;
@@ -173,7 +173,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         repeat(this::stepRanges);
     }
 
-    /** The loss scale taken out of a norm. */
+    /** A norm divided by the loss scale. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void lossScaleClip() {
@@ -187,7 +187,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         repeat(this::update);
     }
 
-    /** Histories of 400 places, put back after a skipped step. */
+    /** Histories of 400 quantizers, restored after a skipped step. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void lossScaleRestore() {

@@ -9,7 +9,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What does it cost to pad eight parts of a layer's tokens to a multiple of 16 rows, and to find where parts begin? */
+/** What does it cost to pad eight parts of a layer's tokens to a multiple of 16 rows, and to compute the parts' offsets? */
 @NullUnmarked
 public class PaddingBenchmark extends OperationBenchmark {
     private static final int PARTS = 8;
@@ -73,7 +73,7 @@ public class PaddingBenchmark extends OperationBenchmark {
         repeat(() -> Padding.multiPadding(parts, padded, stream));
     }
 
-    /** The rows taken away again. */
+    /** The rows removed again. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void multiUnpadding() {

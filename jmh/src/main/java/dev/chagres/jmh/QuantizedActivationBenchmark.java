@@ -12,7 +12,7 @@ import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.Param;
 
-/** What does an activation gain that casts its output, or its gradient, to both copies itself? */
+/** What is gained if an activation itself casts its output, or its gradient, to rowwise and columnwise data? */
 @NullUnmarked
 public class QuantizedActivationBenchmark extends OperationBenchmark {
     /** Which one. */
@@ -75,14 +75,14 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
         return largest;
     }
 
-    /** Forward to both copies. */
+    /** Forward to rowwise and columnwise data. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void forward() {
         repeat(() -> activation.forward(x, output, stream));
     }
 
-    /** The gradient to both copies, by as few kernels as there are. */
+    /** The gradient to rowwise and columnwise data, by as few kernels as possible. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void backward() {
@@ -93,7 +93,7 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
         }
     }
 
-    /** The gradient to both copies and the sums of its columns, by as few kernels as there are. */
+    /** The gradient to rowwise and columnwise data and the sums of its columns, by as few kernels as possible. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void backwardDbias() {
@@ -107,7 +107,7 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
         }
     }
 
-    /** The gradient in BFLOAT16, and its cast to both copies. */
+    /** The gradient in BFLOAT16, and its cast to rowwise and columnwise data. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void backwardAndCast() {

@@ -19,7 +19,7 @@ import org.openjdk.jmh.annotations.Param;
 /** What do the products of a layer's first MLP matrix cost in FP8? {@link GemmBenchmark} has them in BFLOAT16. */
 @NullUnmarked
 public class QuantizedGemmBenchmark extends OperationBenchmark {
-    /** How the input is scaled; the weight is by BLOCK_2D where the input is by blocks. */
+    /** How the input is scaled; with block scaling the weight has BLOCK_2D. */
     @Param({"TENSOR", "BLOCK_1D"})
     public Scaling scaling;
 

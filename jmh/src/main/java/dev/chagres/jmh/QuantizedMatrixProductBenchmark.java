@@ -17,14 +17,14 @@ import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.Param;
 
-/** What do the products of {@link QuantizedGemmBenchmark} cost by plans that are kept? */
+/** What do the products of {@link QuantizedGemmBenchmark} cost with a {@link ProductPlan}? */
 @NullUnmarked
 public class QuantizedMatrixProductBenchmark extends OperationBenchmark {
-    /** How the input is scaled; the weight is by BLOCK_2D where the input is by blocks. */
+    /** How the input is scaled; with block scaling the weight has BLOCK_2D. */
     @Param({"TENSOR", "BLOCK_1D"})
     public Scaling scaling;
 
-    /** Which of cuBLASLt's kernels. */
+    /** How cuBLASLt's kernel is chosen. */
     @Param({"FIRST", "MEASURED"})
     public ProductPlan plan;
 

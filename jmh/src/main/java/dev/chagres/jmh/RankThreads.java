@@ -8,7 +8,7 @@ import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Ranks of which the thread that makes them is rank 0, and the others are threads that do as it does: a benchmark times what rank 0 does.
+ * Ranks as threads: the thread that makes them is rank 0, which the benchmark times, and the others do the same as it.
  *
  * @param <R> what a rank has
  */
@@ -16,7 +16,7 @@ final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
     private final Rounds rounds;
     private final List<Thread> others = new ArrayList<>();
     private final R own;
-    /** What the others do when they are let go. */
+    /** What the other ranks do in each round. */
     private volatile @Nullable Consumer<R> step;
 
     /** Opens each rank on its thread. */
@@ -53,14 +53,14 @@ final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
         return own;
     }
 
-    /** Lets the other ranks begin; the caller then does the same. */
+    /** Lets the other ranks begin; the caller must then do the same work. */
     void begin(Consumer<R> next) {
         step = next;
         rounds.meet();
     }
 
     /**
-     * Waits until all devices are done with what {@link #begin} has begun.
+     * Waits until all devices are done with the work that {@link #begin} started.
      *
      * @throws IllegalStateException when another rank has failed
      */
@@ -69,7 +69,7 @@ final class RankThreads<R extends CollectiveRank> implements AutoCloseable {
         rounds.meet();
     }
 
-    /** All ranks do it once. */
+    /** Does the work once on all ranks. */
     void once(Consumer<R> next) {
         begin(next);
         next.accept(own);

@@ -22,7 +22,7 @@ public class ResidualNormBenchmark extends OperationBenchmark {
     private Tensor x;
     private Tensor residual;
     private Tensor gamma;
-    /** As the two below, null for RMS norm. */
+    /** Null for RMS norm, as the two below. */
     private Tensor beta;
 
     private Tensor mean;

@@ -5,19 +5,19 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Rounds of work that threads begin and end together. One of them drives: each round is {@link #meet}, its part, and {@link #meet}. The
- * others {@link #follow}. When one fails, nobody waits any more: {@link #meet} then throws in all of them.
+ * Rounds of work that threads begin and end together. One of them drives: in each round it calls {@link #meet}, does its part, and calls
+ * {@link #meet} again. The others {@link #follow}. When one fails, no thread waits any longer: {@link #meet} throws in all of them.
  *
  * <p>Threading: thread-safe.
  */
 final class Rounds {
-    /** A failure ends it for good: who comes later does not wait, either. */
+    /** A failure ends it for good: threads that arrive later do not wait, either. */
     private final Phaser all;
 
     private final AtomicReference<@Nullable Throwable> failure = new AtomicReference<>();
     private volatile boolean ended;
 
-    /** Of so many threads, the one that drives among them. */
+    /** Makes rounds of this many threads, the driving one included. */
     Rounds(int threads) {
         all = new Phaser(threads);
     }
@@ -34,8 +34,8 @@ final class Rounds {
     }
 
     /**
-     * Meets the other threads, which are ready then, and does {@code work} in each round, until the thread that drives ends them. What
-     * {@code work} throws is told to all before this thread closes anything, which may wait for them.
+     * Waits until all threads are ready, then does {@code work} in each round until the driving thread ends them. What {@code work} throws
+     * is reported to all before this thread closes anything, since closing may wait for them.
      */
     void follow(Runnable work) {
         meet();
@@ -54,7 +54,7 @@ final class Rounds {
         }
     }
 
-    /** Says that a thread has failed. The first failure stays: others follow from it. */
+    /** Reports that a thread has failed. The first failure is kept: others follow from it. */
     void fail(Throwable thrown) {
         failure.compareAndSet(null, thrown);
         all.forceTermination();

@@ -14,7 +14,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What do the ends of a model cost, in BFLOAT16: rows by identifier, and the loss over a vocabulary? */
+/** What do embedding and loss of a model cost, in BFLOAT16? */
 @NullUnmarked
 public class RowOpsBenchmark extends OperationBenchmark {
     private static final int VOCABULARY = 64;
@@ -97,7 +97,7 @@ public class RowOpsBenchmark extends OperationBenchmark {
         near("vocabularyCrossEntropyBackward", 1, read(dlogits)[drawn[0]] / wanted, 0.02);
     }
 
-    /** The output over some keys with that over others, of one head. */
+    /** Attention over some keys merged with that over others, of one head. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void attentionMerge() {
@@ -118,14 +118,14 @@ public class RowOpsBenchmark extends OperationBenchmark {
         repeat(() -> Embedding.backward(rows, ids, gradient, Output.OVERWRITE, stream));
     }
 
-    /** Rows taken out. */
+    /** Rows gathered. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void gatherRows() {
         repeat(() -> Rows.gatherRows(rows, order, target, stream));
     }
 
-    /** Rows put in. */
+    /** Rows scattered. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scatterRows() {
@@ -168,7 +168,7 @@ public class RowOpsBenchmark extends OperationBenchmark {
         repeat(() -> VocabularyCrossEntropy.sums(logits, ids, 0, VOCABULARY, 0, maximum, sums, stream));
     }
 
-    /** The loss of the sums of all ranks. */
+    /** The loss from the sums of all ranks. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void vocabularyCrossEntropyLoss() {

@@ -11,7 +11,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What do activations of rows with a factor each cost between the products of a layer's MLP, in BFLOAT16? */
+/** What do activations with a factor per row cost between the products of a layer's MLP, in BFLOAT16? */
 @NullUnmarked
 public class ScaledActivationBenchmark extends OperationBenchmark {
     private static final SituGlu SITU = SituGlu.standard();

@@ -30,7 +30,7 @@ public class ScaledAttentionBenchmark extends OperationBenchmark {
     /** For JMH. */
     public ScaledAttentionBenchmark() {}
 
-    /** Values of 1 make outputs of 1 and, with gradients of 1, those of the first value the sum of its weights. */
+    /** Values of 1 give outputs of 1; gradients of 1 give as gradient of the first value the sum of its attention weights. */
     @Override
     void prepare() {
         heads = Math.toIntExact(Math.max(1, shape.hidden() / HEAD_DIM));

@@ -20,10 +20,10 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * How fast are sequences packed into the batch of a step, which a step of training must not outrun?
+ * How fast are sequences packed into the batch of a step? It must be faster than a training step.
  *
- * <p>The batch has 16,384 tokens, in one micro-batch or in four. The sequences are made up: lengths as proteins have them, half
- * of them below 300 and one in twenty longer than the context, tokens and labels by a simple rule.
+ * <p>The batch has 16,384 tokens, in one micro-batch or in four. The sequences are synthetic: lengths like those of proteins, half of them
+ * below 300 and one in twenty longer than the context, tokens and labels by a simple rule.
  */
 @NullUnmarked
 @State(Scope.Thread)

@@ -12,7 +12,7 @@ import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 
-/** Layers of which ranks share everything out: weights are gathered in each step, gradients summed over the ranks in BFLOAT16. */
+/** Fully sharded layers: weights are gathered in each step, gradients summed over the ranks in BFLOAT16. */
 final class ShardedLayers extends LayerStack {
     private final Mesh mesh;
     private final FullySharded strategy;

@@ -8,7 +8,7 @@ import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 
-/** What does TE's softmax of 256 causal scores a row cost, for who multiplies query, key and value alone? */
+/** What does TE's causal softmax over rows of 256 scores cost, for attention from separate products? */
 @NullUnmarked
 public class SoftmaxBenchmark extends OperationBenchmark {
     private static final int KEYS = 256;

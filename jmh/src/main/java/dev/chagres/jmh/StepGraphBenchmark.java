@@ -32,12 +32,11 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does a captured step of training cost that is replayed, forward, backward, clipping and update: to the host, and to
- * the device?
+ * What does the replay of a captured training step (forward, backward, clipping and update) cost, in time of the host and of the device?
  *
- * <p>Each call begins with an idle stream and a batch that was uploaded. {@code step} times the host until the replay is enqueued;
- * {@code launch} the same without what brings the batch to the addresses that the graph reads: the batch lies there. {@code untilIdle}
- * times until the device is done. On the reference all are the same: it computes before it returns.
+ * <p>Each call begins with an idle stream and an uploaded batch. {@code step} times the host until the replay is enqueued; {@code launch}
+ * the same without the copy of the batch to the addresses that the graph reads, since the batch is there already. {@code untilIdle} times
+ * until the device is done. On the reference all are the same: it computes before it returns.
  */
 @NullUnmarked
 @State(Scope.Thread)
@@ -71,7 +70,7 @@ public class StepGraphBenchmark {
     private Batch batch;
     private SequencePacker packer;
 
-    /** Makes model and batch, and has the step captured: the second one of its bucket is. */
+    /** Makes model and batch, and trains some steps, of which the second is captured. */
     @Setup
     public void prepare() {
         device = Device.open();
@@ -139,7 +138,7 @@ public class StepGraphBenchmark {
         return graph.step();
     }
 
-    /** The host's time without what brings the batch. */
+    /** The host's time without the copy of the batch. */
     @Benchmark
     public Graph launch() {
         alone.launch();

@@ -20,11 +20,11 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * What does one TransformerLayer cost, forward and backward, its weights in BFLOAT16 and its products as the recipe says: to the host,
- * and to the device?
+ * What do forward and backward of one TransformerLayer cost, with weights in BFLOAT16 and products by the recipe, in time of the host and
+ * of the device?
  *
  * <p>{@code enqueue} times the host until the last call has returned, beginning with an idle stream; {@code untilIdle} until
- * the device is done; {@code backToBack} a step's share of twenty that are enqueued one after the other, until the device is done. On the
+ * the device is done; {@code backToBack} twenty steps enqueued in a row until the device is done, divided by twenty. On the
  * reference all are the same: it computes before it returns.
  */
 @NullUnmarked
@@ -47,7 +47,7 @@ public class TransformerLayerBenchmark {
     @Param({"DENSE"})
     public LayerLayout layout;
 
-    /** By which of cuBLASLt's kernels its products are computed. */
+    /** How cuBLASLt's kernels of its products are chosen. */
     @Param({"MEASURED"})
     public ProductPlan productPlan;
 
@@ -79,7 +79,7 @@ public class TransformerLayerBenchmark {
         return dx;
     }
 
-    /** A step's share of the time until the device is done with several. */
+    /** The time of several steps until the device is done, divided by their number. */
     @Benchmark
     @OperationsPerInvocation(LayerStep.BACK_TO_BACK)
     public LayerStep backToBack() {
