@@ -40,7 +40,7 @@ final class IssuedTensors {
         cursorQuantized = 0;
     }
 
-    /** Gives back what the objects hold of Transformer Engine. */
+    /** Frees the objects' handles of Transformer Engine. */
     void destroyHandles() {
         tensors.forEach(Tensor::destroyHandle);
         quantized.forEach(QuantizedTensor::destroy);

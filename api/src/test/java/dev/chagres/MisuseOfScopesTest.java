@@ -354,8 +354,8 @@ class MisuseOfScopesTest {
         assertThrows(STATE, () -> new GradientNorm(parameters, 1));
         assertThrown(
                 STATE,
-                "linear: a backward call of this pass has failed, so that its gradients are not whole; call pass.begin(),"
-                        + " which forgets them, and repeat the step",
+                "linear: a backward call of this pass has failed, so its gradients are incomplete; call pass.begin(),"
+                        + " which discards them, and repeat the step",
                 () -> linear.forward(x, pass));
         pass.begin();
         assertThrown(STATE, lost, () -> linear.forward(x, pass));

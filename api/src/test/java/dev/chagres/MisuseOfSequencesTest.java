@@ -236,7 +236,7 @@ class MisuseOfSequencesTest extends AttentionMisuse {
                 ARGUMENT,
                 "source: expected sequences of at most 10 tokens" + told + "one of 11",
                 () -> fixed.set(offsets(0, 5, 16)));
-        String padding = "; let sequences of padding make up for what is missing";
+        String padding = "; fill up with sequences of padding";
         assertThrown(
                 ARGUMENT,
                 "source: expected 16 tokens in all" + told + "17" + padding,

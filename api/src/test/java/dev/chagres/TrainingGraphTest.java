@@ -57,7 +57,8 @@ class TrainingGraphTest {
                 float[] weights = first.weights();
                 second.optimizer.close();
                 assertEquals(
-                        "AdamW: closed since the capture, so that nothing writes the rate and number of the step; launch the"
+                        "AdamW: closed since the capture, so that nothing writes the learning rate and step number;"
+                                + " launch the"
                                 + " graph before AdamW.close(), or capture a step of another optimizer",
                         refusal(graph::launch));
                 assertEquals(2, first.optimizer.step());
@@ -197,12 +198,12 @@ class TrainingGraphTest {
             training.step(0.1f);
             training.pass.end();
             assertEquals(
-                    "seed: a graph would draw by the same numbers at each launch; call it before Stream.capture: each begin"
-                            + " then counts on",
+                    "seed: a graph would draw the same numbers at each launch; call it before Stream.capture: each"
+                            + " begin then advances the offset",
                     refusal(() -> device.stream().capture(() -> training.pass.seed(1, 2, 3))));
             assertEquals(
-                    "nextStep: expected at most one step of the parameters in a graph, got another; capture each step by"
-                            + " itself, or launch one graph twice",
+                    "nextStep: expected at most one step of the parameters in a graph, got another; capture each step"
+                            + " separately, or launch one graph twice",
                     refusal(() -> device.stream().capture(() -> {
                         training.step(0.1f);
                         training.step(0.1f);

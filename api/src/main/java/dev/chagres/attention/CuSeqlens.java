@@ -215,8 +215,7 @@ public final class CuSeqlens {
         if (!mayBeShorter && end != tokens) {
             throw new IllegalArgumentException("source: expected " + tokens
                     + " tokens in all, as CuSeqlens.fixed was told, got " + end
-                    + "; let sequences of padding make up for what"
-                    + " is missing");
+                    + "; fill up with sequences of padding");
         }
         if (needsTokens) {
             ensureTokens(source);

@@ -5,7 +5,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.QkvFormat;
 
 /**
- * Some of the tokens of packed sequences as queries over the keys of all: what one of several ranks has that share tokens out and gather
+ * Some of the tokens of packed sequences as queries over the keys of all: those of one of several ranks that split tokens and gather
  * keys.
  *
  * <p>Threading: the device's thread.
@@ -35,13 +35,13 @@ public final class PackedPart {
         }
     }
 
-    /** Sees that these are sequences whose tokens ranks can share out; {@code where} says what the ranks do. */
+    /** Checks that ranks can split the tokens of these sequences; {@code where} says what the ranks do. */
     static void checkPacked(Sequences sequences, String where) {
         Checks.given("sequences", sequences).check();
         if (sequences.format() != QkvFormat.THD || sequences.cuSeqlensPadded() != null) {
             throw new IllegalArgumentException("sequences: expected packed ones without gaps where " + where + ", got "
                     + sequences + (sequences.cuSeqlensPadded() == null ? "" : " with gaps")
-                    + "; ContextParallel.of exchanges heads, for which every layout works");
+                    + "; ContextParallel.of, which exchanges heads, allows every layout");
         }
     }
 }

@@ -170,7 +170,7 @@ public final class RingSequences implements AutoCloseable {
         if (Inside.capture(Checks.given("scope", scope).stream()) != null) {
             throw new CaptureException("ring attention: expected a stream that does not capture, for each rank copies"
                     + " offsets of its part of the sequences from the host, got " + scope.stream()
-                    + "; enqueue steps of ranks that pass keys on one by one");
+                    + "; enqueue steps with ring attention one by one");
         }
         // Offsets of own tokens and starts; a block has offsets of queries and of keys, and numbers.
         regions.reserve(NUMBERS * (offsets.sequences() + own.length + 2L), 2 + 3 * own.length * bounds.length);
@@ -192,11 +192,11 @@ public final class RingSequences implements AutoCloseable {
     }
 
     private static void check(Sequences sequences) {
-        PackedPart.checkPacked(sequences, "ranks pass keys on");
+        PackedPart.checkPacked(sequences, "ranks form a ring");
         if (sequences.scoreMask() != null) {
-            throw new IllegalArgumentException("scoreMask: expected none where ranks pass keys on, got "
+            throw new IllegalArgumentException("scoreMask: expected none with ring attention, got "
                     + Checks.describe(sequences.scoreMask())
-                    + "; ContextParallel.of exchanges heads, for which it works");
+                    + "; ContextParallel.of, which exchanges heads, allows it");
         }
     }
 

@@ -40,7 +40,7 @@ public record AttentionConfig(
      * Checks the sizes.
      *
      * @throws IllegalArgumentException when a size is not positive, no kernel takes the head dimension, or the query heads
-     *     cannot be shared out evenly
+     *     cannot be divided evenly
      */
     public AttentionConfig {
         Checks.given("mask", mask);

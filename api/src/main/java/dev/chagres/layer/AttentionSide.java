@@ -91,7 +91,7 @@ final class AttentionSide {
         return dx;
     }
 
-    /** Gives back what the latest {@link #forward} saved, where nobody wants its gradient. */
+    /** Frees what the latest {@link #forward} saved, if no backward call follows. */
     void discard(Pass pass) {
         if (norm != null) {
             norm.discard(pass);

@@ -42,8 +42,8 @@ final class ClassSplit {
         if (labels.rank() == 1 && logits.size(0) > 0 && labels.size(0) == logits.size(0) * ranks.size()) {
             throw new IllegalArgumentException("logits: expected " + labels.size(0)
                     + " tokens, those of the labels, got "
-                    + Checks.describe(logits) + ", this rank's part of them; give all tokens to the layer before by"
-                    + " a TokenGather");
+                    + Checks.describe(logits) + ", this rank's part of them; put a TokenGather before the layer that"
+                    + " computes them");
         }
     }
 

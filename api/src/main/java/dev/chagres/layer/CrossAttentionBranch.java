@@ -55,12 +55,13 @@ final class CrossAttentionBranch extends Layer {
         config = RankHeads.of(whole, plan);
         if (plan.contextParallel().gathersKeys()) {
             throw new IllegalArgumentException("plan: " + plan.name()
-                    + " expected ranks that exchange heads, for sequences name the keys of self-attention where keys are"
+                    + " expected context parallelism that exchanges heads, for only keys of self-attention can be"
                     + " gathered, got " + plan.contextParallel());
         }
         if (plan.contextParallel().passesKeysOn()) {
             throw new IllegalArgumentException("plan: " + plan.name()
-                    + " expected ranks that exchange heads, for keys of other tokens than the queries do not travel, got "
+                    + " expected context parallelism that exchanges heads, for only keys of self-attention can travel"
+                    + " round a ring, got "
                     + plan.contextParallel());
         }
         this.memory = Checks.given("memory", memory);
@@ -151,7 +152,7 @@ final class CrossAttentionBranch extends Layer {
         }
     }
 
-    /** Returns the rows of products of which {@code part} is read or written, where ranks share tokens out. */
+    /** Returns the rows of products of which {@code part} is read or written if ranks split tokens. */
     private long productRows(Tensor part) {
         return query.sites().split().productRows(part.size(0));
     }

@@ -129,8 +129,8 @@ final class Draws implements AutoCloseable {
 
     void seed(long newSeed, long newStep, long newMicroBatch) {
         if (Inside.capture(stream) != null) {
-            throw new CaptureException("seed: a graph would draw by the same numbers at each launch; call it before"
-                    + " Stream.capture: each begin then counts on");
+            throw new CaptureException("seed: a graph would draw the same numbers at each launch; call it before"
+                    + " Stream.capture: each begin then advances the offset");
         }
         present = microBatches[0];
         seed = newSeed;
@@ -206,8 +206,8 @@ final class Draws implements AutoCloseable {
     /** Takes memory for words and offsets and returns the offsets. */
     private Tensor take() {
         if (Inside.capture(stream) != null) {
-            throw new CaptureException("draw: the pass has drawn no random numbers before the capture, so that it"
-                    + " has no memory for them; run the same work once before Stream.capture");
+            throw new CaptureException("draw: the pass drew no random numbers before the capture, so it has no memory"
+                    + " for their state; run the same work once before Stream.capture");
         }
         Tensor table = table();
         Tensor words = scope.tensor(DType.INT64, WORDS);

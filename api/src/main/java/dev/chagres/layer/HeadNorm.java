@@ -101,7 +101,7 @@ final class HeadNorm {
                 dy, x, record.inverse.get(), zeros(x, pass), dx, unused, Gamma.ZERO_CENTERED, pass.stream());
     }
 
-    /** Gives back what the latest {@link #run} saved, where nobody wants its gradient. */
+    /** Frees what the latest {@link #run} saved, if no backward call follows. */
     void discard(Pass pass) {
         if (layer == null) {
             saved.pop(pass);

@@ -122,7 +122,7 @@ final class HeadSlice {
 
     /** Returns what to do where something is not of all heads, at the end of an error. */
     String mend() {
-        return isSplit() ? "; give what one rank would be given, of all heads" : "";
+        return isSplit() ? "; pass it for all heads, as on a single rank" : "";
     }
 
     /**
@@ -149,7 +149,7 @@ final class HeadSlice {
     /** Returns what kernels drop that count heads from 0, or nothing. */
     String explainDropout() {
         long ranks = tensor.size() * (long) context.size();
-        return ranks > 1 ? "; each of " + ranks + " ranks drops by numbers of its own" : "";
+        return ranks > 1 ? "; each of " + ranks + " ranks draws its own dropout" : "";
     }
 
     /** Returns how ranks sum the gradient of a bias, or nothing. */

@@ -106,9 +106,8 @@ final class KeyGather {
         }
         Tensor mask = pass.sequences().scoreMask();
         if (mask != null) {
-            throw new IllegalArgumentException(
-                    "scoreMask: expected none where ranks gather keys for their own queries, got "
-                            + Checks.describe(mask) + "; ContextParallel.of exchanges heads, for which it works");
+            throw new IllegalArgumentException("scoreMask: expected none with gathered keys, got "
+                    + Checks.describe(mask) + "; ContextParallel.of, which exchanges heads, allows it");
         }
         ranks.checkPart(argument, rows, tokens);
     }

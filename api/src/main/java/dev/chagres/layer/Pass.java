@@ -163,8 +163,8 @@ public final class Pass implements AutoCloseable {
             sequences(newSequences);
         } catch (IllegalStateException e) {
             throw new IllegalStateException(
-                    "sequences: their offsets lay in the memory of the pass, which begin() has given back; call"
-                            + " pass.begin() first, then pass.sequences(…) with those of pass.scope()",
+                    "sequences: their offsets were in the pass's memory, which begin() has reused; call pass.begin()"
+                            + " first, then pass.sequences(…) with those of pass.scope()",
                     e);
         }
         return this;

@@ -89,8 +89,8 @@ final class PassGradients {
     void ensureWhole(Object caller) {
         if (failed) {
             throw new IllegalStateException(
-                    Layer.nameOf(caller) + ": a backward call of this pass has failed, so that its gradients are"
-                            + " not whole; call pass.begin(), which forgets them, and repeat the step");
+                    Layer.nameOf(caller) + ": a backward call of this pass has failed, so its gradients are"
+                            + " incomplete; call pass.begin(), which discards them, and repeat the step");
         }
     }
 

@@ -75,13 +75,13 @@ final class RingAttention {
         AttentionMask mask = config.mask();
         if (!mask.equals(AttentionMask.none()) && !mask.equals(AttentionMask.causal())) {
             throw new IllegalArgumentException("mask: " + plan.name() + " expected none or causal where " + ranks.size()
-                    + " context-parallel ranks pass keys on, got " + mask
-                    + "; ContextParallel.of exchanges heads, for which every mask works");
+                    + " context-parallel ranks form a ring, got " + mask
+                    + "; ContextParallel.of, which exchanges heads, allows every mask");
         }
         if (config.softmaxType() != SoftmaxType.VANILLA) {
             throw new IllegalArgumentException("softmaxType: " + plan.name() + " expected VANILLA where " + ranks.size()
-                    + " context-parallel ranks pass keys on, for each block would have the softmax's other term, got "
-                    + config.softmaxType() + "; ContextParallel.of exchanges heads, for which it works");
+                    + " context-parallel ranks form a ring, for each block would add the softmax's extra term, got "
+                    + config.softmaxType() + "; ContextParallel.of, which exchanges heads, allows it");
         }
         return new RingAttention(config, plan);
     }
@@ -239,7 +239,7 @@ final class RingAttention {
         return copy;
     }
 
-    /** Gives back what the latest forward call saved, where nobody wants its gradients. */
+    /** Frees what the latest forward call saved, if no backward call follows. */
     void discard(Pass pass) {
         saved.pop(pass);
     }

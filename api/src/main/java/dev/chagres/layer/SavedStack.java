@@ -68,7 +68,7 @@ final class SavedStack {
         return false;
     }
 
-    /** Gives back everything that was saved after {@code mark}. */
+    /** Frees everything that was saved after {@code mark}. */
     void dropTo(@Nullable Saved mark) {
         while (top != null && top != mark) {
             Saved object = top;

@@ -125,8 +125,8 @@ final class ScoreRules {
     private void ensureScoresStay(String argument, Object given) {
         if (slice.keepsHeads()) {
             throw new IllegalArgumentException(
-                    argument + ": expected none where ranks attend with their own queries alone, got " + given
-                            + "; ContextParallel.of exchanges heads, for which it works");
+                    argument + ": expected none where each rank attends only with its own queries, got " + given
+                            + "; ContextParallel.of, which exchanges heads, allows it");
         }
     }
 

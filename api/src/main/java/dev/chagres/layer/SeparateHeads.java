@@ -135,7 +135,7 @@ final class SeparateHeads {
         return gather.attended(gradient, sequences, pass.temporary());
     }
 
-    /** Gives back what the latest {@link #forward} saved, where nobody wants its gradients. */
+    /** Frees what the latest {@link #forward} saved, if no backward call follows. */
     void discard(Pass pass) {
         RingAttention passing = ring;
         if (passing == null) {

@@ -181,7 +181,7 @@ public final class ContextParallel {
         Communicator present = group;
         if (present == null) {
             throw new IllegalStateException(
-                    "group: expected tokens that are shared out among ranks, got all on each; ask isSplit() first");
+                    "group: expected tokens split among ranks, got all on each; check isSplit() first");
         }
         return present;
     }

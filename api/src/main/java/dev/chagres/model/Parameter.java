@@ -247,8 +247,8 @@ public final class Parameter {
         }
         return owner != null && owner.sharing().shard() != null
                 ? "gradient of " + name
-                        + ": shared out among ranks, it is whole from a backward call until the ranks sum it;"
-                        + " read this rank's part of the sum in Parameters.gradients()"
+                        + ": sharded among ranks, it exists only from a backward call until it is reduced; read this"
+                        + " rank's shard in Parameters.gradients()"
                 : "parameter " + name + " has no memory yet: call Parameters.allocate";
     }
 

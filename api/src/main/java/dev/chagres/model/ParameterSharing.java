@@ -110,7 +110,7 @@ public final class ParameterSharing {
     public void ensureUnshared() {
         if (use != null) {
             throw new IllegalStateException(
-                    "the parameters belong to " + use + " already; close that before another shares them out");
+                    "the parameters belong to " + use + " already; close that before another shards them");
         }
     }
 
@@ -246,8 +246,8 @@ public final class ParameterSharing {
         }
         if (counted) {
             throw new IllegalStateException(
-                    "parameters: expected some without a GradientNorm, got one made before, which"
-                            + " would count what several stages have more than once; make the GradientNorm after the pipeline");
+                    "parameters: expected no GradientNorm yet, got one, which would count tied parameters of several"
+                            + " stages more than once; make the GradientNorm after the pipeline");
         }
     }
 

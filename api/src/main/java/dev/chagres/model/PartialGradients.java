@@ -11,7 +11,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Adds up the gradients of which each tensor-parallel rank has computed a term, in one call, once a step; then those of parameters that
- * several stages of a pipeline have. Where gradients are shared out each rank does so with what it keeps.
+ * several stages of a pipeline have. With sharded gradients each rank does so with its shard.
  *
  * <p>Threading: the device's thread.
  */

@@ -114,7 +114,7 @@ final class StepCount implements StepWork {
     private void ensureOnlyStep(Capture capture) {
         if (captured == capture) {
             throw new CaptureException("nextStep: expected at most one step of the parameters in a graph, got"
-                    + " another; capture each step by itself, or launch one graph twice");
+                    + " another; capture each step separately, or launch one graph twice");
         }
         captured = capture;
     }

@@ -101,7 +101,7 @@ public final class TensorParallel {
         Communicator present = group;
         if (present == null) {
             throw new IllegalStateException(
-                    "group: expected layers that are split among ranks, got whole ones; ask isSplit() first");
+                    "group: expected layers split among ranks, got whole ones; check isSplit() first");
         }
         return present;
     }

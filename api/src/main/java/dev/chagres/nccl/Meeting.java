@@ -251,7 +251,7 @@ final class Meeting {
         int number = number(rank);
         root().fail(new RankFailure(
                 List.of(number),
-                "rank " + number + " has finished or closed its communicator, and comes no more",
+                "rank " + number + " has finished or closed its communicator, and will not call",
                 null));
     }
 

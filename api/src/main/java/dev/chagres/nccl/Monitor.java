@@ -27,7 +27,7 @@ final class Monitor {
         lock.unlock();
     }
 
-    /** Lets those who wait look again once the lock is given back; it is held. */
+    /** Wakes the waiting threads, which check again once this thread, which holds the lock, releases it. */
     void changed() {
         changed.signalAll();
     }

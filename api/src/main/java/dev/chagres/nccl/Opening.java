@@ -110,8 +110,7 @@ final class Opening {
         }
         throw new RankFailedException(
                 Called.in(Called.caller(config, rank, ranks), OPEN).waited(timeout)
-                        + ": not all ranks came; which, is not known, for ranks may be in other"
-                        + " processes",
+                        + ": not all ranks called; which did not is unknown, for ranks may be in other processes",
                 List.of(),
                 OPEN,
                 timeout,

@@ -137,8 +137,8 @@ public final class GradientNorm {
 
     private static void ensureFresh(boolean isFresh) {
         if (!isFresh) {
-            throw new IllegalStateException("norm: compute() was not called since the last step, so that it knows"
-                    + " nothing of these gradients; call it after the backward pass");
+            throw new IllegalStateException(
+                    "norm: compute() was not called since the last step; call it after the backward pass");
         }
     }
 

@@ -106,8 +106,8 @@ final class StepNumbers implements AutoCloseable {
     private void ensureOpen() {
         if (closed) {
             throw new IllegalStateException(
-                    "AdamW: closed since the capture, so that nothing writes the rate and number of"
-                            + " the step; launch the graph before AdamW.close(), or capture a step of another optimizer");
+                    "AdamW: closed since the capture, so that nothing writes the learning rate and step number;"
+                            + " launch the graph before AdamW.close(), or capture a step of another optimizer");
         }
     }
 

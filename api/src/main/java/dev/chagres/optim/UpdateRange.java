@@ -43,7 +43,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
     private record Member(long offset, int group) {}
 
     /**
-     * Returns the ranges in the order of the gradients. Without groups they are those of the parameters. Of parameters that are shared out
+     * Returns the ranges in the order of the gradients. Without groups they are those of the parameters. Of sharded parameters
      * they are this rank's parts.
      *
      * @throws IllegalArgumentException when a group has no trained parameter, on other stages of a pipeline neither

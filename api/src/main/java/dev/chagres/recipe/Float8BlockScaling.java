@@ -61,7 +61,7 @@ public record Float8BlockScaling(
             if (Checks.given(argument, scaling) == Scaling.TENSOR) {
                 throw new IllegalArgumentException(
                         argument + ": expected BLOCK_1D or BLOCK_2D, got TENSOR; use Float8CurrentScaling or"
-                                + " DelayedScaling for one scale a tensor");
+                                + " DelayedScaling for one scale per tensor");
             }
         }
 

@@ -87,6 +87,6 @@ abstract sealed class PartCasts permits DelayedPartCasts, CurrentPartCasts, Bloc
         return scaleInverse(site);
     }
 
-    /** Gives back what no scope has. */
+    /** Frees what no scope owns. */
     void close() {}
 }

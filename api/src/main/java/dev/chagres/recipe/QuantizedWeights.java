@@ -28,11 +28,12 @@ final class QuantizedWeights {
         whole[site.index()] = copies;
     }
 
-    /** Casts in parts from now on what ranks share out. */
-    WeightParts shareOut(Quantizers owner, List<WeightPart> given, GatheredWeights gathered, AmaxReduction reduction) {
+    /** Makes each rank cast its shard of these weights from now on. */
+    WeightParts shardWeights(
+            Quantizers owner, List<WeightPart> given, GatheredWeights gathered, AmaxReduction reduction) {
         if (parts != null) {
-            throw new IllegalStateException("shareOut: expected weights that ranks do not gather yet, got those of "
-                    + owner + ", which they do; close the WeightParts first");
+            throw new IllegalStateException("shardWeights: expected weights that are not sharded yet, got those of "
+                    + owner + ", which are; close their WeightParts first");
         }
         WeightParts made = new WeightParts(owner, given, gathered, reduction);
         parts = made;

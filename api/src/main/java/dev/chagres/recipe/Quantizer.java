@@ -91,9 +91,8 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     public final void findAmax(Tensor x, QuantizedTensor copies, Scope temporary, Stream stream) {
         check(copies);
         if (!scalesByAmax()) {
-            throw new IllegalArgumentException(
-                    "site: expected a scale that follows from the tensor's largest magnitude, got " + site + " of "
-                            + state.recipe() + "; call cast");
+            throw new IllegalArgumentException("site: expected a scale computed from the tensor's amax, got " + site
+                    + " of " + state.recipe() + "; call cast");
         }
         enqueueAmax(x, copies, Checks.given("temporary", temporary), stream);
     }
@@ -113,7 +112,8 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     public final void setScale(QuantizedTensor copies, Recording recording) {
         check(copies);
         if (!knowsScale()) {
-            throw new IllegalArgumentException("site: expected a scale that is known before the tensor is, got " + site
+            throw new IllegalArgumentException("site: expected a scale that does not depend on the tensor's values,"
+                    + " got " + site
                     + " of " + state.recipe() + "; call cast");
         }
         enqueueScale(copies, Checks.given("recording", recording));
@@ -131,7 +131,8 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         state.ensureOpen();
         TensorScale known = knownScale(Checks.given("recording", recording));
         if (known == null) {
-            throw new IllegalArgumentException("site: expected a scale that is known before the tensor is, got " + site
+            throw new IllegalArgumentException("site: expected a scale that does not depend on the tensor's values,"
+                    + " got " + site
                     + " of " + state.recipe() + "; call cast");
         }
         return known;
@@ -180,8 +181,8 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
         Checks.given("recording", recording);
         Checks.given("temporary", temporary);
         if (scaling != Scaling.TENSOR) {
-            throw new IllegalArgumentException("site: expected one scale a tensor, for no kernel sums columns beside"
-                    + " blocks, got " + site + " of " + state.recipe() + "; call cast");
+            throw new IllegalArgumentException("site: expected one scale per tensor, for no kernel sums columns and"
+                    + " casts to blocks at once, got " + site + " of " + state.recipe() + "; call cast");
         }
         enqueueCast(x, copies, Checks.given("columnSums", columnSums), recording, temporary, stream);
         if (state.measurements().measures(site, recording)) {

@@ -149,7 +149,7 @@ public final class Quantizers implements AutoCloseable {
 
     /**
      * For authors of layers: returns the weight in eight bits as {@code product} reads it, for {@link Product#FORWARD} the weight and for
-     * {@link Product#INPUT_GRADIENT} its transpose. It is cast now if no pass of this step has cast it. With {@link #shareOut}, ranks
+     * {@link Product#INPUT_GRADIENT} its transpose. It is cast now if no pass of this step has cast it. With {@link #shardWeights}, ranks
      * gather it first, and it is valid until the layer's call returns.
      *
      * @throws IllegalArgumentException when the place is not covered, or is none of a weight
@@ -195,9 +195,9 @@ public final class Quantizers implements AutoCloseable {
      * @throws IllegalArgumentException when a place is not covered
      * @throws IllegalStateException when they are closed, or ranks cast parts of weights already
      */
-    public WeightParts shareOut(List<WeightPart> parts, GatheredWeights gathered, AmaxReduction reduction) {
+    public WeightParts shardWeights(List<WeightPart> parts, GatheredWeights gathered, AmaxReduction reduction) {
         Checks.given("parts", parts).forEach(part -> at(part.site()));
-        return weights.shareOut(this, parts, gathered, reduction);
+        return weights.shardWeights(this, parts, gathered, reduction);
     }
 
     /** Casts whole weights again. */

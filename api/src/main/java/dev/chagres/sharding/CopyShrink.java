@@ -13,7 +13,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * How copies of a model that is shared out go on without those of which a rank has failed.
+ * How sharded copies of a model go on without those of which a rank has failed.
  *
  * <p>Threading: the device's thread.
  */
@@ -94,8 +94,8 @@ record CopyShrink(
         boolean splits = config.optimizer() == OptimizerSharding.ALL_RANKS;
         if (copies.copies().isEmpty() || splits) {
             String what = splits
-                    ? "an optimizer that each copy of the model has (EACH_COPY), got one of all ranks"
-                    : "a copy of the model with all its ranks, got ranks " + left.ranks() + " of " + shape;
+                    ? "optimizer state in each copy of the model (EACH_COPY), got it sharded among ALL_RANKS"
+                    : "a copy of the model without failed ranks, got ranks " + left.ranks() + " of " + shape;
             throw new IllegalStateException("shrink: expected " + what + lost(shape, left));
         }
         return copies;
@@ -119,7 +119,8 @@ record CopyShrink(
             throw new IllegalStateException(
                     "shrink: expected weights gathered in DEVICE memory where ranks are processes, got "
                             + gathers.made()
-                            + ", in which NCCL ends no wait for a rank that has failed; start again from a saved state");
+                            + ", with which NCCL cannot stop waiting for a failed rank; start again from a saved"
+                            + " state");
         }
         String refused = refused(strategy.parameters());
         if (refused != null) {
@@ -139,13 +140,13 @@ record CopyShrink(
     private @Nullable String refused(Parameters parameters) {
         MeshShape shape = ranks.shape();
         if (shape.size(MeshDimension.REPLICATE) == 1) {
-            return "copies of the model along REPLICATE, got one, of which each rank has a part";
+            return "copies of the model along REPLICATE, got one, sharded among all ranks";
         }
         if (shape.ranks() != shape.size(MeshDimension.REPLICATE) * shape.size(MeshDimension.SHARD)
                 || parameters.tensorParallel().isSplit()
                 || parameters.sharing().isStaged()) {
-            return "a mesh of REPLICATE and SHARD alone, got " + shape
-                    + ", whose layers, stages or tokens are split among ranks that would have others";
+            return "only REPLICATE and SHARD in the mesh, got " + shape
+                    + ", which also splits layers, stages or tokens";
         }
         return null;
     }

@@ -193,14 +193,14 @@ public final class DataParallel extends Strategy {
         ensureOwn(optimizer);
         if (parameters.tensorParallel().isSplit()) {
             throw new IllegalStateException(
-                    "shrink: expected ranks that have whole layers, got " + parameters.tensorParallel()
-                            + ", of which parts went with a rank" + LostLayers.explain(parameters, communicator));
+                    "shrink: expected ranks with whole layers, got " + parameters.tensorParallel()
+                            + ", of which shards were lost with a rank" + LostLayers.explain(parameters, communicator));
         }
         if (parameters.sharing().isStaged()
                 || parameters.sharing().contextParallel().isSplit()) {
             throw new IllegalStateException(
-                    "shrink: expected ranks that compute the whole model by themselves, got stages of a"
-                            + " pipeline or parts of tokens, which need the rank that is gone"
+                    "shrink: expected ranks that each compute the whole model, got stages of a pipeline or parts of"
+                            + " tokens, which need the failed rank"
                             + LostLayers.explain(parameters, communicator));
         }
         if (unawaited) {

@@ -79,7 +79,7 @@ final class EightBitGroups extends GatheredGroups {
         for (int i = 0; i < groups; i++) {
             take(i, own);
         }
-        casts = quantizers.shareOut(own, gathered, this::maxOverRanks);
+        casts = quantizers.shardWeights(own, gathered, this::maxOverRanks);
     }
 
     private boolean isCast(int of, GroupPiece piece) {

@@ -17,7 +17,7 @@ import java.util.Arrays;
  */
 final class EqualMicroBatches implements AutoCloseable {
     private static final String WITHOUT_SEQUENCES =
-            "a rank without sequences computes a token without a label (Strategy.needsEqualMicroBatches)";
+            "let a rank without sequences compute one token without a label (see Strategy.needsEqualMicroBatches)";
 
     private final Communicator ranks;
     private final Stream stream;
@@ -58,21 +58,21 @@ final class EqualMicroBatches implements AutoCloseable {
      */
     void ensureSame() {
         if (!same.areSame(count)) {
-            throw new IllegalStateException("sumGradients: expected equally many micro-batches on all ranks, each"
-                    + " of which has a part of the weights, got " + same.difference() + "; " + WITHOUT_SEQUENCES);
+            throw new IllegalStateException("sumGradients: expected equally many micro-batches on all ranks, which"
+                    + " gather weights from each other, got " + same.difference() + "; " + WITHOUT_SEQUENCES);
         }
     }
 
-    /** Returns {@code failed}, where ranks have waited for each other in vain with the likely reason. */
+    /** Returns {@code failed}, with the likely reason if ranks have waited for each other in vain. */
     RankFailedException explained(RankFailedException failed) {
         if (failed.getCause() != null || ranks.ranks() == 1) {
             return failed;
         }
         RankFailedException explained = new RankFailedException(
                 failed.getMessage()
-                        + "; in ZeRO stage 3 all ranks call the same layers, of passes of evaluation too, and compute"
-                        + " equally many micro-batches in a step, of which rank " + ranks.rank() + " had completed "
-                        + count + ": count those of the others; "
+                        + "; in ZeRO stage 3 all ranks must call the same layers, in evaluation too, and compute equally many"
+                        + " micro-batches in a step; rank " + ranks.rank() + " has completed " + count
+                        + ": compare the other ranks; "
                         + WITHOUT_SEQUENCES,
                 failed,
                 null);

@@ -212,9 +212,8 @@ public final class FullySharded extends Strategy {
     @Override
     void ensureEnqueues() {
         if (Inside.capture(stream) != null) {
-            throw new CaptureException(
-                    "FullySharded: a step whose weights or gradients are shared out cannot be captured;"
-                            + " enqueue it, or train with DataParallel");
+            throw new CaptureException("FullySharded: a step with sharded weights or gradients cannot be captured;"
+                    + " enqueue it, or train with DataParallel");
         }
     }
 

@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.internal.Checks;
 
 /**
- * How {@link FullySharded} shares a model out over a mesh.
+ * How {@link FullySharded} shards a model over a mesh.
  *
  * <p>Threading: immutable.
  *

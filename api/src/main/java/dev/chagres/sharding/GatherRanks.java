@@ -113,8 +113,8 @@ final class GatherRanks implements AutoCloseable {
     Scope takeForWeights(long byteSize) {
         CollectiveMemory taken = take(byteSize);
         if (taken == null) {
-            throw new IllegalStateException("weights: expected some that are gathered in windows, got " + byteSize
-                    + " bytes that are gathered in " + gather + " memory");
+            throw new IllegalStateException("weights: expected memory in windows, got " + byteSize
+                    + " bytes to be gathered in " + gather + " memory");
         }
         keep(taken);
         return taken.scope();

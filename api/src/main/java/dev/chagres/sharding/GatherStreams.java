@@ -12,6 +12,6 @@ import dev.chagres.Stream;
  * @param compute the stream of layers
  * @param gathers the stream on which weights travel
  * @param stepped recorded on the stream of layers once the parts were written
- * @param reshard when gathered weights are given back
+ * @param reshard when gathered weights are resharded
  */
 record GatherStreams(GatherRanks ranks, Stream compute, Stream gathers, Event stepped, Reshard reshard) {}

@@ -59,7 +59,7 @@ record LostLayers(Parameters parameters, MeshShape shape, int own) {
                         + " of the tokens, and ";
         return "with rank " + rank + " went " + tokens + what(rank)
                 + (others.isEmpty()
-                        ? "\nnobody else has that: start again from a saved state"
+                        ? "\nno other rank has that: start again from a saved state"
                         : "\nranks " + others + " have the same; start again from a saved state");
     }
 

@@ -10,7 +10,7 @@ import java.util.TreeSet;
 import java.util.stream.IntStream;
 
 /**
- * What went with ranks that shared a model out with others.
+ * Tells which shards were lost with failed ranks.
  *
  * <p>Threading: the device's thread.
  */
@@ -47,7 +47,7 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
                 .toList();
         return text.append(
                         others.isEmpty()
-                                ? "\nnobody else has them: start again from a saved state"
+                                ? "\nno other rank has them: start again from a saved state"
                                 : "\nranks " + others + " have the same part, in other copies of the model")
                 .toString();
     }

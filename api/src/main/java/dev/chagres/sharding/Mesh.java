@@ -79,7 +79,7 @@ public final class Mesh implements AutoCloseable {
         communicators.put(dimension, made);
         if (made.ranks() != size(dimension) || made.rank() != coordinate(dimension)) {
             throw new IllegalStateException("shape: expected the same on all ranks, got " + shape + " on rank " + rank
-                    + " and another one on others, of which it would be rank " + made.rank() + " of " + made.ranks()
+                    + " and another on others, in which it would be rank " + made.rank() + " of " + made.ranks()
                     + " along " + dimension);
         }
     }

@@ -24,8 +24,7 @@ import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Lists the tensors of a model whose stages, or parts of whose layers, lie on several ranks, in the order in which one rank lists them: the
- * weights, then what the optimizer keeps, which copies of whole layers may share out.
+ * Lists the tensors of a model whose stages, or parts of whose layers, lie on several ranks, in the order in which one rank lists them: the weights, then the optimizer's state, which copies of whole layers may shard.
  *
  * <p>Threading: the device's thread.
  */

@@ -11,8 +11,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Sums whole gradients so that this rank gets its part: over the ranks of its copy of the model and, where copies share out what they
- * update, over the copies.
+ * Sums whole gradients so that this rank gets its shard: over the ranks of its copy of the model and, if copies shard the optimizer's state, over the copies.
  *
  * <p>Threading: the device's thread.
  */

@@ -85,7 +85,7 @@ final class PipelineDraws implements AutoCloseable {
         } else if (after[stage] != drawn) {
             throw new IllegalStateException("stage " + stage + ": expected " + (after[stage] - before[stage])
                     + " draws of random numbers, as in the first micro-batch, got " + (drawn - before[stage])
-                    + "; stages behind it would draw others than one rank does");
+                    + "; later stages would draw other numbers than a single rank does");
         }
     }
 

@@ -70,7 +70,7 @@ final class PipelineEvaluation extends PipelineRun {
         if (draws > 0 && y != null) {
             throw new IllegalStateException("stage " + number + ": expected no draws of random numbers in an evaluation"
                     + " before the last stage, got " + draws
-                    + "; stages behind it would draw others than one rank does");
+                    + "; later stages would draw other numbers than a single rank does");
         }
     }
 

@@ -91,8 +91,8 @@ public final class PipelinePlan {
     public PipelinePlan place(int stage, List<Parameter> parameters) {
         ensureStage(stage);
         if (parted) {
-            throw new IllegalStateException("place: expected calls before the first of part(rank), got one after it, of"
-                    + " which the ranks that have their part know nothing");
+            throw new IllegalStateException("place: expected calls before the first part(rank), got one after it,"
+                    + " which parts made before would not follow");
         }
         List<Parameter> given = Checks.givenAll("parameters", parameters);
         for (Parameter parameter : given) {

@@ -73,8 +73,8 @@ final class SameOptimizers {
         }
         byte[] texts = ofAll(Arrays.copyOf(own, longest));
         return new IllegalStateException(
-                "sumGradients: expected optimizers with the same settings on all ranks, whose weights"
-                        + " would part with others, got " + text(texts, longest, (int) all[NUMBERS * rank], rank)
+                "sumGradients: expected optimizers with the same settings on all ranks, since weights would diverge,"
+                        + " got " + text(texts, longest, (int) all[NUMBERS * rank], rank)
                         + " on rank "
                         + rank + " and " + text(texts, longest, (int) all[NUMBERS * first], first) + " on rank " + first
                         + "; give new AdamW the same config and groups on each");

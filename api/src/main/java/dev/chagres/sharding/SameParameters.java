@@ -29,7 +29,7 @@ final class SameParameters {
 
     /**
      * Compares a checksum of all parameters' descriptions, the {@code seed} of their first weights, and the {@code value} of a {@code
-     * setting}: a sum over other gradients would be nonsense, or hang. Where layers are split, checks that the ranks have the same part of them; where tokens are shared out, that the
+     * setting}: a sum over other gradients would be nonsense, or hang. Where layers are split, checks that the ranks have the same part of them; where tokens are split, that the
      * ranks of all parts take part.
      */
     static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
@@ -54,7 +54,8 @@ final class SameParameters {
         for (Parameter parameter : parameters.all()) {
             if (parameter.isEightBitsOnly()) {
                 throw new IllegalArgumentException(
-                        "parameters: expected weights that ranks can be given, got " + parameter.name()
+                        "parameters: expected weights in FP32 or 16 bits, which ranks can exchange, got "
+                                + parameter.name()
                                 + " kept QUANTIZED_ONLY; allocate with WeightStorage.QUANTIZED or MODEL_TYPE");
             }
             String text = parameter + " " + parameter.unreadWeight().dtype() + " " + parameter.isFrozen();
@@ -111,10 +112,10 @@ final class SameParameters {
         for (int rank = 1; rank < values.length / NUMBERS; rank++) {
             long part = values[NUMBERS * rank + TENSOR_RANK];
             if (part != values[TENSOR_RANK]) {
-                throw new IllegalStateException("communicator: expected ranks that have the same part of layers, which "
+                throw new IllegalStateException("communicator: expected ranks with the same shard of layers, which "
                         + tensor.size() + " tensor-parallel ranks split, got tensor-parallel rank " + part + " on rank "
                         + rank + " and " + values[TENSOR_RANK]
-                        + " on rank 0; give the communicator of ranks along other dimensions of the mesh");
+                        + " on rank 0; pass the communicator along the other dimensions of the mesh");
             }
         }
     }
@@ -136,7 +137,7 @@ final class SameParameters {
         }
         if (!same) {
             throw new IllegalStateException("communicator: expected equally many of each of the " + size
-                    + " context-parallel ranks, whose gradients are terms of one sum, got "
+                    + " context-parallel ranks, over which gradients are summed, got "
                     + IntStream.range(0, ranks)
                             .mapToObj(rank -> "rank " + values[NUMBERS * rank + CONTEXT_RANK] + " of "
                                     + values[NUMBERS * rank + CONTEXT_RANK + 1])

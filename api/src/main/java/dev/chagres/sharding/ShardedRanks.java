@@ -8,8 +8,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The ranks among which a model is shared out: those of one copy have a part of it each, and there may be several copies. Of a model that
- * is divided otherwise, too, they are the ranks that have the same stages, heads and columns.
+ * The ranks among which a model is sharded: those of one copy, and there may be several copies. If the model is divided along other dimensions, too, they are the ranks with the same stages, heads and columns.
  *
  * <p>Threading: the device's thread.
  *
@@ -17,8 +16,8 @@ import org.jspecify.annotations.Nullable;
  * @param shape of the mesh
  * @param all every rank of every copy
  * @param copy the ranks of this rank's copy
- * @param copies the ranks that have the same part of each copy; null where there is one copy
- * @param optimizer among which ranks what the optimizer keeps is shared out
+ * @param copies the ranks with the same shard of each copy; null with one copy
+ * @param optimizer among which ranks the optimizer's state is sharded
  */
 record ShardedRanks(
         Communicator world,
@@ -54,7 +53,7 @@ record ShardedRanks(
                 && shape.coordinate(MeshDimension.TENSOR, rank) == shape.coordinate(MeshDimension.TENSOR, other);
     }
 
-    /** Returns whether the optimizer's state of a copy is shared out among the copies once more. */
+    /** Returns whether the optimizer's state of a copy is sharded further among the copies. */
     boolean splitsOptimizer() {
         return copies != null && optimizer == OptimizerSharding.ALL_RANKS;
     }
@@ -107,12 +106,12 @@ record ShardedRanks(
                 : "for two groups of each size"
                         + (summedLate ? ", for all where a step has several micro-batches" : "");
         String gathered = config.stage() == ZeroStage.THREE
-                ? "weights gathered group by group on another stream before their layers run, the next group's meanwhile"
+                ? "weights gathered group by group on another stream before their layers run, one group ahead"
                         + (config.reshard() == Reshard.AFTER_STEP ? ", and kept until the step changes them" : "")
                         + (eightBits ? ", those of products in eight bits" : "")
                 : "weights gathered after the step";
-        return "gradients reduced and scattered group by group on a stream of their own, from memory " + memory + "; "
-                + gathered + explainCopies();
+        return "gradients reduce-scattered group by group on their own stream, from memory " + memory + "; " + gathered
+                + explainCopies();
     }
 
     /** Says how copies exchange what they train; empty where there is one. */
@@ -122,10 +121,10 @@ record ShardedRanks(
         }
         String among = "; of " + copies.ranks() + " copies of the model ";
         return splitsOptimizer()
-                ? among + "each rank updates another part: a part's gradients are reduced and scattered among them, its"
+                ? among + "each rank updates another shard: gradients are reduce-scattered among them, too, and"
                         + " updated weights gathered"
                 : among
-                        + "each updates its own weights: parts of gradients are summed over them, once a step, on a stream of"
-                        + " their own";
+                        + "each updates its own weights: gradient shards are all-reduced over them once a step on"
+                        + " their own stream";
     }
 }

@@ -7,7 +7,7 @@ import dev.chagres.nccl.RankFailedException;
 import dev.chagres.recipe.GatheredWeights;
 
 /**
- * Reads of weights that are shared out: each sees that its group is gathered.
+ * Reads of sharded weights: each makes sure that its group is gathered.
  *
  * <p>Threading: the device's thread.
  */
@@ -50,9 +50,9 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
     private void ensureInCall(Parameter parameter) {
         if (!progress.isInCall()) {
             throw new IllegalStateException("weight of " + parameter.name()
-                    + ": shared out among " + strategy.communicator.ranks()
-                    + " ranks, it is whole only in layers' calls, and only in a pass that the strategy follows; call"
-                    + " strategy.follow(…) for this pass, of evaluation too, or save and load all by"
+                    + ": sharded among " + strategy.communicator.ranks()
+                    + " ranks, it is gathered only while layers run, and only in a pass that the strategy follows;"
+                    + " call strategy.follow(…) for this pass, also for evaluation, or save and load all by"
                     + " strategy.weightState()");
         }
     }

@@ -14,7 +14,7 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Lists the tensors of a model that ranks share out, in the order in which one rank lists them: the weights, then what the optimizer keeps.
+ * Lists the tensors of a sharded model in the order in which one rank lists them: the weights, then the optimizer's state.
  *
  * <p>Threading: the device's thread.
  */

@@ -14,8 +14,7 @@ import dev.chagres.ops.Rows;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A tensor of the state of a whole model whose elements are divided among tensor-parallel ranks as a {@link ParameterSplit} says, and
- * which those that have the same part may share out once more, a stretch of it each.
+ * A tensor of the state of a whole model that is split among tensor-parallel ranks as a {@link ParameterSplit} says, and perhaps sharded further among the ranks that have the same part.
  *
  * <p>Each rank puts what it gives of a piece into a piece of zero bytes; the root adds the bytes up, of which one rank alone gives each.
  *
@@ -24,7 +23,7 @@ import org.jspecify.annotations.Nullable;
  * @param spec name, type and shape of the whole tensor
  * @param own what this rank holds; null where it holds nothing
  * @param may the values that elements may have
- * @param split which elements of the whole a rank has before they are shared out
+ * @param split which elements of the whole a rank has before they are sharded
  * @param gives whether this is the one among ranks that hold the same elements which gives them
  */
 record SplitTensor(

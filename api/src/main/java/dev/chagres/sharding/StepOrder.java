@@ -32,8 +32,8 @@ final class StepOrder implements ParameterUse {
     void ensureBeforeLast(List<Pass> followed) {
         if (followed.isEmpty()) {
             throw new IllegalStateException(
-                    "lastMicroBatch: expected follow(pass) before, without which nothing is summed"
-                            + " while backward runs; call it with the pass that trains");
+                    "lastMicroBatch: expected follow(pass) before, so that gradients are reduced during backward;"
+                            + " call it with the training pass");
         }
         if (summed) {
             throw new IllegalStateException(
@@ -89,8 +89,8 @@ final class StepOrder implements ParameterUse {
                     + ": summed over the ranks already, got another backward call; call "
                     + (summed
                             ? "sumGradients after the step's last backward call, and the optimizer's step before the next"
-                            : "lastMicroBatch before the step's last micro-batch alone, whose forward calls all come"
-                                    + " before its backward calls, and not at all where several passes are under way at"
+                            : "lastMicroBatch only before the step's last micro-batch, with all its forward calls"
+                                    + " before its backward calls, and not at all with several passes under way at"
                                     + " once"));
         }
         strategy.writing(parameter);
@@ -100,7 +100,7 @@ final class StepOrder implements ParameterUse {
     public void stepping() {
         if (!summed) {
             throw new IllegalStateException("gradients: expected the sum over " + strategy.communicator.ranks()
-                    + " ranks, got this rank's alone, with which the ranks' weights would part; call sumGradients()"
+                    + " ranks, got only this rank's, by which the ranks' weights would diverge; call sumGradients()"
                     + " before the norm and the optimizer's step");
         }
     }

@@ -122,9 +122,9 @@ final class StoreClient implements AutoCloseable {
             throw new IllegalStateException(
                     rank(environment)
                             + (proven
-                                    ? "rank 0 has ended before all ranks had come"
-                                    : "the connection to rank 0 ended before it had told who it is: rank 0 has ended or"
-                                            + " was too slow, or another program listens at " + environment.store()),
+                                    ? "rank 0 ended before all ranks had connected"
+                                    : "the connection to rank 0 ended before it identified itself: rank 0 has ended"
+                                            + " or was too slow, or another program listens at " + environment.store()),
                     failed);
         } catch (IOException e) {
             throw new IllegalStateException(

@@ -158,12 +158,12 @@ final class StoreServer implements AutoCloseable {
             return other;
         }
         if (rank < 0 || rank >= environment.count()) {
-            return "a rank has come that calls itself " + rank + ": expected one from 0 to "
+            return "a rank connected that calls itself " + rank + ": expected one from 0 to "
                     + (environment.count() - 1);
         }
         boolean again = environment.rank() == 0 && (ranks.containsKey(rank) || ready);
         if (rank == environment.rank() || again) {
-            return "rank " + rank + " has come a second time: expected each of ranks 0 to " + (environment.count() - 1)
+            return "rank " + rank + " connected a second time: expected each of ranks 0 to " + (environment.count() - 1)
                     + " once";
         }
         return greeting.otherwise(rank, hello);
@@ -264,7 +264,7 @@ final class StoreServer implements AutoCloseable {
             }
             if (!ready) {
                 ranks.remove(rank);
-                refusal = refusal == null ? "rank " + rank + " failed before all ranks had come: " + why : refusal;
+                refusal = refusal == null ? "rank " + rank + " failed before all ranks had connected: " + why : refusal;
                 changed.signalAll();
             }
         } finally {

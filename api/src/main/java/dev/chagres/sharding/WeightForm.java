@@ -1,7 +1,6 @@
 package dev.chagres.sharding;
 
-/**
- * How weights that ranks share out are gathered.
+/** In which form sharded weights are gathered.
  *
  * <p>Threading: immutable.
  */

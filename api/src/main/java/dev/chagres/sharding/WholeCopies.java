@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * Which copies of a model that is shared out have all their ranks when others have failed.
+ * Which sharded copies of a model still have all their ranks when some have failed.
  *
  * <p>Threading: immutable.
  *

@@ -98,7 +98,7 @@ public final class BatchSource implements AutoCloseable {
         Checks.given("batch", batch);
         synchronized (lock) {
             if (!replaceTaken(batch, null)) {
-                throw new IllegalArgumentException("batch: this source did not give it out, or has it back");
+                throw new IllegalArgumentException("batch: expected one taken from this source and not recycled yet");
             }
             free[freeCount++] = batch;
             lock.notifyAll();

@@ -357,8 +357,7 @@ class OptimizerConformance {
 
     @Test
     void aNormServesOneStepAndOnlyOnceComputed() {
-        String message = "norm: compute() was not called since the last step, so that it knows nothing of these"
-                + " gradients; call it after the backward pass";
+        String message = "norm: compute() was not called since the last step; call it after the backward pass";
         try (Parameters parameters = Parameters.allocate(open.device(), plan(), DType.FLOAT32, 7);
                 AdamW adam = new AdamW(parameters, AdamW.Config.standard())) {
             GradientNorm norm = new GradientNorm(parameters, 1);

@@ -251,9 +251,7 @@ class CapturedGradientsTest {
     /** As where it is enqueued, a step takes a norm that was computed for it. */
     @Test
     void aStepAloneNeedsItsNorm() {
-        String stale =
-                "norm: compute() was not called since the last step, so that it knows nothing of these gradients;"
-                        + " call it after the backward pass";
+        String stale = "norm: compute() was not called since the last step; call it after the backward pass";
         try (Training training = new Training(DType.FLOAT32, plan -> {})) {
             training.run(Way.ENQUEUED, "F");
             training.norm.compute();

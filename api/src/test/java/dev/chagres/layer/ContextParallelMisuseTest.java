@@ -188,7 +188,7 @@ class ContextParallelMisuseTest {
                 IllegalArgumentException.class, "tokens: expected no negative number, got -1", () -> none.count(-1));
         assertThrown(
                 IllegalStateException.class,
-                "group: expected tokens that are shared out among ranks, got all on each; ask isSplit() first",
+                "group: expected tokens split among ranks, got all on each; check isSplit() first",
                 () -> ContextParallel.none().group());
         assertEquals("all tokens", ContextParallel.none().toString());
     }
@@ -210,8 +210,8 @@ class ContextParallelMisuseTest {
         FanOut biases = new FanOut("biases");
         assertRefused(
                 IllegalArgumentException.class,
-                "biases: expected none where ranks attend with their own queries alone, got " + biases
-                        + "; ContextParallel.of exchanges heads, for which it works",
+                "biases: expected none where each rank attends only with its own queries, got " + biases
+                        + "; ContextParallel.of, which exchanges heads, allows it",
                 2,
                 (rank, tokens) -> new TransformerLayer(
                                 layer(HEADS), new ModelPlan(tokens.withAllGather()).group("layer"))
@@ -219,8 +219,8 @@ class ContextParallelMisuseTest {
                         .bias(biases));
         assertRefused(
                 IllegalArgumentException.class,
-                "plan: layer.cross_attention expected ranks that exchange heads, for sequences name the keys of"
-                        + " self-attention where keys are gathered, got context-parallel rank 0 of 2, gathering keys",
+                "plan: layer.cross_attention expected context parallelism that exchanges heads, for only keys of"
+                        + " self-attention can be gathered, got context-parallel rank 0 of 2, gathering keys",
                 2,
                 (rank, tokens) -> {
                     if (rank.index() == 0) {
@@ -241,8 +241,8 @@ class ContextParallelMisuseTest {
         assertGathering(
                 expected + "THD of 2 sequences, 5 tokens from token 0 on", scope -> PackedPart.of(scope, 0, 5, 3, 5));
         assertGathering(
-                "scoreMask: expected none where ranks gather keys for their own queries, got BYTE[1, 1, 8, 8];"
-                        + " ContextParallel.of exchanges heads, for which it works",
+                "scoreMask: expected none with gathered keys, got BYTE[1, 1, 8, 8]; ContextParallel.of, which"
+                        + " exchanges heads, allows it",
                 scope -> PackedPart.of(scope, 0, 4, 3, 5).withScoreMask(scope.tensor(DType.BYTE, 1, 1, 8, 8)));
     }
 
@@ -264,7 +264,7 @@ class ContextParallelMisuseTest {
 
     @Test
     void sequencesWhoseKeysAreNotGathered() {
-        String end = "; ContextParallel.of exchanges heads, for which every layout works";
+        String end = "; ContextParallel.of, which exchanges heads, allows every layout";
         String expected =
                 "sequences: expected packed ones without gaps where ranks gather keys for their own queries, got ";
         assertGathering(
@@ -340,8 +340,8 @@ class ContextParallelMisuseTest {
         MeshShape shape = MeshShape.ofOne().with(MeshDimension.REPLICATE, 2).with(MeshDimension.CONTEXT, 2);
         assertRefused(
                 IllegalStateException.class,
-                "communicator: expected equally many of each of the 2 context-parallel ranks, whose gradients are terms of"
-                        + " one sum, got rank 0 of 2, rank 0 of 2; give the communicator of all ranks, such as"
+                "communicator: expected equally many of each of the 2 context-parallel ranks, over which gradients"
+                        + " are summed, got rank 0 of 2, rank 0 of 2; give the communicator of all ranks, such as"
                         + " mesh.world()",
                 4,
                 (rank, all) -> {

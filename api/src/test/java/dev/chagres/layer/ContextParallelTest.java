@@ -31,7 +31,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** Ranks that share out tokens compute what one rank computes of all. */
+/** Context-parallel ranks compute what one rank computes of all tokens. */
 @Tag("L0")
 @Tag("L2")
 class ContextParallelTest {
@@ -196,7 +196,7 @@ class ContextParallelTest {
         }));
     }
 
-    /** Layers are split among two ranks, tokens shared out among others: each attends with a part of its half of the heads. */
+    /** Layers are split among two ranks, tokens among others: each attends with a part of its half of the heads. */
     @ParameterizedTest
     @CsvSource({"6, 3, 2, RECOMPUTED_EIGHTS"})
     void ranksThatSplitLayersShareTokensToo(int ranks, int context, int microBatches, Variant variant) {

@@ -48,8 +48,8 @@ class DataParallelMisuseTest {
                 GradientNorm norm = new GradientNorm(model.parameters, 1);
                 microBatch(model, pass);
                 String unsummed =
-                        "gradients: expected the sum over 2 ranks, got this rank's alone, with which the ranks'"
-                                + " weights would part; call sumGradients() before the norm and the optimizer's step";
+                        "gradients: expected the sum over 2 ranks, got only this rank's, by which the ranks' weights"
+                                + " would diverge; call sumGradients() before the norm and the optimizer's step";
                 assertThrown(IllegalStateException.class, unsummed, norm::compute);
                 assertThrown(IllegalStateException.class, unsummed, () -> optimizer.step(1e-2f));
                 assertEquals(0, model.parameters.step());
@@ -82,7 +82,7 @@ class DataParallelMisuseTest {
                     assertThrown(
                             IllegalStateException.class,
                             "the parameters belong to data-parallel training on rank " + rank.index()
-                                    + " of 2, 1 bucket already; close that before another shares them out",
+                                    + " of 2, 1 bucket already; close that before another shards them",
                             () -> DataParallel.of(model.parameters, world));
                     assertTrue(training.explain().contains("; 0 were sent while backward was running:"));
                 }

@@ -192,8 +192,8 @@ class DataParallelOverlapTest {
             assertThrown(
                     IllegalStateException.class,
                     "gradient of embedding.weight: summed over the ranks already, got another backward call; call"
-                            + " lastMicroBatch before the step's last micro-batch alone, whose forward calls all come before"
-                            + " its backward calls, and not at all where several passes are under way at once",
+                            + " lastMicroBatch only before the step's last micro-batch, with all its forward calls"
+                            + " before its backward calls, and not at all with several passes under way at once",
                     () -> {
                         pass.begin();
                         microBatch(model, pass, 0, 1);
@@ -216,7 +216,8 @@ class DataParallelOverlapTest {
             assertEquals("data-parallel training on rank 0 of 1, 1 bucket", training.toString());
             assertThrown(
                     IllegalStateException.class,
-                    "the parameters belong to data-parallel training on rank 0 of 1, 1 bucket already; close that before another shares them out",
+                    "the parameters belong to data-parallel training on rank 0 of 1, 1 bucket already; close that"
+                            + " before another shards them",
                     () -> DataParallel.of(model.parameters, one));
         }
     }

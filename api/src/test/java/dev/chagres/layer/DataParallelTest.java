@@ -129,8 +129,8 @@ class DataParallelTest {
             DataParallel training = DataParallel.of(model.parameters, own);
             assertThrown(
                     IllegalStateException.class,
-                    "lastMicroBatch: expected follow(pass) before, without which nothing is summed while backward runs; call it"
-                            + " with the pass that trains",
+                    "lastMicroBatch: expected follow(pass) before, so that gradients are reduced during backward;"
+                            + " call it with the training pass",
                     training::lastMicroBatch);
             assertThrown(
                     IllegalArgumentException.class,

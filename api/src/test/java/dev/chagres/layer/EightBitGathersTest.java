@@ -47,7 +47,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Weights that are shared out are gathered in eight bits where products read them so, and the results are those of one rank. */
+/** Sharded weights are gathered in eight bits if products read them in eight bits, and the results are those of one rank. */
 @Tag("L0")
 @Tag("L2")
 class EightBitGathersTest {

@@ -139,7 +139,7 @@ class EveryStrategyTest {
                 refused(one));
     }
 
-    /** Ranks that share out no heads need not divide their number. */
+    /** Ranks that do not split heads need not divide their number. */
     @ParameterizedTest
     @CsvSource({"CP_ALL_GATHER, 5", "CP_RING, 5", "CP_BALANCED_RING, 7", "ZERO3, 5", "PP_1F1B, 5"})
     void ranksThatDivideNoHeads(StrategyKind kind, int ranks) {

@@ -96,8 +96,8 @@ class FullyShardedMisuseTest {
                     () -> pass.calls().observe(new NoObserver()));
             GradientNorm norm = new GradientNorm(training.parameters(), 1);
             String unsummed =
-                    "gradients: expected the sum over 1 ranks, got this rank's alone, with which the ranks' weights would part;"
-                            + " call sumGradients() before the norm and the optimizer's step";
+                    "gradients: expected the sum over 1 ranks, got only this rank's, by which the ranks' weights"
+                            + " would diverge; call sumGradients() before the norm and the optimizer's step";
             assertThrown(IllegalStateException.class, unsummed, norm::compute);
             assertThrown(IllegalStateException.class, unsummed, () -> optimizer.step(1));
             pass.begin();
@@ -106,8 +106,8 @@ class FullyShardedMisuseTest {
             assertThrown(
                     IllegalStateException.class,
                     "gradient of layer.weight: summed over the ranks already, got another backward call; call"
-                            + " lastMicroBatch before the step's last micro-batch alone, whose forward calls all come before"
-                            + " its backward calls, and not at all where several passes are under way at once",
+                            + " lastMicroBatch only before the step's last micro-batch, with all its forward calls"
+                            + " before its backward calls, and not at all with several passes under way at once",
                     () -> microBatch(pass.begin()));
             pass.begin(); // forgets the gradients: the step can be repeated
             microBatch(pass);
@@ -148,15 +148,15 @@ class FullyShardedMisuseTest {
             Parameters parameters = training.parameters();
             assertThrown(
                     IllegalStateException.class,
-                    "weight of layer.weight: shared out among 1 ranks, it is whole only in layers' calls, and only in a pass"
-                            + " that the strategy follows; call strategy.follow(…) for this pass, of evaluation too, or save and"
-                            + " load all by strategy.weightState()",
+                    "weight of layer.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
+                            + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
+                            + " evaluation, or save and load all by strategy.weightState()",
                     () -> layer.weight().weight());
             assertThrown(
                     IllegalStateException.class,
-                    "weight of layer.weight: shared out among 1 ranks, it is whole only in layers' calls, and only in a pass"
-                            + " that the strategy follows; call strategy.follow(…) for this pass, of evaluation too, or save and"
-                            + " load all by strategy.weightState()",
+                    "weight of layer.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
+                            + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
+                            + " evaluation, or save and load all by strategy.weightState()",
                     () -> microBatch(pass.begin()));
             assertThrown(
                     IllegalStateException.class,
@@ -180,9 +180,9 @@ class FullyShardedMisuseTest {
                             .sharing()
                             .lendWeight(layer.weight(), pass.scope().tensor(DType.FLOAT32, 1)));
             assertEquals(
-                    "ZeRO stage 3 on rank 0 of 1: gradients reduced and scattered group by group on a stream of their own,"
-                            + " from memory for two groups of each size; weights gathered group by group on another stream"
-                            + " before their layers run, the next group's meanwhile",
+                    "ZeRO stage 3 on rank 0 of 1: gradients reduce-scattered group by group on their own stream, from"
+                            + " memory for two groups of each size; weights gathered group by group on another stream"
+                            + " before their layers run, one group ahead",
                     training.explain());
         }
     }
@@ -243,8 +243,8 @@ class FullyShardedMisuseTest {
                 FullySharded training = FullySharded.allocate(plan, DType.FLOAT32, 1, stage, communicator);
                 Pass pass = Pass.training(device)) {
             String refused =
-                    "gradient of layer.weight: shared out among ranks, it is whole from a backward call until the"
-                            + " ranks sum it; read this rank's part of the sum in Parameters.gradients()";
+                    "gradient of layer.weight: sharded among ranks, it exists only from a backward call until it is"
+                            + " reduced; read this rank's shard in Parameters.gradients()";
             assertThrown(IllegalStateException.class, refused, layer.weight()::gradient);
             training.follow(pass);
             pass.begin();
@@ -288,9 +288,8 @@ class FullyShardedMisuseTest {
                     assertThrows(CaptureException.class, () -> device.stream().capture(() -> microBatch(pass.begin())));
             assertTrue(
                     String.valueOf(refused.getMessage())
-                            .contains(
-                                    "FullySharded: a step whose weights or gradients are shared out cannot be captured;"
-                                            + " enqueue it, or train with DataParallel"),
+                            .contains("FullySharded: a step with sharded weights or gradients cannot be captured;"
+                                    + " enqueue it, or train with DataParallel"),
                     refused.getMessage());
         }
     }
@@ -404,7 +403,7 @@ class FullyShardedMisuseTest {
                     }
                 }));
         String text = String.valueOf(failure.getMessage());
-        assertTrue(text.contains("all ranks call the same layers, of passes of evaluation too"), text);
+        assertTrue(text.contains("all ranks must call the same layers, in evaluation too"), text);
     }
 
     @Test
@@ -413,16 +412,17 @@ class FullyShardedMisuseTest {
         String text = String.valueOf(unequal(own -> {}).getMessage());
         assertTrue(
                 text.matches(
-                        "(?s).*did not come; in ZeRO stage 3 all ranks call the same layers, of passes of evaluation too,"
-                                + " and compute equally many micro-batches in a step, of which rank [01] had completed 1: count those of the others; a rank without sequences computes a"
-                                + " token without a label \\(Strategy.needsEqualMicroBatches\\)"),
+                        "(?s).*did not come; in ZeRO stage 3 all ranks must call the same layers, in evaluation too,"
+                                + " and compute equally many micro-batches in a step; rank [01] has completed 1:"
+                                + " compare the other ranks; let a rank without sequences compute one token without a"
+                                + " label \\(see Strategy.needsEqualMicroBatches\\)"),
                 text);
         // Nothing is summed of frozen weights, so that both ranks come to the end of the step.
         Throwable cause = unequal(ModelPlan::freeze).getCause();
         assertEquals(
-                "sumGradients: expected equally many micro-batches on all ranks, each of which has a part of the weights, got"
-                        + " 2 on rank 1 and 1 on rank 0; a rank without sequences computes a token without a label"
-                        + " (Strategy.needsEqualMicroBatches)",
+                "sumGradients: expected equally many micro-batches on all ranks, which gather weights from each"
+                        + " other, got 2 on rank 1 and 1 on rank 0; let a rank without sequences compute one token without a"
+                        + " label (see Strategy.needsEqualMicroBatches)",
                 cause.getMessage());
     }
 }

@@ -28,7 +28,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Ranks that share a model out compute what one rank computes that has all of it and accumulates as many micro-batches. */
+/** Ranks with a sharded model compute what one rank computes that has all of it and accumulates as many micro-batches. */
 @Tag("L0")
 @Tag("L2")
 class FullyShardedTest {

@@ -265,8 +265,8 @@ class GradientsTest {
             Tensor dx = model.layers.backward(model.head.backward(model.crossEntropy.backward(pass), pass), pass);
             assertThrows(UnsupportedOperationException.class, () -> failing.backward(dx, pass));
             assertEquals(
-                    "embedding: a backward call of this pass has failed, so that its gradients are not whole; call"
-                            + " pass.begin(), which forgets them, and repeat the step",
+                    "embedding: a backward call of this pass has failed, so its gradients are incomplete; call"
+                            + " pass.begin(), which discards them, and repeat the step",
                     assertThrows(IllegalStateException.class, () -> model.embedding.backward(dx, pass))
                             .getMessage());
             List<float[]> actual = model.step(pass).gradients();

@@ -33,7 +33,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Copies of a model that are shared out each compute what one rank computes that accumulates as many micro-batches. */
+/** Sharded copies of a model compute what one rank computes that accumulates as many micro-batches. */
 @Tag("L0")
 @Tag("L2")
 class HybridShardedTest {
@@ -161,20 +161,20 @@ class HybridShardedTest {
                     assertEquals(name, training.toString());
                     assertEquals(
                             name
-                                    + ": gradients reduced and scattered group by group on a stream of their own, from memory"
-                                    + " for two groups of each size; weights gathered group by group on another stream before"
-                                    + " their layers run, the next group's meanwhile; of 2 copies of the model each updates its"
-                                    + " own weights: parts of gradients are summed over them, once a step, on a stream of their"
-                                    + " own",
+                                    + ": gradients reduce-scattered group by group on their own stream, from memory"
+                                    + " for two groups of each size; weights gathered group by group on another"
+                                    + " stream before their layers run, one group ahead; of 2 copies of the model"
+                                    + " each updates its own weights: gradient shards are all-reduced over them once"
+                                    + " a step on their own stream",
                             training.explain());
                 }
                 FullyShardedConfig all = config.withOptimizer(OptimizerSharding.ALL_RANKS);
                 try (FullySharded training = FullySharded.allocate(plan(), DType.FLOAT32, 1, all, mesh)) {
                     assertTrue(
                             training.explain()
-                                    .endsWith(
-                                            "; of 2 copies of the model each rank updates another part: a part's gradients are"
-                                                    + " reduced and scattered among them, its updated weights gathered"),
+                                    .endsWith("; of 2 copies of the model each rank updates another shard: gradients"
+                                            + " are reduce-scattered among them, too, and updated weights"
+                                            + " gathered"),
                             training.explain());
                 }
             }
@@ -220,8 +220,9 @@ class HybridShardedTest {
                 assertThrown(
                         IllegalStateException.class,
                         "gradient of layer.weight: summed over the ranks already, got another backward call; call"
-                                + " lastMicroBatch before the step's last micro-batch alone, whose forward calls all come before"
-                                + " its backward calls, and not at all where several passes are under way at once",
+                                + " lastMicroBatch only before the step's last micro-batch, with all its forward"
+                                + " calls before its backward calls, and not at all with several passes under way at"
+                                + " once",
                         () -> layer.backward(y, pass));
             }
         });

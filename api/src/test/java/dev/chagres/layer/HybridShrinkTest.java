@@ -40,7 +40,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Copies of a model, shared out each, that go on without one that has lost a rank: as a run of the smaller mesh goes on. */
+/** Sharded copies of a model go on without one that has lost a rank, as a run of the smaller mesh goes on. */
 @Tag("L0")
 @Tag("L2")
 @Timeout(120)
@@ -240,18 +240,19 @@ class HybridShrinkTest {
         List<Victim> two = List.of(new Victim(0, 1, Moment.IN_FORWARD), new Victim(3, 1, Moment.IN_FORWARD));
         String text = refused(each, shape(2, 2), two);
         assertTrue(
-                text.contains(
-                        "shrink: expected a copy of the model with all its ranks, got ranks [1, 2] of replicate=2,shard=2;"
-                                + " with rank 0 went part 0 of 2 of the weights, masters and moments of:"),
+                text.contains("shrink: expected a copy of the model without failed ranks, got ranks [1, 2] of"
+                        + " replicate=2,shard=2;"
+                        + " with rank 0 went part 0 of 2 of the weights, masters and moments of:"),
                 text);
         FullyShardedConfig all = each.withOptimizer(OptimizerSharding.ALL_RANKS);
         text = refused(all, shape(2, 2), List.of(new Victim(1, 1, Moment.IN_FORWARD)));
         assertTrue(
                 text.contains(
-                        "shrink: expected an optimizer that each copy of the model has (EACH_COPY), got one of all ranks;"
+                        "shrink: expected optimizer state in each copy of the model (EACH_COPY), got it sharded among"
+                                + " ALL_RANKS;"
                                 + " with rank 1 went part 2 of 4 of the weights, masters and moments of:"),
                 text);
-        assertTrue(text.contains("nobody else has them: start again from a saved state"), text);
+        assertTrue(text.contains("no other rank has them: start again from a saved state"), text);
     }
 
     @Test
@@ -260,11 +261,10 @@ class HybridShrinkTest {
         FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE);
         String text = refused(config, shape(1, 2), List.of(new Victim(1, 1, Moment.IN_FORWARD)));
         assertTrue(
-                text.contains(
-                        "shrink: expected copies of the model along REPLICATE, got one, of which each rank has a part;"
-                                + " with rank 1 went part 1 of 2 of the weights, masters and moments of:\n  "),
+                text.contains("shrink: expected copies of the model along REPLICATE, got one, sharded among all ranks;"
+                        + " with rank 1 went part 1 of 2 of the weights, masters and moments of:\n  "),
                 text);
-        assertTrue(text.contains("\nnobody else has them: start again from a saved state"), text);
+        assertTrue(text.contains("\nno other rank has them: start again from a saved state"), text);
     }
 
     @Test
@@ -277,7 +277,7 @@ class HybridShrinkTest {
                             rank, config, mesh, DType.FLOAT32, 1, List.of(), HybridShrinkTest::fail)) {
                 Thrown.assertThrown(
                         IllegalStateException.class,
-                        "shrink: expected copies of the model along REPLICATE, got one, of which each rank has a part; start"
+                        "shrink: expected copies of the model along REPLICATE, got one, sharded among all ranks; start"
                                 + " again from a saved state",
                         () -> training.strategy.shrink(training.optimizer));
                 training.strategy.sumGradients();
@@ -336,8 +336,8 @@ class HybridShrinkTest {
                 assertTrue(
                         told.contains(
                                 "shrink: expected weights gathered in DEVICE memory where ranks are processes, got"
-                                        + " WINDOW, in which NCCL ends no wait for a rank that has failed; start again from a saved"
-                                        + " state"),
+                                        + " WINDOW, with which NCCL cannot stop waiting for a failed rank; start"
+                                        + " again from a saved state"),
                         told);
             }
         }

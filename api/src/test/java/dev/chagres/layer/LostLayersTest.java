@@ -40,10 +40,11 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(60)
 class LostLayersTest {
     private static final String SPLIT =
-            "shrink: expected ranks that have whole layers, got tensor-parallel rank %d of 2, of which parts went with a rank; ";
+            "shrink: expected ranks with whole layers, got tensor-parallel rank %d of 2, of which shards were lost"
+                    + " with a rank; ";
     private static final String PARTS =
-            "shrink: expected ranks that compute the whole model by themselves, got stages of a pipeline or parts of tokens,"
-                    + " which need the rank that is gone; ";
+            "shrink: expected ranks that each compute the whole model, got stages of a pipeline or parts of tokens,"
+                    + " which need the failed rank; ";
 
     /** Makes what a rank has of a model, and trains it data-parallel. */
     private interface Model {
@@ -130,7 +131,7 @@ class LostLayersTest {
                         SPLIT.formatted(0)
                                 + "with rank 1 went part 1 of 2 of the heads, columns and vocabulary of:\n"
                                 + "  split.weight, split.bias\n"
-                                + "nobody else has that: start again from a saved state"),
+                                + "no other rank has that: start again from a saved state"),
                 refusals(shape(MeshDimension.TENSOR), 1, LostLayersTest::useLinear));
     }
 
@@ -170,7 +171,7 @@ class LostLayersTest {
         assertTrue(text.startsWith(PARTS + "with rank 1 went the stages of pipeline rank 1 of 2:\n  "), text);
         assertTrue(text.contains("layers.1.") && text.contains("head.dense.weight"), text);
         assertFalse(text.contains("layers.0."), text);
-        assertTrue(text.endsWith("\nnobody else has that: start again from a saved state"), text);
+        assertTrue(text.endsWith("\nno other rank has that: start again from a saved state"), text);
     }
 
     /** A communicator that no mesh has made says not which rank has what. */
@@ -198,7 +199,8 @@ class LostLayersTest {
                     }
                 }));
         assertEquals(
-                "shrink: expected ranks that have whole layers, got tensor-parallel rank 0 of 2, of which parts went with a rank;"
+                "shrink: expected ranks with whole layers, got tensor-parallel rank 0 of 2, of which shards were lost"
+                        + " with a rank;"
                         + " start again from a saved state",
                 failure.getSuppressed()[0].getMessage());
     }

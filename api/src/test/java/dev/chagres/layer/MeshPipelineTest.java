@@ -51,7 +51,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** A pipeline whose stages are copied, shared out, split, or given parts of the tokens computes, and evaluates, what one rank does. */
+/** A pipeline whose stages are replicated, sharded, split, or given parts of the tokens computes, and evaluates, what one rank does. */
 @Tag("L0")
 @Tag("L2")
 class MeshPipelineTest {

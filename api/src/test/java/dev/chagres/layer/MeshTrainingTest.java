@@ -49,13 +49,13 @@ class MeshTrainingTest {
         ONE,
         TWO,
         THREE,
-        /** Stages with an optimizer shared out among copies, too. */
+        /** Stages with an optimizer sharded among copies, too. */
         ONE_OF_ALL,
         THREE_OF_ALL;
 
         private FullyShardedConfig config() {
             return switch (this) {
-                case WHOLE -> throw new IllegalStateException("nothing is shared out");
+                case WHOLE -> throw new IllegalStateException("nothing is sharded");
                 case ONE -> FullyShardedConfig.of(ZeroStage.ONE);
                 case TWO -> FullyShardedConfig.of(ZeroStage.TWO);
                 case THREE -> FullyShardedConfig.of(ZeroStage.THREE);
@@ -161,7 +161,7 @@ class MeshTrainingTest {
         }
     }
 
-    /** Tokens are shared out twice: among context-parallel ranks, and between branches among those that split layers. */
+    /** Tokens are split twice: among context-parallel ranks, and between branches among tensor-parallel ones. */
     @ParameterizedTest
     @CsvSource({
         "1, 1, 2, 2, HEADS, false, WHOLE, 3, EIGHTS",
@@ -214,8 +214,8 @@ class MeshTrainingTest {
                     FullySharded.allocate(plan, DType.FLOAT32, 1, ZeroStage.ONE, rank.communicator());
                 }));
         assertEquals(
-                "communicator: expected ranks that have the same part of layers, which 2 tensor-parallel ranks split, got"
-                        + " tensor-parallel rank 1 on rank 1 and 0 on rank 0; give the communicator of ranks along other"
+                "communicator: expected ranks with the same shard of layers, which 2 tensor-parallel ranks split, got"
+                        + " tensor-parallel rank 1 on rank 1 and 0 on rank 0; pass the communicator along the other"
                         + " dimensions of the mesh",
                 failure.getCause().getMessage());
     }

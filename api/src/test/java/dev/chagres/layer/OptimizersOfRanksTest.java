@@ -58,7 +58,7 @@ class OptimizersOfRanksTest {
     }
 
     private static String text(String on1, String on0, int rank, int other) {
-        return "sumGradients: expected optimizers with the same settings on all ranks, whose weights would part with others,"
+        return "sumGradients: expected optimizers with the same settings on all ranks, since weights would diverge,"
                 + " got " + on1 + " on rank " + rank + " and " + on0 + " on rank " + other
                 + "; give new AdamW the same config and groups on each";
     }
@@ -119,8 +119,9 @@ class OptimizersOfRanksTest {
                     assertThrown(IllegalStateException.class, refused, strategy::sumGradients);
                     assertThrown(
                             IllegalStateException.class,
-                            "gradients: expected the sum over 2 ranks, got this rank's alone, with which the ranks' weights"
-                                    + " would part; call sumGradients() before the norm and the optimizer's step",
+                            "gradients: expected the sum over 2 ranks, got only this rank's, by which the ranks'"
+                                    + " weights would diverge; call sumGradients() before the norm and the"
+                                    + " optimizer's step",
                             () -> optimizer.step(1e-3f));
                 }
                 try (AdamW same = new AdamW(parameters, other)) {

@@ -143,7 +143,7 @@ class PassTest {
                 Pass pass = Pass.training(device).begin()) {
             Sequences own = Sequences.packed(pass.scope(), 5);
             assertEquals(
-                    "sequences: their offsets lay in the memory of the pass, which begin() has given back; call pass.begin()"
+                    "sequences: their offsets were in the pass's memory, which begin() has reused; call pass.begin()"
                             + " first, then pass.sequences(…) with those of pass.scope()",
                     refusal(() -> pass.begin(own)));
             pass.begin();

@@ -66,7 +66,7 @@ class PipelineEvaluationTest {
     /**
      * A model, its division, and the micro-batches of its steps and evaluations.
      *
-     * @param shared among how many copies of each stage weights are shared out; 1 for a single one
+     * @param shared among how many copies of each stage weights are sharded; 1 for a single one
      */
     private record Division(
             int ranks,

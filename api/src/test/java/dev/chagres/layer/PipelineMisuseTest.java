@@ -234,8 +234,8 @@ class PipelineMisuseTest {
         stages.place(0, plan.parameters()).part(0);
         assertThrown(
                 IllegalStateException.class,
-                "place: expected calls before the first of part(rank), got one after it, of which the ranks that have their"
-                        + " part know nothing",
+                "place: expected calls before the first part(rank), got one after it, which parts made before would"
+                        + " not follow",
                 () -> stages.place(0, plan.parameters()));
     }
 
@@ -279,8 +279,8 @@ class PipelineMisuseTest {
                 new GradientNorm(model.parameters, 1);
                 assertThrown(
                         IllegalStateException.class,
-                        "parameters: expected some without a GradientNorm, got one made before, which would count what several"
-                                + " stages have more than once; make the GradientNorm after the pipeline",
+                        "parameters: expected no GradientNorm yet, got one, which would count tied parameters of"
+                                + " several stages more than once; make the GradientNorm after the pipeline",
                         () -> PipelineParallel.of(model.stages(), model.parameters, PipelineModel.HIDDEN, mesh));
             }
         });

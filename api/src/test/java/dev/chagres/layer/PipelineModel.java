@@ -48,9 +48,9 @@ final class PipelineModel implements PipelineStage, AutoCloseable {
      *
      * @param ranks of the pipeline
      * @param rank of the pipeline
-     * @param copies among which micro-batches are shared out: micro-batch i of copy c is i copies + c of the step
+     * @param copies among which micro-batches are split: micro-batch i of copy c is i copies + c of the step
      * @param copy this rank's
-     * @param multiple of which the tokens of a micro-batch are one, for ranks that share them out
+     * @param multiple of which the tokens of a micro-batch are one, for ranks that split them
      * @param empty the plan of the whole model
      * @param memory takes memory for this rank's part
      */

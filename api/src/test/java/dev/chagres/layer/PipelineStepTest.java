@@ -243,8 +243,8 @@ class PipelineStepTest {
                     }
                 }));
         assertEquals(
-                "stage 0: expected no draws of random numbers in an evaluation before the last stage, got 1; stages behind"
-                        + " it would draw others than one rank does",
+                "stage 0: expected no draws of random numbers in an evaluation before the last stage, got 1; later"
+                        + " stages would draw other numbers than a single rank does",
                 failure.getCause().getMessage());
     }
 
@@ -266,8 +266,8 @@ class PipelineStepTest {
                 model.drawing = 1;
                 assertThrown(
                         IllegalStateException.class,
-                        "stage 0: expected 0 draws of random numbers, as in the first micro-batch, got 1; stages behind it"
-                                + " would draw others than one rank does",
+                        "stage 0: expected 0 draws of random numbers, as in the first micro-batch, got 1; later"
+                                + " stages would draw other numbers than a single rank does",
                         () -> model.pipeline.run(model, 2));
                 assertTrue(model.parameters.all().stream().noneMatch(one -> one.hasGradient()), "forgotten");
                 model.drawing = -1;
@@ -358,7 +358,7 @@ class PipelineStepTest {
     }
 
     @Test
-    void weightsThatAreSharedOutWantPassesThatAreFollowed() {
+    void shardedWeightsNeedFollowedPasses() {
         Ranks.local(1).each(rank -> {
             ModelPlan plan = new ModelPlan();
             Reading stage = new Reading(new Linear(WIDTH, WIDTH, Initializer.normal(0.1f), plan.group("a")));
@@ -369,15 +369,15 @@ class PipelineStepTest {
                     PipelineParallel pipeline = PipelineParallel.of(stages, shared.parameters(), WIDTH, mesh)) {
                 assertThrown(
                         IllegalStateException.class,
-                        "weight of a.weight: shared out among 1 ranks, it is whole only in layers' calls, and only in a pass"
-                                + " that the strategy follows; call strategy.follow(…) for this pass, of evaluation too, or save and"
-                                + " load all by strategy.weightState()",
+                        "weight of a.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
+                                + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
+                                + " evaluation, or save and load all by strategy.weightState()",
                         () -> pipeline.run(stage, 2));
                 assertThrown(
                         IllegalStateException.class,
-                        "weight of a.weight: shared out among 1 ranks, it is whole only in layers' calls, and only in a pass"
-                                + " that the strategy follows; call strategy.follow(…) for this pass, of evaluation too, or save and"
-                                + " load all by strategy.weightState()",
+                        "weight of a.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
+                                + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
+                                + " evaluation, or save and load all by strategy.weightState()",
                         () -> pipeline.evaluate(stage, 2));
                 pipeline.passes().forEach(shared::follow);
                 shared.follow(pipeline.evaluationPass());

@@ -222,8 +222,8 @@ class ProductGradientsTest {
                     Pass pass = Pass.training(rank.device())) {
                 Parameter weight = layer.weight();
                 String shared =
-                        ": shared out among ranks, it is whole from a backward call until the ranks sum it; read"
-                                + " this rank's part of the sum in Parameters.gradients()";
+                        ": sharded among ranks, it exists only from a backward call until it is reduced; read this"
+                                + " rank's shard in Parameters.gradients()";
                 assertThrown(IllegalStateException.class, "gradient of layer.weight" + shared, weight::gradient);
                 Stream stream = pass.stream();
                 strategy.follow(pass);

@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Ranks that share out the heads of an attention in eight bits compute what one rank does. */
+/** Ranks that split the heads of an attention in eight bits compute what one rank does. */
 @Tag("L0")
 @Tag("L2")
 class RankedAttentionTest {
@@ -85,7 +85,7 @@ class RankedAttentionTest {
     @EnumSource(
             value = AttentionPrecision.class,
             names = {"FP8_DPA", "FP8_MHA"})
-    void ranksShareOutHeads(AttentionPrecision precision) {
+    void ranksSplitHeads(AttentionPrecision precision) {
         DevicesNeeded.assume(2);
         Result whole;
         Result plain;

@@ -162,9 +162,10 @@ class ReshardTest {
                 String text = training.explain();
                 assertTrue(
                         text.endsWith(
-                                ": gradients reduced and scattered group by group on a stream of their own, from memory for two"
-                                        + " groups of each size, for all where a step has several micro-batches; weights gathered"
-                                        + " group by group on another stream before their layers run, the next group's meanwhile,"
+                                ": gradients reduce-scattered group by group on their own stream, from memory for two"
+                                        + " groups of each size, for all where a step has several micro-batches;"
+                                        + " weights gathered group by group on another stream before their layers"
+                                        + " run, one group ahead,"
                                         + " and kept until the step changes them"),
                         text);
             }

@@ -48,7 +48,7 @@ class RingAttentionTest {
     private static final int ROUNDS = 6;
     private static final int CALLS = 40;
 
-    /** How ranks share tokens out. */
+    /** How ranks split tokens. */
     private enum Ring {
         STRETCHES,
         BALANCED;
@@ -275,15 +275,16 @@ class RingAttentionTest {
     void refusals() {
         DevicesNeeded.assume(2);
         AttentionConfig plain = Kind.PLAIN.attention;
-        String heads = "; ContextParallel.of exchanges heads, for which ";
+        String heads = "; ContextParallel.of, which exchanges heads, ";
         AttentionMask window = AttentionMask.causal().withWindow(4, 0);
         assertRefused(
-                "mask: layer.attention expected none or causal where 2 context-parallel ranks pass keys on, got "
-                        + window + heads + "every mask works",
+                "mask: layer.attention expected none or causal where 2 context-parallel ranks form a ring, got "
+                        + window + heads + "allows every mask",
                 plain.withMask(window));
         assertRefused(
-                "softmaxType: layer.attention expected VANILLA where 2 context-parallel ranks pass keys on, for each block"
-                        + " would have the softmax's other term, got OFF_BY_ONE" + heads + "it works",
+                "softmaxType: layer.attention expected VANILLA where 2 context-parallel ranks form a ring, for each"
+                        + " block would add the softmax's extra term, got OFF_BY_ONE"
+                        + heads + "allows it",
                 plain.withSoftmaxType(SoftmaxType.OFF_BY_ONE));
         Ranks.local(2).each(rank -> {
             ContextParallel ranks = ContextParallel.of(rank.communicator()).withBalancedRing();
@@ -326,7 +327,7 @@ class RingAttentionTest {
                         CaptureException.class,
                         "ring attention: expected a stream that does not capture, for each rank copies offsets of its part"
                                 + " of the sequences from the host, got " + pass.stream()
-                                + "; enqueue steps of ranks that pass keys on one by one",
+                                + "; enqueue steps with ring attention one by one",
                         () -> pass.stream().capture(() -> layer.forward(x, pass)));
             }
         });
@@ -348,8 +349,8 @@ class RingAttentionTest {
                 Tensor x = drawn(pass.scope(), DType.FLOAT32, 32, 1);
                 assertThrown(
                         IllegalArgumentException.class,
-                        "sequences: expected packed ones without gaps where ranks pass keys on, got " + dense
-                                + "; ContextParallel.of exchanges heads, for which every layout works",
+                        "sequences: expected packed ones without gaps where ranks form a ring, got " + dense
+                                + "; ContextParallel.of, which exchanges heads, allows every layout",
                         () -> layer.forward(x, pass));
             }
         });

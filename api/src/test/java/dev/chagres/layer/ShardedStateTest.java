@@ -53,7 +53,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** What ranks save is the file of one rank, whatever they share out, and any ranks go on from it. */
+/** Whatever ranks shard, they save the file that one rank saves, and any number of ranks goes on from it. */
 @Tag("L0")
 @Tag("L2")
 class ShardedStateTest {
@@ -76,7 +76,7 @@ class ShardedStateTest {
         /** Layers and vocabulary split among two ranks, of one copy or two. */
         TENSOR,
         TENSOR_COPIES,
-        /** The same, with two ranks or more that share out what has the same part of the layers. */
+        /** The same, with two or more ranks that shard each part of the layers. */
         TENSOR_ONE,
         TENSOR_TWO,
         TENSOR_THREE,
@@ -86,7 +86,7 @@ class ShardedStateTest {
             return name().startsWith("TENSOR");
         }
 
-        /** Returns what ranks share out that have the same part of the layers; null for nothing. */
+        /** Returns what ranks with the same part of the layers shard; null for nothing. */
         private @Nullable FullyShardedConfig zero() {
             return switch (this) {
                 case TENSOR_ONE -> FullyShardedConfig.of(ZeroStage.ONE);
@@ -163,7 +163,7 @@ class ShardedStateTest {
         }
     }
 
-    /** Copies of layers that ranks split, whole ones or shared out. */
+    /** Copies of layers that ranks split, whole or sharded. */
     private record SplitLayers(Mesh mesh, @Nullable FullyShardedConfig zero) implements RankedRun.Sharing {
         @Override
         public Strategy share(ModelPlan plan, DType dtype, Rank rank) {

@@ -24,7 +24,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Layers of ranks that share weights out read what was written to the parts from outside. */
+/** Layers with sharded weights read what was written to the shards from outside. */
 @Tag("L0")
 @Tag("L2")
 class ShardedWeightsChangedTest {

@@ -225,7 +225,7 @@ class ShrinkTest {
                 assertTrue(
                         text.startsWith("with rank 1 went part 1 of 2 of the weights, masters and moments of:\n"),
                         text);
-                assertTrue(text.endsWith("\nnobody else has them: start again from a saved state"), text);
+                assertTrue(text.endsWith("\nno other rank has them: start again from a saved state"), text);
                 model.parameters.all().forEach(parameter -> assertTrue(text.contains(parameter.name()), text));
                 assertThrown(
                         IllegalArgumentException.class,

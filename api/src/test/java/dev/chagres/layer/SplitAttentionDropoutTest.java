@@ -209,7 +209,7 @@ class SplitAttentionDropoutTest {
                 close(witness.dv(), result.dv, tolerance, "dv");
                 assertEquals(
                         dtype == DType.BFLOAT16,
-                        result.explanation.contains("each of 2 ranks drops by numbers of its own"),
+                        result.explanation.contains("each of 2 ranks draws its own dropout"),
                         result.explanation);
             }
         }

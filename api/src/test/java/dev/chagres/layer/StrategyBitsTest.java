@@ -37,7 +37,7 @@ import org.junit.jupiter.params.provider.EnumSource;
  *   <li>of {@code zero1}, {@code zero2} and {@code zero3}, those of each other, clipped or not, on the reference.
  * </ul>
  *
- * <p>Not promised, for sums have another order: norms of what is shared out, each rank's squares being added up first, and so losses of
+ * <p>Not promised, for sums have another order: norms of sharded tensors, since each rank's squares are added up first, and so losses of
  * clipped gradients; {@code hsdp}, which adds up in a copy first, then over copies; {@code tp} and {@code cp}, of which each rank has a
  * part of the terms inside a layer. {@link EveryStrategyTest} has how close they are.
  */

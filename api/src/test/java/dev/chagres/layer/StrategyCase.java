@@ -46,7 +46,7 @@ record StrategyCase(List<StrategyKind> kinds, List<Integer> sizes, StrategyVaria
         return shape;
     }
 
-    /** Returns among how many ranks the parts of a step are shared out. */
+    /** Returns among how many ranks the parts of a step are split. */
     int dataRanks() {
         return shape().size(MeshDimension.REPLICATE) * shape().size(MeshDimension.SHARD);
     }

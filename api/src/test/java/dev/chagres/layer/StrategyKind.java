@@ -12,7 +12,7 @@ import java.util.EnumSet;
 import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
-/** What ranks share out: every strategy that the README's table has, with each value of an option that decides who keeps or sends what. */
+/** What ranks shard or split: every strategy that the README's table has, with each value of an option that decides who keeps or sends what. */
 enum StrategyKind {
     /** Beside a stage of ZeRO it makes the hybrid of that stage. */
     DDP(null, MeshDimension.REPLICATE),
@@ -42,7 +42,7 @@ enum StrategyKind {
         this.dimensions = EnumSet.copyOf(Arrays.asList(dimensions));
     }
 
-    /** Returns how a model is shared out; null where each rank has all that the other strategies leave it. */
+    /** Returns how a model is sharded; null if it is not. */
     @Nullable
     FullyShardedConfig config() {
         return config;

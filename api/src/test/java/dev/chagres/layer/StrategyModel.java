@@ -35,9 +35,9 @@ final class StrategyModel implements PipelineStage, AutoCloseable {
     /**
      * What one rank has of the model.
      *
-     * @param pipelineRanks among which the layers are shared out
+     * @param pipelineRanks among which the layers are split
      * @param pipelineRank this rank's
-     * @param dataRanks among which a step's parts are shared out: micro-batch i of rank r is part {@code i dataRanks + r}
+     * @param dataRanks among which a step's parts are split: micro-batch i of rank r is part {@code i dataRanks + r}
      * @param dataRank this rank's
      * @param plan an empty one
      * @param memory takes memory for what the rank has

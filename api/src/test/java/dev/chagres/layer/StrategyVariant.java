@@ -5,7 +5,7 @@ import dev.chagres.attention.AttentionMask;
 /** What differs from a plain encoder, and on how many ranks a strategy trains it. */
 enum StrategyVariant {
     PLAIN(2),
-    /** Ranks do not divide what they share out: parameters, rows of the vocabulary, tokens or layers; one has no sequences. */
+    /** The number of ranks does not divide what they shard: parameters, rows of the vocabulary, tokens or layers; one has no sequences. */
     UNEVEN(3),
     /** The embedding, the first layer, and one parameter of the second. */
     FROZEN(2),

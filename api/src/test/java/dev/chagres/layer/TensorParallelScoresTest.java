@@ -309,7 +309,7 @@ class TensorParallelScoresTest {
         assertEquals(text, failure.getCause().getMessage());
     }
 
-    private static final String MEND = "; give what one rank would be given, of all heads";
+    private static final String MEND = "; pass it for all heads, as on a single rank";
     private static final String OF_ALL = " of all 4 heads, of which this rank attends with 2, got ";
 
     @Test

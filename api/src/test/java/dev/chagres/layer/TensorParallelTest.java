@@ -342,7 +342,7 @@ class TensorParallelTest {
     void splitsCheckThemselves() {
         assertThrown(
                 IllegalStateException.class,
-                "group: expected layers that are split among ranks, got whole ones; ask isSplit() first",
+                "group: expected layers split among ranks, got whole ones; check isSplit() first",
                 () -> TensorParallel.none().group());
         ParameterSplit split = new ParameterSplit(dev.chagres.Shape.of(12, 2), 0, List.of(8L, 4L), 1, 2);
         assertThrown(

@@ -52,7 +52,7 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** Ranks, whatever they share out, begin with weights that one rank has trained: from a file of those alone, or of a whole run. */
+/** Ranks, whatever they shard, begin with weights that one rank has trained: from a file of only those, or of a whole run. */
 @Tag("L0")
 @Tag("L2")
 class TrainedWeightsTest {
@@ -73,7 +73,7 @@ class TrainedWeightsTest {
         RUN
     }
 
-    /** How ranks divide the model: numbers along the dimensions of a mesh, and what is shared out along the second. */
+    /** How ranks divide the model: numbers along the dimensions of a mesh, and what is sharded along the second. */
     private record Division(
             int pipeline,
             int replicate,
@@ -210,7 +210,7 @@ class TrainedWeightsTest {
                 : strategy.weightState();
     }
 
-    /** Ranks along the pipeline, copies, those that share one out, those that split layers, and the stage of ZeRO. */
+    /** Numbers of ranks along PIPELINE, REPLICATE, SHARD and TENSOR, and the stage of ZeRO. */
     @ParameterizedTest
     @CsvSource({
         "1 2 1 1 ALL, FLOAT32, FLOAT32, WEIGHTS",

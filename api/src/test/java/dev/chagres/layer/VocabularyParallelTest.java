@@ -416,8 +416,8 @@ class VocabularyParallelTest {
             }
         });
         assertRefused(
-                "logits: expected 10 tokens, those of the labels, got FLOAT32[5, 4], this rank's part of them; give all"
-                        + " tokens to the layer before by a TokenGather",
+                "logits: expected 10 tokens, those of the labels, got FLOAT32[5, 4], this rank's part of them; put a"
+                        + " TokenGather before the layer that computes them",
                 plan -> {
                     Device device = plan.tensorParallel().group().device();
                     try (Pass pass = Pass.training(device)) {

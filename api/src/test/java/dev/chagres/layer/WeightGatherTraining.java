@@ -26,7 +26,7 @@ import java.util.TreeMap;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
-/** Some steps of layers whose weights ranks share out, of groups of two sizes and one of its own, in every way to gather them. */
+/** Some steps of layers with sharded weights, in groups of two sizes and one of its own, with every way to gather them. */
 final class WeightGatherTraining {
     static final int STEPS = 5;
     private static final long SEED = 11;

@@ -152,7 +152,7 @@ class WeightTypesTest {
         "FLOAT16, BFLOAT16, THREE",
         "BFLOAT16, FLOAT16, TWO"
     })
-    void ranksThatShareOut(DType from, DType to, ZeroStage stage) {
+    void shardedRanks(DType from, DType to, ZeroStage stage) {
         DevicesNeeded.assume(2);
         Path file = trained(from);
         Path saved = folder.resolve("saved");

@@ -178,8 +178,8 @@ class CollectiveMisuseTest {
                     () -> Communicator.open(device, UniqueId.create(), 100_000_000, 0, STANDARD));
             assertThrown(
                     RankFailedException.class,
-                    "communicator \"quick\", rank 0 of 2, in open waited 100 ms: not all ranks came; which, is not known, for"
-                            + " ranks may be in other processes",
+                    "communicator \"quick\", rank 0 of 2, in open waited 100 ms: not all ranks called; which did not"
+                            + " is unknown, for ranks may be in other processes",
                     () -> Communicator.open(
                             device, UniqueId.of(UniqueId.create().toBytes()), 2, 0, quick));
             UniqueId travelled = UniqueId.of(UniqueId.create().toBytes());

@@ -173,7 +173,7 @@ class ThreadFaultsTest {
         String expected = "rank " + injection.victim()
                 + switch (injection.fault()) {
                     case IS_SILENT -> " did not come";
-                    case CLOSES -> " has finished or closed its communicator, and comes no more";
+                    case CLOSES -> " has finished or closed its communicator, and will not call";
                     default -> " failed: " + FaultyRank.Ill.class.getName() + ": it is ill";
                 };
         assertEquals(expected, matcher.group(3), text);

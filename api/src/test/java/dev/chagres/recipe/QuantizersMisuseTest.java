@@ -61,8 +61,8 @@ class QuantizersMisuseTest {
                 () -> new Float8BlockScaling.Blocks(Scaling.BLOCK_2D, Scaling.BLOCK_2D, Scaling.BLOCK_1D));
         assertThrown(
                 ARGUMENT,
-                "gradient: expected BLOCK_1D or BLOCK_2D, got TENSOR; use Float8CurrentScaling or DelayedScaling for one"
-                        + " scale a tensor",
+                "gradient: expected BLOCK_1D or BLOCK_2D, got TENSOR; use Float8CurrentScaling or DelayedScaling for"
+                        + " one scale per tensor",
                 () -> new Float8BlockScaling.Blocks(Scaling.BLOCK_1D, Scaling.BLOCK_1D, Scaling.TENSOR));
         assertThrown(
                 NullPointerException.class,
@@ -178,7 +178,8 @@ class QuantizersMisuseTest {
             assertTrue(current.at(input).scalesByAmax());
             assertThrown(
                     ARGUMENT,
-                    "site: expected a scale that is known before the tensor is, got body.input of " + current.recipe()
+                    "site: expected a scale that does not depend on the tensor's values, got body.input of"
+                            + " " + current.recipe()
                             + "; call cast",
                     () -> current.at(input).setScale(current.at(input).empty(scope, 16, 16), Recording.OFF));
             assertThrown(
@@ -190,13 +191,14 @@ class QuantizersMisuseTest {
             Tensor sums = scope.tensor(DType.BFLOAT16, 16);
             assertThrown(
                     ARGUMENT,
-                    "site: expected a scale that follows from the tensor's largest magnitude, got body.input of "
-                            + delayed.recipe() + "; call cast",
+                    "site: expected a scale computed from the tensor's amax, got body.input of " + delayed.recipe()
+                            + "; call cast",
                     () -> delayed.at(input)
                             .findAmax(x, delayed.at(input).empty(scope, 16, 16), scope, device.stream()));
             assertThrown(
                     ARGUMENT,
-                    "site: expected one scale a tensor, for no kernel sums columns beside blocks, got body.input of "
+                    "site: expected one scale per tensor, for no kernel sums columns and casts to blocks at once, got"
+                            + " body.input of "
                             + blocks.recipe() + "; call cast",
                     () -> blocks.at(input)
                             .castAndSumColumns(

@@ -168,7 +168,7 @@ class MeshTest {
                         .close()));
         assertEquals(
                 "rank 0 of 4 failed: java.lang.IllegalStateException: shape: expected the same on all ranks, got"
-                        + " tensor=4 on rank 0 and another one on others, of which it would be rank 0 of 2 along SHARD",
+                        + " tensor=4 on rank 0 and another on others, in which it would be rank 0 of 2 along SHARD",
                 failure.getMessage());
     }
 

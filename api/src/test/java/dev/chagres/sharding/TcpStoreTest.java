@@ -197,7 +197,7 @@ class TcpStoreTest {
         CompletableFuture<TcpStore> zero = join(0, 3, "train", SECRET);
         CompletableFuture<TcpStore> first = join(2, 3, "train", SECRET);
         CompletableFuture<TcpStore> second = join(2, 3, "train", SECRET);
-        String text = "rank 2 has come a second time: expected each of ranks 0 to 2 once";
+        String text = "rank 2 connected a second time: expected each of ranks 0 to 2 once";
         assertEquals("rank 0 of 3: " + text, failure(zero));
         assertEquals("rank 2 of 3: " + text, failure(first));
         assertEquals("rank 2 of 3: " + text, failure(second));
@@ -228,7 +228,7 @@ class TcpStoreTest {
             other.accept().close();
             String text = failure(one);
             assertTrue(
-                    text.contains("the connection to rank 0 ended before it had told who it is")
+                    text.contains("the connection to rank 0 ended before it identified itself")
                             || text.contains("the connection to rank 0 failed"),
                     text);
         }

@@ -173,11 +173,11 @@ class BatchSourceTest {
             assertNotNull(batch);
             source.recycle(batch);
             e = assertThrows(IllegalArgumentException.class, () -> source.recycle(batch));
-            assertEquals("batch: this source did not give it out, or has it back", e.getMessage());
+            assertEquals("batch: expected one taken from this source and not recycled yet", e.getMessage());
             var stranger = new Batch(SHAPE);
             assertNotNull(source.take());
             e = assertThrows(IllegalArgumentException.class, () -> source.recycle(stranger));
-            assertEquals("batch: this source did not give it out, or has it back", e.getMessage());
+            assertEquals("batch: expected one taken from this source and not recycled yet", e.getMessage());
         }
     }
 

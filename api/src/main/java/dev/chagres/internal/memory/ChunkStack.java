@@ -28,7 +28,7 @@ final class ChunkStack {
     }
 
     private final DeviceState device;
-    /** Gives back the one chunk that there is; null where the stack takes chunks itself. */
+    /** Frees the only chunk; null if the stack allocates chunks itself. */
     private final @Nullable Runnable release;
 
     private final long firstChunk;
@@ -51,7 +51,7 @@ final class ChunkStack {
         release = null;
     }
 
-    /** Makes a stack of {@code byteSize} bytes from {@code address} on, which {@code release} gives back. */
+    /** Makes a stack of {@code byteSize} bytes from {@code address} on, which {@code release} frees. */
     ChunkStack(DeviceState device, long address, long byteSize, Runnable release) {
         this.device = device;
         this.release = release;

@@ -24,7 +24,7 @@ import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 
-/** Learns to count on, 5, 6, 7, …, on two ranks that share the model out. */
+/** Learns to count on, 5, 6, 7, …, on two ranks that shard the model. */
 final class RanksProgram {
     private final ModelPlan plan = new ModelPlan();
     private final AttentionConfig attention =

@@ -120,7 +120,7 @@ final class BatchOptions {
         }
     }
 
-    /** Checks that the tokens of a step can be shared out among micro-batches that each have room for the longest sequence. */
+    /** Checks that the tokens of a step can be divided into micro-batches that each have room for the longest sequence. */
     private void requireShares(int budget, RankOptions ranks) {
         int copies = ranks.layout().dataRanks();
         long microBatches = (long) accumulate * copies;

@@ -3,7 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.model.ContextParallel;
 import java.util.Locale;
 
-/** Values of {@code --cp-comm-type}: what attention exchanges between ranks that share out tokens, by TE's words. */
+/** Values of {@code --cp-comm-type}: what attention exchanges between context-parallel ranks, by TE's names. */
 enum CpCommType {
     /** All tokens of some heads, by an all-to-all. */
     A2A,

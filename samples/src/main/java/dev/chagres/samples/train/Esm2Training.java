@@ -148,7 +148,7 @@ public final class Esm2Training implements TrainingModel {
     /**
      * Makes what one of several ranks has of a model: of each step's micro-batches it computes those whose number modulo the number of
      * data-parallel ranks is its own, and the gradients of all ranks are summed. Each rank is given all batches. A step's result has this
-     * rank's part of the loss; the parts add up. Ranks that split layers, and those that share out tokens, compute the same micro-batches;
+     * rank's part of the loss; the parts add up. Tensor-parallel and context-parallel ranks compute the same micro-batches;
      * the first have the same part. Of a pipeline's ranks the last one has it.
      */
     static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {

@@ -26,7 +26,7 @@ import org.jspecify.annotations.Nullable;
  * and {@code SHARD} some of the micro-batches.
  *
  * @param mesh how many ranks along each dimension
- * @param zero what ranks along {@code SHARD} and {@code CONTEXT} share out of what they would all have; null for nothing
+ * @param zero what ranks along {@code SHARD} and {@code CONTEXT} shard; null for nothing
  * @param sequenceParallel whether ranks that split layers have a part of the tokens each between their branches
  * @param places where the ranks run
  * @param stagesPerRank how many times a pipeline's ranks take turns along the layers
@@ -71,7 +71,7 @@ record RankLayout(
         return mesh.size(MeshDimension.TENSOR);
     }
 
-    /** Returns among how many ranks the tokens of each micro-batch are shared out. */
+    /** Returns among how many ranks the tokens of each micro-batch are split. */
     int contextRanks() {
         return mesh.size(MeshDimension.CONTEXT);
     }
@@ -87,8 +87,7 @@ record RankLayout(
     }
 
     /**
-     * Returns among how many ranks the micro-batches of a step are shared out: those that split layers, have some of the layers each, or
-     * share out tokens, compute the same ones.
+     * Returns among how many ranks the micro-batches of a step are split: ranks along the other dimensions compute the same ones.
      */
     int dataRanks() {
         return count() / (tensorRanks() * contextRanks() * pipelineRanks());
@@ -115,7 +114,7 @@ record RankLayout(
     /**
      * Checks that ranks divide the heads of a model.
      *
-     * @param option that says what ranks share out
+     * @param option that says what ranks split or shard
      * @throws IllegalArgumentException when they do not
      */
     void requireHeads(String option, Esm2Size size) {
@@ -133,7 +132,7 @@ record RankLayout(
     /**
      * Checks that a pipeline's ranks can do what is asked of them.
      *
-     * @param option that says what ranks share out
+     * @param option that says what ranks split or shard
      * @throws IllegalArgumentException when the model has fewer layers than there are stages, or casts are to be measured, of which rank 0
      *     knows those of its own stages alone
      */
@@ -180,7 +179,7 @@ record RankLayout(
         boolean ofAll = zero != null && zero.optimizer() == OptimizerSharding.ALL_RANKS;
         return names
                 + (dimensions > 1 ? " " + mesh : "")
-                + (ofAll ? ", optimizer shared out among all ranks" : "")
+                + (ofAll ? ", optimizer sharded among all ranks" : "")
                 + (sequenceParallel ? ", sequence-parallel" : "")
                 + (stagesPerRank > 1 ? ", " + stagesPerRank + " stages per rank" : "")
                 + exchanged()

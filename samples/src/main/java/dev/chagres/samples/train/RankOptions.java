@@ -138,7 +138,7 @@ final class RankOptions {
         return ranks == null && mesh != null ? "--mesh" : "--ranks";
     }
 
-    /** Returns the option that says what ranks share out. */
+    /** Returns the option that says what ranks split or shard. */
     String sharingOption() {
         return mesh != null ? "--mesh" : "--strategy";
     }
@@ -196,7 +196,7 @@ final class RankOptions {
                 : MeshShape.ofOne().with(named().dimension(), count());
     }
 
-    /** One rank has nothing to share out, whatever it is told. */
+    /** A single rank shards nothing, whatever strategy is given. */
     private RankStrategy named() {
         return strategy != null && count() > 1 ? strategy : RankStrategy.DDP;
     }
@@ -206,7 +206,7 @@ final class RankOptions {
         return count() == 1 ? "one rank" : ofSeveral;
     }
 
-    /** Returns what is shared out of copies of the model; null for nothing. */
+    /** Returns what is sharded within copies of the model; null for nothing. */
     private @Nullable FullyShardedConfig zero(MeshShape shape) {
         ZeroStage stage = named().stage();
         if (stage == null && shape.size(MeshDimension.SHARD) > 1) {
@@ -247,7 +247,7 @@ final class RankOptions {
         boolean isCounted = ranks != null || mesh != null || areProcesses();
         if (strategy != null && strategy != RankStrategy.DDP && !isCounted) {
             throw new IllegalArgumentException(
-                    "--strategy: expected ddp, or --ranks beside it, which says how many ranks share something out, got "
+                    "--strategy: expected ddp, or --ranks beside it, which says how many ranks there are, got "
                             + strategy);
         }
         checkStrategy();
@@ -271,7 +271,8 @@ final class RankOptions {
         resharding.check(layout().zero(), given(layout()));
         if (exchange != null && context == 1) {
             throw new IllegalArgumentException(
-                    "--cp-comm-type: expected --strategy cp, or ranks along context, beside it, which share tokens out, got "
+                    "--cp-comm-type: expected --strategy cp, or ranks along context, beside it, which split tokens,"
+                            + " got "
                             + given(layout().with(CpCommType.A2A)));
         }
         if (sequenceParallel) {
@@ -280,7 +281,7 @@ final class RankOptions {
     }
 
     /**
-     * Checks that ranks can share out the tokens of batches of this form.
+     * Checks that ranks can split the tokens of batches of this layout.
      *
      * @throws IllegalArgumentException when they cannot
      */
@@ -303,14 +304,15 @@ final class RankOptions {
         if (given == null) {
             if (named() == RankStrategy.HSDP && (count() % COPIES != 0 || count() == COPIES)) {
                 throw new IllegalArgumentException(countOption()
-                        + ": expected an even number of at least 4 beside --strategy hsdp, for two copies of the model that"
-                        + " half of the ranks share out each, or --mesh replicate=R,shard=S, got " + count());
+                        + ": expected an even number of at least 4 beside --strategy hsdp, for two copies of the"
+                        + " model, sharded among half of the ranks each, or --mesh replicate=R,shard=S, got "
+                        + count());
             }
             return;
         }
         if (optimizer != null && zero(given) == null) {
             throw new IllegalArgumentException(
-                    "--shard-optimizer: expected ranks along shard in --mesh, which share out what the optimizer keeps, got "
+                    "--shard-optimizer: expected ranks along shard in --mesh, which shard the optimizer's state, got "
                             + given);
         }
         if (strategy == null) {
@@ -319,7 +321,7 @@ final class RankOptions {
         boolean shares = given.size(MeshDimension.SHARD) > 1;
         if (strategy == RankStrategy.DDP && shares) {
             throw new IllegalArgumentException("--strategy: expected zero1, zero2 or zero3 beside --mesh " + given
-                    + ", whose ranks along shard share the model out, got ddp");
+                    + ", which shards the model, got ddp");
         }
         boolean isThere = strategy.stage() != null
                 ? shares || given.size(MeshDimension.CONTEXT) > 1

@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  * Which micro-batches of a step are a rank's own, and what it sums with the others. A rank that is alone has all, and sums nothing.
  *
  * <p>Of each step's micro-batches a rank computes those whose number modulo the number of data-parallel ranks is its own. Ranks that split
- * layers, have some of the layers, or share out tokens, compute the same ones.
+ * layers, have some of the layers, or split tokens, compute the same ones.
  *
  * <p>Threading: the device's thread.
  */
@@ -86,7 +86,7 @@ final class RankShare implements AutoCloseable {
         return made == null ? null : made.pipeline();
     }
 
-    /** Lets {@code pass} read what ranks share out, and sums the gradients that it computes. */
+    /** Lets {@code pass} read sharded weights, and sums the gradients that it computes. */
     void follow(Pass pass) {
         Strategy strategy = strategy();
         if (strategy != null) {

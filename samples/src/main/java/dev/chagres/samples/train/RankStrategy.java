@@ -5,7 +5,7 @@ import dev.chagres.sharding.ZeroStage;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 
-/** What {@code --strategy} says that ranks share out. */
+/** What ranks split or shard: values of {@code --strategy}. */
 enum RankStrategy {
     /** Nothing. */
     DDP(MeshDimension.REPLICATE, null),
@@ -37,7 +37,7 @@ enum RankStrategy {
         return dimension;
     }
 
-    /** Returns how far the model is shared out among data-parallel ranks; null where each has a whole copy. */
+    /** Returns how far the model is sharded among data-parallel ranks; null if each has a whole copy. */
     @Nullable
     ZeroStage stage() {
         return stage;

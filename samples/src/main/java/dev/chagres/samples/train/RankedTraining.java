@@ -31,7 +31,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * ESM-2 trained by several ranks with a device each: micro-batch m of a step belongs to data-parallel rank m modulo their number, and to
- * all ranks that split its layers, or share out its tokens. What {@link Esm2Training} does is asked of every rank, and returns when all have done it. Ranks are threads
+ * all ranks that split its layers or tokens. What {@link Esm2Training} does is asked of every rank, and returns when all have done it. Ranks are threads
  * of this program; or processes, each of which has one and asks it the same.
  *
  * <p>Threading: confined to the thread that made it.

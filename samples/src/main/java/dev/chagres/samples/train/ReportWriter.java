@@ -88,7 +88,7 @@ final class ReportWriter implements AutoCloseable {
         });
     }
 
-    /** What several ranks share out; null of one rank, whatever strategy it was given. */
+    /** What several ranks split or shard; null for one rank, whatever strategy it was given. */
     private static void putStrategy(ObjectComposer<JSONComposer<OutputStream>> json, TrainingPlan plan)
             throws IOException {
         if (plan.ranks() == 1) {

@@ -7,7 +7,7 @@ import dev.chagres.sharding.ZeroStage;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
-/** Options of {@code train} that say how often ranks that share weights out gather them and sum gradients. */
+/** Options of {@code train} that say how often sharded weights are gathered and gradients summed. */
 final class ReshardOptions {
     @Option(
             names = "--reshard",
@@ -44,15 +44,15 @@ final class ReshardOptions {
     /**
      * Checks that there is something to choose.
      *
-     * @param zero what ranks share out; null for nothing
+     * @param zero what ranks shard; null for nothing
      * @param got what stands in errors
-     * @throws IllegalArgumentException when ranks share out no weights; the text names the option
+     * @throws IllegalArgumentException when weights are not sharded; the text names the option
      */
     void check(@Nullable FullyShardedConfig zero, Object got) {
         String given = reshard != null ? "--reshard" : gradientSync != null ? "--gradient-sync" : null;
         if (given != null && (zero == null || zero.stage() != ZeroStage.THREE)) {
             throw new IllegalArgumentException(
-                    given + ": expected --strategy zero3 or hsdp beside it, whose ranks share weights out, got " + got);
+                    given + ": expected --strategy zero3 or hsdp beside it, whose ranks shard weights, got " + got);
         }
     }
 }

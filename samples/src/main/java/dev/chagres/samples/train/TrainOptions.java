@@ -169,7 +169,7 @@ final class TrainOptions {
         margins.check();
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
-                    "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps of ranks that share out"
+                    "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps with sharded"
                             + " weights, gradients, layers or tokens are not captured, got on beside "
                             + ranks.layout());
         }

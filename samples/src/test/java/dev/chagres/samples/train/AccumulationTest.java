@@ -167,7 +167,7 @@ class AccumulationTest {
     @ParameterizedTest
     @ValueSource(strings = {"each-copy", "all-ranks"})
     @Tag("L2")
-    void copiesThatAreSharedOutTakeTheSameSteps(String optimizer) throws IOException {
+    void shardedCopiesTakeTheSameSteps(String optimizer) throws IOException {
         List<Map<String, Object>> one = train(4, "on");
         compare(one, train(1, "on", "--mesh=replicate=2,shard=2", "--shard-optimizer=" + optimizer));
         compare(one, train(1, "on", "--ranks=4", "--strategy=hsdp", "--shard-optimizer=" + optimizer));
@@ -187,7 +187,7 @@ class AccumulationTest {
                         "--gradient-sync=last-micro-batch"));
     }
 
-    /** A rank that is alone has nothing to share out. */
+    /** A single rank has nothing to shard. */
     @ParameterizedTest
     @EnumSource(RankStrategy.class)
     void oneRankTakesTheStepsOfOneWhateverItsStrategy(RankStrategy strategy) throws IOException {

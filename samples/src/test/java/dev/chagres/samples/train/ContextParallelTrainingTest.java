@@ -7,7 +7,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-/** {@code --strategy cp}: ranks that share out the tokens of a model of 24 heads take the steps of one rank. */
+/** {@code --strategy cp}: context-parallel ranks of a model of 24 heads take the steps of one rank. */
 @Tag("L0")
 @Tag("L2")
 class ContextParallelTrainingTest {

@@ -254,8 +254,8 @@ class LaunchTest {
                 "--mesh",
                 "tensor=4");
         refusedForAll(
-                "--nproc: expected an even number of at least 4 beside --strategy hsdp, for two copies of the model that half"
-                        + " of the ranks share out each, or --mesh replicate=R,shard=S, got 3",
+                "--nproc: expected an even number of at least 4 beside --strategy hsdp, for two copies of the model,"
+                        + " sharded among half of the ranks each, or --mesh replicate=R,shard=S, got 3",
                 "--nproc",
                 "3",
                 "train",

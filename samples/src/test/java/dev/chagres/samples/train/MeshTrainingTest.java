@@ -18,7 +18,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Tag("L0")
 @Tag("L2")
 class MeshTrainingTest {
-    /** How far ranks along {@code SHARD} and {@code CONTEXT} share out. */
+    /** What ranks along {@code SHARD} and {@code CONTEXT} shard. */
     private enum Kept {
         ALL,
         ZERO1,
@@ -26,7 +26,7 @@ class MeshTrainingTest {
         ZERO3,
         /** Gathered and summed once a step. */
         ZERO3_ONCE,
-        /** With the optimizer's state shared out among copies, too. */
+        /** With the optimizer's state sharded among copies, too. */
         HSDP_OF_ALL;
 
         private @Nullable FullyShardedConfig config() {

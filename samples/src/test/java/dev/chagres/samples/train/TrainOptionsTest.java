@@ -68,8 +68,8 @@ class TrainOptionsTest {
                 "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"
                         + " sequence fits; got 512",
                 "--ranks 0 | --ranks: expected at least 1, got 0",
-                "--strategy zero2 | --strategy: expected ddp, or --ranks beside it, which says how many ranks share"
-                        + " something out, got zero2",
+                "--strategy zero2 | --strategy: expected ddp, or --ranks beside it, which says how many ranks there"
+                        + " are, got zero2",
                 "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, cp, got fsdp",
                 "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard=x",
@@ -89,18 +89,18 @@ class TrainOptionsTest {
                         + " shard",
                 "--mesh replicate=2,shard=2 --ranks 2 | --ranks: expected 4, as many as --mesh replicate=2,shard=2 has, or"
                         + " none, got 2",
-                "--mesh shard=2 --strategy ddp | --strategy: expected zero1, zero2 or zero3 beside --mesh shard=2, whose ranks along"
-                        + " shard share the model out, got ddp",
+                "--mesh shard=2 --strategy ddp | --strategy: expected zero1, zero2 or zero3 beside --mesh shard=2,"
+                        + " which shards the model, got ddp",
                 "--mesh replicate=2,tensor=2 --strategy zero2 | --mesh: expected ranks along shard or context beside --strategy"
                         + " zero2, got replicate=2,tensor=2",
                 "--mesh replicate=2,shard=2 --strategy tp | --mesh: expected ranks along tensor beside --strategy tp, got"
                         + " replicate=2,shard=2",
-                "--ranks 2 --reshard after-step | --reshard: expected --strategy zero3 or hsdp beside it, whose ranks share"
-                        + " weights out, got ddp",
-                "--reshard after-forward | --reshard: expected --strategy zero3 or hsdp beside it, whose ranks share weights"
-                        + " out, got one rank",
-                "--ranks 2 --strategy zero2 --gradient-sync each-micro-batch | --gradient-sync: expected --strategy zero3 or"
-                        + " hsdp beside it, whose ranks share weights out, got zero2",
+                "--ranks 2 --reshard after-step | --reshard: expected --strategy zero3 or hsdp beside it, whose ranks"
+                        + " shard weights, got ddp",
+                "--reshard after-forward | --reshard: expected --strategy zero3 or hsdp beside it, whose ranks shard"
+                        + " weights, got one rank",
+                "--ranks 2 --strategy zero2 --gradient-sync each-micro-batch | --gradient-sync: expected --strategy"
+                        + " zero3 or hsdp beside it, whose ranks shard weights, got zero2",
                 "--ranks 2 --strategy zero3 --reshard never | Invalid value for option '--reshard': expected one of"
                         + " after-forward, after-step, got never",
                 "--ranks 2 --strategy zero3 --gradient-sync off | Invalid value for option '--gradient-sync': expected one of"
@@ -120,10 +120,10 @@ class TrainOptionsTest {
                 "--ranks 1 --strategy pp --stages-per-rank 2 | --stages-per-rank: expected --strategy pp and several ranks along"
                         + " pipeline beside it, got one rank",
                 "--ranks 2 --strategy pp --stages-per-rank 0 | --stages-per-rank: expected at least 1, got 0",
-                "--strategy pp | --strategy: expected ddp, or --ranks beside it, which says how many ranks share"
-                        + " something out, got pp",
-                "--mesh tensor=2 --shard-optimizer all-ranks | --shard-optimizer: expected ranks along shard in --mesh, which"
-                        + " share out what the optimizer keeps, got tensor=2",
+                "--strategy pp | --strategy: expected ddp, or --ranks beside it, which says how many ranks there are,"
+                        + " got pp",
+                "--mesh tensor=2 --shard-optimizer all-ranks | --shard-optimizer: expected ranks along shard in"
+                        + " --mesh, which shard the optimizer's state, got tensor=2",
                 "--ranks 2 --sequence-parallel | --sequence-parallel: expected --strategy tp or ranks along tensor beside it,"
                         + " which split layers, got ddp",
                 "--ranks 1 --strategy tp --sequence-parallel | --sequence-parallel: expected --strategy tp or ranks along tensor"
@@ -146,10 +146,10 @@ class TrainOptionsTest {
                         + " beside it, which gather weights, got one rank",
                 "--ranks 2 --strategy zero3 --weight-gather host | Invalid value for option '--weight-gather': expected one of"
                         + " device, window, copy-engine, got host",
-                "--ranks 2 --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context, beside it,"
-                        + " which share tokens out, got ddp",
-                "--ranks 1 --strategy cp --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context,"
-                        + " beside it, which share tokens out, got one rank",
+                "--ranks 2 --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context,"
+                        + " beside it, which split tokens, got ddp",
+                "--ranks 1 --strategy cp --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along"
+                        + " context, beside it, which split tokens, got one rank",
                 "--ranks 2 --strategy cp --cp-comm-type p2p --packing off | --cp-comm-type: expected a2a beside --packing off,"
                         + " for p2p and all-gather move packed keys, got p2p",
                 "--ranks 2 --strategy cp --cp-comm-type all-gather --packing off | --cp-comm-type: expected a2a beside --packing"
@@ -158,18 +158,21 @@ class TrainOptionsTest {
                         + " p2p, all-gather, got ring",
                 "--ranks 3 --strategy tp --model 8M | --strategy: expected as many ranks for tp as divide the 20 heads of"
                         + " --model 8M, got 3",
-                "--strategy hsdp --ranks 2 | --ranks: expected an even number of at least 4 beside --strategy hsdp, for two"
-                        + " copies of the model that half of the ranks share out each, or --mesh replicate=R,shard=S, got 2",
-                "--strategy hsdp --ranks 7 | --ranks: expected an even number of at least 4 beside --strategy hsdp, for two"
-                        + " copies of the model that half of the ranks share out each, or --mesh replicate=R,shard=S, got 7",
+                "--strategy hsdp --ranks 2 | --ranks: expected an even number of at least 4 beside --strategy hsdp,"
+                        + " for two copies of the model, sharded among half of the ranks each, or --mesh"
+                        + " replicate=R,shard=S, got 2",
+                "--strategy hsdp --ranks 7 | --ranks: expected an even number of at least 4 beside --strategy hsdp,"
+                        + " for two copies of the model, sharded among half of the ranks each, or --mesh"
+                        + " replicate=R,shard=S, got 7",
                 "--ranks 2 --shard-optimizer all-ranks | --shard-optimizer: expected --mesh, or --strategy hsdp, beside it,"
                         + " without which there is one copy, got ddp",
                 "--ranks 1 --strategy hsdp --shard-optimizer all-ranks | --shard-optimizer: expected --mesh, or --strategy hsdp,"
                         + " beside it, without which there is one copy, got one rank",
                 "--mesh shard=2 --shard-optimizer all | Invalid value for option '--shard-optimizer': expected one of each-copy,"
                         + " all-ranks, got all",
-                "--ranks 2 --strategy zero2 --graph on | --graph: expected off or auto, or --strategy ddp or tp beside it, for"
-                        + " steps of ranks that share out weights, gradients, layers or tokens are not captured, got on beside"
+                "--ranks 2 --strategy zero2 --graph on | --graph: expected off or auto, or --strategy ddp or tp"
+                        + " beside it, for steps with sharded weights, gradients, layers or tokens are not captured,"
+                        + " got on beside"
                         + " zero2",
                 "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
                         + " 65536 on each of 65536",
