@@ -25,14 +25,14 @@ struct Step {
   float rate, weight_decay, scale, correction1, correction2;
 };
 
-/* 1 - beta^step, without the digits that the difference would lose. */
+/* 1 - beta^step, without cancellation. */
 __device__ inline float correction(float beta, int step) {
   return beta == 0 ? 1.0f : -expm1f(__fmul_rn(static_cast<float>(step), logf(beta)));
 }
 
-/* Moves mean, square and weight of one element. Each rounding is written out: a compiler may round a product and its sum
- * together in one kernel and apart in the other, and the two would give other bits. Which of two products is rounded with
- * the sum makes no difference but to the number of registers. */
+/* Updates mean, square and weight of one element. Each rounding is written out: a compiler may round a product and its
+ * sum together in one kernel and apart in the other, and the two would give other bits. Which of two products is
+ * rounded with the sum makes no difference but to the number of registers. */
 __device__ inline void move(const AdamNumbers &a, const Step &s, float gradient, float &weight, float &mean,
                             float &square) {
   const float g = fmaf(s.scale, gradient, a.decoupled ? 0.0f : __fmul_rn(s.weight_decay, weight));
@@ -103,7 +103,7 @@ __device__ inline void update(const AdamNumbers &numbers, const AdamRange &range
   store_pack<N>(squares, square);
 }
 
-/* The step but for what each range has of its own. */
+/* The arguments of a step that all ranges have in common. */
 __device__ inline Step step_of(const AdamNumbers &numbers) {
   Step step = {0.0f, 0.0f, numbers.gradient_scale[0], 1.0f, 1.0f};
   if (numbers.corrected) {

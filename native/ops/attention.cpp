@@ -63,7 +63,7 @@ Width &width_of(const OpsAttention &attention) {
   return *width;
 }
 
-/* Kernels of changed scores of heads of up to `width` columns: blocks own 32 rows, of the queries for the bias. */
+/* Kernels with modified scores for heads of up to `width` columns: blocks own 32 rows, for the bias rows of queries. */
 struct ChangedWidth {
   Width kernels;
   Family d_bias;
@@ -263,7 +263,7 @@ int launch_backward(const char *function, Width &width, const OpsAttention &atte
   return launch_blocks(function, width.dkv, attention, arguments.keys, arguments, stream);
 }
 
-/* The gradients of bias and sinks that are wanted. */
+/* The gradients of bias and sinks that the call asks for. */
 int launch_score_gradients(const char *function, const OpsAttention &attention, AttentionArguments &arguments,
                            OpsStream stream) {
   Grid grid;

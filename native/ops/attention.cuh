@@ -187,8 +187,8 @@ __device__ inline void fill_rows(float *rows, const T *source, int64_t token_str
   fill<S::kRows, S::kWidth, S::kRowStride, false>(rows, source, token_stride, first, length, 0, columns, vector);
 }
 
-/* Slice s of the other side's rows first .. first + 63, between two barriers: nobody reads the last one any more, and
- * all see this one. */
+/* Slice s of the other side's rows first .. first + 63, loaded between two barriers, so that all threads have finished
+ * with the last one and see this one. */
 template <class S, class T>
 __device__ inline void fill_slice(float *slice, const T *source, int64_t token_stride, int first, int length, int s,
                                   int columns, bool vector) {

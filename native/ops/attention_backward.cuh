@@ -39,7 +39,7 @@ __device__ inline Queries<S> read_queries(const float *d_o, const Place &place, 
   return queries;
 }
 
-/* gradient: do_i . v_j, becomes ds_ij; score: its derivative where scores are changed. */
+/* gradient: do_i . v_j, becomes ds_ij; score: its derivative if scores are modified. */
 template <class T, class S, ScoreKind kind>
 __device__ inline void differentiate_queries(float (&gradient)[S::kOwn][4], float (&score)[S::kOwn][4],
                                              const Queries<S> &queries, int key, const Place &place,
@@ -137,7 +137,7 @@ __device__ inline Columns read_columns(const float *statistics, int query, const
   return columns;
 }
 
-/* Own rows are keys, tile rows queries: scores become probabilities. The derivatives are of changed scores. */
+/* Own rows are keys, tile rows queries: scores become probabilities. Derivatives are those of modified scores. */
 template <class T, class S, ScoreKind kind>
 __device__ inline void weigh_keys(float (&score)[S::kOwn][4], float (&derivative)[S::kOwn][4], int query,
                                   const Place &place, const AttentionArguments &a) {

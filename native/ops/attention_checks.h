@@ -66,7 +66,7 @@ inline AttentionOperands operands_of(const OpsAttention &attention, bool backwar
   return operands;
 }
 
-/* Whether a call whose arguments are good writes nothing. */
+/* Whether a valid call writes nothing. */
 inline bool attends_to_nothing(const OpsAttention &attention, bool backward) {
   if (wants_d_bias(attention, backward) || wants_d_sinks(attention, backward)) return false;
   return attention.sequences == 0 ||

@@ -4,7 +4,7 @@
 #include <attention.cuh>
 
 /* Words j % 4 of Philox4x32-10 for keys 4 * group .. 4 * group + 3 of one query, the counter being group, low word of
- * the offset, query, sequence * heads + head, all of them numbers of the whole. Bit j is set when the key is kept. */
+ * the offset, query, sequence * heads + head, all of them indices in the whole. Bit j is set when the key is kept. */
 struct Dropout {
   uint32_t key0, key1, offset, pair, threshold;
   uint32_t first_query, first_key; /* the numbers of the sequence's first ones */

@@ -63,7 +63,8 @@ __device__ inline void finish(const Softmax<S> &softmax, float (&factor)[S::kOwn
   }
 }
 
-/* Before any key: nothing, or the softmax's other term, of which one of the threads that share a row has the weight. */
+/* The state before any key: empty, or the softmax's extra term, whose weight one of the threads that share a row has.
+ * */
 template <class S, ScoreKind kind>
 __device__ inline void begin(Softmax<S> &softmax, const Place &place, const AttentionArguments &a) {
   const bool has_sink = kind == ScoreKind::kChanged && a.scores.has_sink;

@@ -7,7 +7,7 @@ __device__ void attention_merge(const T *partial, const float *log_sum_exp, floa
   const float none = -__int_as_float(0x7f800000);
   for (int64_t row = thread_index() / 32; row < rows; row += thread_total() / 32) {
     const float own = log_sum_exp[row], before = first != 0 ? none : merged_log_sum_exp[row];
-    __syncwarp(); /* each thread has read what the first one writes */
+    __syncwarp(); /* by now each thread has read the number that the first one writes */
     const bool empty = own == none && before == none;
     const float largest = fmaxf(own, before);
     const float kept = before == none ? 0.0f : expf(before - largest), added = own == none ? 0.0f : expf(own - largest);

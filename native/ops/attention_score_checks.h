@@ -1,4 +1,4 @@
-/* The checks of what changes attention's scores, shared by both libraries that export it; as checks.h. */
+/* The checks of modifications of attention's scores, shared by both libraries that export it; as checks.h. */
 #ifndef CHAGRES_OPS_ATTENTION_SCORE_CHECKS_H
 #define CHAGRES_OPS_ATTENTION_SCORE_CHECKS_H
 
@@ -54,7 +54,7 @@ inline void check_score_shape(Arguments &arguments, const char *name, const OpsS
                      "at most 2147483647 blocks of 32 queries by 64 keys");
 }
 
-/* What forward and backward look at; sizes of the attention were checked before. */
+/* Checks for forward and backward; sizes of the attention were checked before. */
 inline void check_scores(Arguments &arguments, const OpsAttention &attention, bool backward) {
   const OpsScores &scores = attention.scores;
   if (!(scores.softcap >= 0) || std::isinf(scores.softcap))
@@ -78,7 +78,7 @@ inline void check_scores(Arguments &arguments, const OpsAttention &attention, bo
   if (wants_d_sinks(attention, backward)) arguments.pointer("scores.d_sinks", scores.d_sinks, 4);
 }
 
-/* That the memory is as large as was said, where the library knows its memory. */
+/* Checks that the memory is large enough, if the library knows its memory. */
 inline void check_score_memory(Arguments &arguments, const OpsAttention &attention, bool backward) {
   const OpsScores &scores = attention.scores;
   const int64_t size = size_of(attention.dtype), row = 4 * attention.heads;

@@ -1,7 +1,6 @@
-/*
- * What becomes of scores before the softmax: soft cap, ALiBi, bias, mask by element, a sink in the softmax's sum. Kernels of
- * plain scores are compiled without a trace of it; those of changed scores lie in files of their own, and own 32 rows, which
- * leaves registers for the derivatives.
+/* Modifications of scores before the softmax: soft cap, ALiBi, bias, mask by element, a sink in the softmax's
+ * denominator. Kernels for plain scores are compiled without them; kernels for modified scores are in separate files,
+ * and own 32 rows, which leaves registers for the derivatives.
  */
 #pragma once
 
@@ -9,7 +8,7 @@
 
 enum class ScoreKind { kPlain, kChanged };
 
-/* The factor that makes an exponent of two of a kernel's score: changed ones are exponents already. */
+/* The factor that turns a kernel's score into an exponent of two; modified ones are exponents already. */
 template <ScoreKind kind>
 __device__ inline float exponent_scale(const AttentionArguments &a) {
   return kind == ScoreKind::kChanged ? 1.0f : a.log2_scale;
@@ -20,7 +19,7 @@ struct Score {
   float exponent, derivative;
 };
 
-/* Where one head of one sequence finds what changes its scores. */
+/* The data of one head of one sequence that modify its scores. */
 template <class T>
 struct ScoreRules {
   const T *bias;
@@ -83,7 +82,7 @@ __device__ inline void change_scores(float (&score)[S::kOwn][4], float (&derivat
     }
 }
 
-/* The exponent of the softmax's other term; there is one. */
+/* The exponent of the softmax's extra term, which exists. */
 __device__ inline float sink_of(const AttentionArguments &a, const Place &place) {
   return a.scores.sinks == nullptr ? 0.0f : a.scores.sinks[place.head] * kLog2E;
 }

@@ -1,4 +1,5 @@
-/* Defines the kernels of changed scores: heads of up to `width` columns, the blocks that a multiprocessor must hold. */
+/* Defines the kernels for modified scores: heads of up to `width` columns, the blocks that a multiprocessor must hold.
+ * */
 #pragma once
 
 #include <attention_forward.cuh>

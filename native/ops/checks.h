@@ -84,7 +84,7 @@ inline int check_scale_sequences_add(const void *x, const void *residual, const 
   return arguments.status();
 }
 
-/* What both directions of an embedding have; true when the pointers are worth a look. */
+/* Checks common to an embedding's forward and backward; true if the pointers must be checked, too. */
 inline bool embedding_sizes(Arguments &arguments, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden,
                             int dtype) {
   arguments.float_dtype("dtype", dtype)
@@ -144,7 +144,7 @@ inline bool norm_shape(Arguments &arguments, int64_t rows, int64_t columns, int 
   return !arguments.wrong() && !arguments.countable("rows * columns", {rows, columns, size_of(dtype)}).wrong();
 }
 
-/* What both directions have; true when the pointers are worth a look. */
+/* Checks common to forward and backward; true if the pointers must be checked, too. */
 inline bool norm_kind(Arguments &arguments, const OpsResidualNorm *norm) {
   if (norm == nullptr) {
     arguments.refuse("norm", "null", "a host address");

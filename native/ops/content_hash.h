@@ -1,4 +1,4 @@
-/* FNV-1a of 128 bits (RFC 9923): names files by content and finds damaged ones; nobody has to be kept from forging. */
+/* FNV-1a of 128 bits (RFC 9923): names files by content and finds damaged ones; it need not resist forgery. */
 #ifndef CHAGRES_OPS_CONTENT_HASH_H
 #define CHAGRES_OPS_CONTENT_HASH_H
 

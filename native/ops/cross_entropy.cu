@@ -5,7 +5,7 @@ constexpr int kWarps = kThreads / 32;
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 
-/* log(sum of exp) under way: sum = sum of exp(z - shift(largest)). */
+/* A running log(sum of exp): sum = sum of exp(z - shift(largest)). */
 struct RunningSum {
   float largest;
   float sum;

@@ -11,7 +11,7 @@ inline void check_label_smoothing(Arguments &arguments, float label_smoothing) {
     arguments.refuse("label_smoothing", format("%g", label_smoothing), "0 to 1");
 }
 
-/* What both directions have; true when the pointers are worth a look. */
+/* Checks common to forward and backward; true if the pointers must be checked, too. */
 inline bool logits_shape(Arguments &arguments, float label_smoothing, int64_t tokens, int64_t classes, int64_t stride,
                          int dtype) {
   check_label_smoothing(arguments, label_smoothing);

@@ -1,7 +1,6 @@
-/*
- * cuBLASLt and what of the CUDA runtime times its kernels, found at the first product: the functions used here with the
- * types and numbers of cublasLt.h (cuBLAS 13), so that building needs no header. The test ops_cublas_headers compares
- * them with NVIDIA's header.
+/* cuBLASLt, and the functions of the CUDA runtime that time its kernels, opened at the first product: the functions
+ * used here with the types and numbers of cublasLt.h (cuBLAS 13), so that building needs no header. The test
+ * ops_cublas_headers compares them with NVIDIA's header.
  */
 #ifndef CHAGRES_OPS_CUBLAS_H
 #define CHAGRES_OPS_CUBLAS_H

@@ -44,7 +44,7 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
   const int rows = vocabulary - first_row < kRows ? static_cast<int>(vocabulary - first_row) : kRows;
   const int64_t begin = blockIdx.y * chunk_tokens;
   const int64_t end = begin + chunk_tokens < tokens ? begin + chunk_tokens : tokens;
-  /* Lanes past the last column add up column 0 again, for nobody. */
+  /* Lanes past the last column add up column 0 again; their sums are not used. */
   const int64_t column = first_column + lane * N < hidden ? first_column + lane * N : 0;
 
   for (int i = threadIdx.x; i < kWarps * kTable; i += 32 * kWarps) tables[i] = 0;

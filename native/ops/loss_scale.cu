@@ -1,5 +1,5 @@
-/* The loss scale: out of the gradient norm, and changed at the end of a step, one thread each; and what a skipped step
- * has changed, taken back. */
+/* Loss scaling: unscales the gradient norm, and updates the scale at the end of a step, one thread each; and restores
+ * what a skipped step has changed. */
 #include <common.cuh>
 
 __device__ inline bool is_normal(float value) {

@@ -26,8 +26,8 @@ class PlanTable {
     }
   }
 
-  /* Keeps the plan, unless another thread has just added its like, which then is the answer. Null when the table is full:
-   * the plan is still the caller's. */
+  /* Stores the plan and returns it, or an equal one that another thread has just stored. Null when the table is full:
+   * the caller still owns the plan. */
   Plan *add(std::unique_ptr<Plan> &plan) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (Plan *present = find(plan->key())) return present;

@@ -53,8 +53,8 @@ std::string find_nvrtc(const char *path, Nvrtc &nvrtc) {
       .problem();
 }
 
-/* NVRTC opens its built-in functions by bare name, which finds nothing beside it when it lies in a folder of its own.
- * Opened here by path, they are already there when NVRTC asks. Elsewhere the system's search finds them. */
+/* NVRTC opens the library of its built-in functions by bare name, which is not found if both are in a folder outside
+ * the search path. So it is opened here by path before NVRTC asks for it. Otherwise the system's search finds it. */
 void open_builtins(const Libraries &found) {
   const size_t slash = found.nvrtc_path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : found.nvrtc_path.substr(0, slash + 1);

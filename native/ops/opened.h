@@ -8,7 +8,7 @@
 
 namespace chagres::ops {
 
-/* Opens a library and looks functions up; the first problem stands. */
+/* Opens a library and looks functions up; keeps the first problem. */
 class Opened {
  public:
   explicit Opened(const std::string &path, int flags = RTLD_NOW | RTLD_LOCAL)

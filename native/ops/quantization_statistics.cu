@@ -1,6 +1,6 @@
 /*
- * How well FP8 numbers stand for the ones that they were made of. Threads take packs of neighbours in turn, each under one scale;
- * a block writes six partial results, and the last block to do so merges those of all blocks, always in the same order.
+ * Statistics of the error of FP8 quantization. Threads take packs of neighbours in turn, each under one scale; a block writes
+ * six partial results, and the last block to do so merges those of all blocks, always in the same order.
  */
 #include <fp8.cuh>
 
@@ -64,7 +64,7 @@ struct Found {
   float largest = 0, squares = 0;
   int underflows = 0, overflows = 0;
 
-  /* Counts where the pack has something to count: most have nothing. */
+  /* Counts only if the pack has something to count: most have nothing. */
   template <int N>
   __device__ void add(const float (&value)[N], const float (&stored)[N], float s, float limit) {
     float most = 0, sum = 0, least_stored = infinity();
@@ -91,7 +91,7 @@ struct Found {
     }
   }
 
-  /* Of packs whose squared errors are not all finite, or are too large together. */
+  /* For packs with squared errors that are not finite, or whose sum overflows. */
   __device__ void add_finite(float value, float stored, float s) {
     const float error = fmaf(-stored, s, value);
     if (!(fabsf(value) < infinity())) return;

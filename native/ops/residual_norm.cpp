@@ -102,8 +102,9 @@ NormArguments arguments_of(const OpsResidualNorm &n, const Split &by) {
   return a;
 }
 
-/* Whether rows are so long that a multiprocessor has room for one block with its tile: it would wait for memory most of the
- * time, and a kernel that turns the rows once they are written, most of them from the cache, takes half as long with them. */
+/* Whether rows are so long that a multiprocessor has room for only one block with its tile. That block would mostly
+ * wait for memory; a separate kernel that transposes the rows after they are written, mostly from the cache, takes half
+ * as long. */
 bool turns_apart(const OpsResidualNorm &norm, int shared_bytes) {
   return norm.y8 != nullptr && aligned(norm.y8, norm.y8_transposed) &&
          2 * (shared_bytes + 1024) > kSharedOfMultiprocessor;

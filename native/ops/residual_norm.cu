@@ -115,7 +115,7 @@ struct NormThread {
           EACH_ELEMENT(j) value[p][j] += other[j];
           const Words rounded = to_words<T>(value[p]);
           store_words<T>(a.h, start + packs.column(p), rounded);
-          /* The norm sees what backward will read: the rounded sum. */
+          /* The norm takes the rounded sum, which backward will read. */
           to_floats<T>(rounded, value[p]);
         }
         EACH_ELEMENT(j) sum += value[p][j];
@@ -163,7 +163,7 @@ struct NormThread {
         const Words rounded = to_words<T>(exact);
         if (a.y != nullptr) store_words<T>(a.y, element, rounded);
         if (a.amax != nullptr && a.scale == nullptr) {
-          /* Who casts y afterwards wants the largest of what is in y. */
+          /* A later cast of y needs the amax of y as stored. */
           to_floats<T>(rounded, g);
           EACH_ELEMENT(j) largest = fmaxf(largest, fabsf(g[j]));
         }

@@ -12,7 +12,7 @@ namespace {
 enum Mode { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
 enum Status { kNone = 0, kActive = 1, kInvalidated = 2 };
 
-/* How much of each stream's work is known to be done before: streams by the number of nodes at their latest one. */
+/* The work that is known to come before: for each stream, the number of nodes up to the latest one of it. */
 using Reached = std::map<const void *, size_t>;
 
 struct Capture {
@@ -22,7 +22,7 @@ struct Capture {
   std::thread::id thread;
   bool invalidated;
   std::vector<Node> nodes;
-  std::unordered_map<const void *, Reached> streams; /* of each that takes part, what its next node comes after */
+  std::unordered_map<const void *, Reached> streams; /* by stream: the work that its next node comes after */
 };
 
 struct CapturedEvent {
@@ -71,7 +71,7 @@ void end(unsigned long long id) {
   --captures_under_way;
 }
 
-/* Whether the origin comes after all that the other streams were given. */
+/* Whether the origin comes after all work of the other streams. */
 bool is_joined(const Capture &capture) {
   const Reached &reached = capture.streams.at(capture.origin);
   for (const auto &[stream, own] : capture.streams) {

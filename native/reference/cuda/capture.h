@@ -76,7 +76,7 @@ struct CaptureInfo {
 };
 int capture_info(const void *stream, CaptureInfo *info);
 
-/* An argument of a recorded call whose value is all there is to it: a number, or an address on the device. */
+/* An argument of a recorded call that can be copied by value: a number, or an address on the device. */
 template <class T>
 struct ByValue {
   T value;

@@ -1,5 +1,4 @@
-/*
- * What of cuDNN answers without computing: versions and texts. The reference's attention and norms are Transformer
+/* The functions of cuDNN that compute nothing: versions and texts. The reference's attention and norms are Transformer
  * Engine's functions; cuDNN's own are in unsupported.cpp.
  */
 #include <algorithm>

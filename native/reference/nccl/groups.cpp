@@ -53,7 +53,7 @@ Outcome finish(const std::vector<Deferred> &operations) {
     if (first.code == kNcclSuccess) first = outcome;
   };
   std::vector<std::shared_ptr<Pending>> pending(operations.size());
-  const SharedWorld::UnderWay none_later; /* what is thrown here leaves nothing that would be written later */
+  const SharedWorld::UnderWay none_later; /* if an exception is thrown here, nothing is written afterwards */
   for (size_t i = 0; i < operations.size(); ++i) {
     if (operations[i].post) keep(operations[i].post(&pending[i]));
   }
@@ -68,7 +68,8 @@ Outcome finish(const std::vector<Deferred> &operations) {
       keep(outcome);
     }
   };
-  /* Peers in other processes need this thread; those in this one need what was posted alone. */
+  /* Peers in other processes need this thread to make progress; peers in this process need only the posted operation.
+   * */
   for (const bool driven : {true, false}) {
     for (size_t i = 0; i < operations.size(); ++i) {
       if (driven == (pending[i] != nullptr && pending[i]->driven)) settle(i);

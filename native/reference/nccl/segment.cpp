@@ -24,7 +24,7 @@ constexpr uint32_t kMagic = 0x63686731;
 constexpr const char *kFolder = "/dev/shm";
 constexpr const char *kPrefix = "chagres-nccl-";
 constexpr off_t kGate = 1 << 20; /* the byte whose lock orders who joins; those below are of ranks */
-constexpr off_t kOpened = kGate + 1; /* locked by all who have the file open: who cleans up leaves it alone */
+constexpr off_t kOpened = kGate + 1; /* locked by each process that has the file open, so that none deletes it */
 
 constexpr size_t kPage = 4096;
 constexpr size_t round_up(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }

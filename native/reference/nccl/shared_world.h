@@ -11,16 +11,16 @@
 
 namespace chagres::reference {
 
-/* The ranks of a communicator come here, wherever they are: what they go on with is `settled` once all have. */
+/* The world in which the ranks of a communicator join, from any process; once all have, `settled` is what they use. */
 Outcome world_to_join(const WorldId &id, int ranks, std::shared_ptr<World> *world);
 
 /* Something a rank in one of several processes does together with others, piece by piece. */
 struct SharedPending : Pending {
   SharedPending(Segment &shared, int of) : segment(shared), rank(of) { driven = true; }
 
-  /* Goes on as far as the others have come; whether that was anything. */
+  /* Advances as far as the other ranks allow; returns whether it did. */
   virtual bool progress() = 0;
-  /* For what it waits. */
+  /* What it waits for. */
   virtual std::string missing() const = 0;
   virtual bool awaits(int other) const = 0;
   /* Whether the others ring this rank's bell when it can go on. */

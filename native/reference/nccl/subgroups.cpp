@@ -11,7 +11,7 @@ namespace {
 constexpr int kNoColor = -1;
 constexpr int kShrinkAbort = 1;
 
-/* Where the ranks stand in a world of their own, in this order; the others have no part in it. */
+/* Makes a world of these ranks, in this order, and sets their places in it. */
 void settle(const std::vector<int> &ranks, const std::vector<int> &devices, std::vector<Place> *places) {
   const auto world = std::make_shared<ThreadWorld>(devices);
   for (size_t i = 0; i < ranks.size(); ++i) (*places)[static_cast<size_t>(ranks[i])] = {world, static_cast<int>(i)};
@@ -20,7 +20,7 @@ void settle(const std::vector<int> &ranks, const std::vector<int> &devices, std:
 /* The communicator that a split or shrink gives to the caller, NULL where it has no part in it. */
 std::function<void(const Pending &)> hand_over(const Comm &parent, void **handle) {
   const int rank = parent.rank, device = parent.device;
-  /* Made before the others are told: there is memory for it. */
+  /* Allocated before other ranks are told, so that it cannot fail later. */
   const auto made = std::make_shared<NewComm>(Comm{nullptr, 0, device, false, kNcclOps, {}});
   return [=](const Pending &done) {
     const Place &place = done.places[static_cast<size_t>(rank)];

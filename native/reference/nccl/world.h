@@ -103,14 +103,14 @@ struct SymmetricPlaces {
 /* Says how two ranks' places differ; empty where they are the same. */
 std::string symmetric_difference(int rank, const SymmetricPlaces &places, int other, const SymmetricPlaces &others);
 
-/* Copies what one rank gives to where another wants it; nothing where that is the same place. */
+/* Copies one rank's data to another's target, unless both are the same memory. */
 inline void copy_bytes(void *target, const void *source, size_t bytes) {
   if (target != source && bytes > 0) std::memmove(target, source, bytes);
 }
 
 class World;
 
-/* Where a rank of a communicator stands in one that is made from it; no world: the rank has no part in it. */
+/* A rank's place in a communicator that is made from another; no world: the rank is not in it. */
 struct Place {
   std::shared_ptr<World> world;
   int rank = 0;
@@ -164,7 +164,7 @@ class World {
   /* Ends what is under way with an error, for good. */
   virtual void revoke(int rank) = 0;
 
-  /* The rank's communicator is gone: who waits for it, or will, gets an error. */
+  /* The rank's communicator is destroyed: ranks that wait for it, now or later, get an error. */
   virtual void leave(int rank, bool aborted) = 0;
 
   virtual Outcome failure() = 0; /* the first one; it stays */

@@ -56,7 +56,7 @@ void update(const float *gradient, float scale, const Weights &weights, const Mo
   });
 }
 
-/* The step but for rate and decay, which each range has of its own. */
+/* The arguments of a step without learning rate and weight decay, which each range sets. */
 AdamStep step_of(float beta1, float beta2, float epsilon, int decoupled, int step, int bias_correction) {
   AdamStep by{};
   by.beta1 = beta1;

@@ -164,7 +164,7 @@ int check_memory(const char *function, const OpsAttention &attention, bool backw
   return arguments.status();
 }
 
-/* The status of a call's arguments; `nothing` says that a good call has nothing to do. */
+/* The status of a call's arguments; `nothing`: whether a valid call has nothing to do. */
 int check(const char *function, const OpsAttention *attention, bool backward, bool *nothing) {
   const int status = ops::check_attention(function, attention, backward);
   *nothing = status == OPS_SUCCESS && ops::attends_to_nothing(*attention, backward);

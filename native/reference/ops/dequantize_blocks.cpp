@@ -1,4 +1,4 @@
-/* Operations: numbers from FP8 with a scale for each block. */
+/* Operations: dequantization of FP8 with block scales. */
 #include "cuda/capture.h"
 #include "ops/operations.h"
 

@@ -1,4 +1,4 @@
-/* Operations: how well FP8 numbers stand for the ones that they were made of. */
+/* Operations: statistics of the error of FP8 quantization. */
 #include <cmath>
 #include <limits>
 

@@ -112,7 +112,7 @@ float forward_row(const OpsResidualNorm &n, int64_t r, const float *factors, con
     void *rounded = element(n.y, start, type);
     if (!in_place) from_float(rounded, row, type, columns);
     if (n.amax != nullptr && n.scale == nullptr) {
-      to_float(other, rounded, type, columns); /* who casts y afterwards wants the largest of what is in y */
+      to_float(other, rounded, type, columns); /* a later cast of y needs the amax of y as stored */
       result = largest(other, columns);
     }
   }

@@ -99,7 +99,8 @@ struct Tensor {
  * reference stays valid until the handle is destroyed. */
 Tensor &living_tensor(NVTETensor handle, const char *argument, Caller caller = Caller::here());
 
-/* The same for who will follow the records' pointers: each must be null or lead to as much memory as its shape says. */
+/* The same for callers that follow the records' pointers: each must be null or lead to as much memory as its shape
+ * says. */
 Tensor &tensor(NVTETensor handle, const char *argument, Caller caller = Caller::here());
 
 /* Throws unless the CUDA functions handed out, or registered, memory that has all the bytes. */

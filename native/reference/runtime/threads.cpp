@@ -38,7 +38,8 @@ int read_thread_count() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
 }
 
-/* One parallel_for: threads claim pieces until none is left. Who runs a piece has no influence on its result. */
+/* One parallel_for: threads claim pieces until none is left. The result of a piece does not depend on the thread that
+ * runs it. */
 struct Job {
   int64_t begin, end, grain, pieces;
   void (*body)(void *, int64_t, int64_t);
@@ -150,7 +151,7 @@ class Pool {
 };
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kKeptBytes = size_t{32} << 20; /* a thread gives back what it holds beyond this */
+constexpr size_t kKeptBytes = size_t{32} << 20; /* a thread frees buffers beyond this */
 
 struct Block {
   float *data;

@@ -79,7 +79,7 @@ void check_gated(const View &input, const char *argument, const Caller &caller) 
   }
 }
 
-/* Calls row(i) for each; it answers the largest magnitude that it met. Answers the largest of all. */
+/* Calls row(i) for each i, which returns its row's largest magnitude. Returns the largest of all. */
 template <class Row>
 float by_rows(int64_t rows, int64_t columns, Row &&row) {
   const int64_t grain = grain_for(columns * 8);

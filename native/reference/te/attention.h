@@ -96,7 +96,7 @@ struct ScoreTensor {
   int64_t offset(int64_t b, int64_t h, int64_t row) const { return b * sequence + h * head + row * query; }
 };
 
-/* What becomes of scores before the softmax, in this order: soft cap, ALiBi, bias, mask. */
+/* Modifications of scores before the softmax, in this order: soft cap, ALiBi, bias, mask. */
 struct AttentionScores {
   float softcap = 0;                  /* 0: none */
   const float *alibi_slopes = nullptr;
@@ -104,7 +104,7 @@ struct AttentionScores {
   bool alibi_bottom_right = false;
   float bias_factor = 0;              /* of a bias before the scale: the scale. 0: bias comes behind soft cap and ALiBi */
   ScoreTensor bias, mask;             /* mask: Byte, not 0 where a query does not see a key */
-  float *dbias = nullptr;             /* backward adds to it; lies as bias does. Null: not wanted */
+  float *dbias = nullptr;             /* backward adds to it; it has the layout of bias. Null: none */
 
   bool any() const { return softcap > 0 || alibi_slopes != nullptr || bias.data != nullptr || mask.data != nullptr; }
 };
@@ -124,7 +124,7 @@ struct AttentionProblem {
   float *dsink = nullptr;          /* [heads], may be null */
 };
 
-/* What scales the tensors of eight bits, and the largest magnitudes before scaling, which the calls raise. */
+/* The scales of tensors in eight bits, and the amaxes before scaling, which the calls raise. */
 struct AttentionScales {
   float q_inverse = 1, k_inverse = 1, v_inverse = 1; /* read by both calls */
   float s = 1, s_inverse = 1;

@@ -1,4 +1,4 @@
-/* Attention in eight bits: whole rows of scores, for a weight is rounded after its row's sum is known. */
+/* Attention in eight bits: computes whole rows of scores, since a weight is rounded after its row's sum is known. */
 #include <cmath>
 #include <limits>
 #include <mutex>

@@ -1,4 +1,4 @@
-/* What becomes of attention's scores before the softmax. */
+/* Modifications of attention's scores before the softmax. */
 #include <cmath>
 #include <limits>
 

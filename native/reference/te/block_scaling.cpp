@@ -1,5 +1,4 @@
-/*
- * Quantization with a scale a block. With blocks of a row's elements, rowwise and columnwise data are two matrices:
+/* Quantization with block scales. With blocks of a row's elements, rowwise and columnwise data are two matrices:
  * columnwise data has scales of its own, over 128 rows of the input. With square blocks one is the other's transpose.
  */
 #include "te/block_scaling.h"
@@ -96,7 +95,7 @@ BlockOutput read_output(const Tensor &output, const View &x, const QuantizationC
 
 /* ---- blocks of a row ---- */
 
-/* Scales `run` by its own amax; answers the inverse scale. */
+/* Scales `run` by its own amax; returns the inverse scale. */
 float scale_block(float *run, int64_t count, const ScaleRule &rule) {
   const float scale = scale_of(largest_magnitude(run, count), rule);
   rescale(run, scale, count);

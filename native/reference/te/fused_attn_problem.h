@@ -43,7 +43,7 @@ struct AttentionTripleHandles {
 AttentionTriple attention_triple(const AttentionTripleHandles &handles, int32_t layout, const FusedAttnInputs &inputs,
                                  NVTEDType dtype, const Caller &caller);
 
-/* What one call does to scores before the softmax: a bias, or ALiBi with the slopes that cuDNN gives the heads. */
+/* The modification of scores in one call: a bias, or ALiBi with the slopes that cuDNN gives the heads. */
 class FusedAttnScores {
  public:
   /* Points `problem` at the data of `bias`, where there is one, or at slopes. */

@@ -1,4 +1,4 @@
-/* What scales the tensors of fused attention in eight bits: cells beside the handles' data. */
+/* The scales and amaxes of fused attention's tensors in eight bits, from the tensors' handles. */
 #include "runtime/fp8.h"
 #include "te/fused_attn_problem.h"
 

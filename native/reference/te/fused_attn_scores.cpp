@@ -1,4 +1,4 @@
-/* What fused attention does to scores before the softmax. */
+/* Modifications of fused attention's scores before the softmax. */
 #include <cmath>
 
 #include "te/fused_attn_problem.h"

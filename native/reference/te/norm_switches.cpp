@@ -1,4 +1,4 @@
-/* Which implementation of norms Transformer Engine would call, and what follows from it. */
+/* Which implementation of norms Transformer Engine would call, and its limits. */
 #include "te/norm_switches.h"
 
 #include <atomic>

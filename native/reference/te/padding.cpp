@@ -1,4 +1,4 @@
-/* Rows added to, and taken from, lists of matrices: FP8 products want their number to be a multiple. */
+/* Pads and unpads the rows of lists of matrices: FP8 products need a multiple of 16 rows. */
 #include <vector>
 
 #include "te/recorded.h"
@@ -66,7 +66,7 @@ void copy(const Pair &pair, size_t bytes) {
 
 using namespace chagres::reference;
 
-/* output = input, and zeros in the rows that it lacks. */
+/* output = input, and zeros in the rows beyond the input's. */
 void nvte_multi_padding(size_t num_tensors, const NVTETensor *input_list, NVTETensor *output_list,
                         const int *padded_num_rows_list, cudaStream_t stream) {
   if (recorded(nvte_multi_padding, num_tensors, list(input_list, num_tensors), list(output_list, num_tensors),

@@ -94,7 +94,7 @@ void nvte_fp8_block_scaling_compute_partial_amax(NVTETensor inp, NVTETensor amax
   });
 }
 
-/* out = inp times its block's scale. The GPU's kernel also writes beside the shard, which a gather then overwrites. */
+/* out = inp times its block's scale. The GPU's kernel also writes around the shard, which a gather then overwrites. */
 void nvte_fp8_block_scaling_partial_cast(NVTETensor inp, NVTETensor out, NVTETensor scale, size_t h, size_t w,
                                          size_t scale_stride_h, size_t scale_stride_w, size_t start_offset,
                                          size_t block_len, NVTEDType out_dtype, cudaStream_t stream) {

@@ -1,5 +1,4 @@
-/*
- * From amax to scale: current scaling (the amax of the tensor at hand), and delayed scaling (of a history, whose row 0
+/* Scales from amaxes: current scaling (the amax of the tensor itself), and delayed scaling (of a history, whose row 0
  * is the window that casts write to).
  */
 #include "te/recorded.h"
@@ -63,7 +62,7 @@ DelayedRule delayed_rule(const char *algorithm, NVTEDType dtype, float margin, c
   return {name == "max", fp8_max(dtype) * std::pow(2.0f, -margin)};
 }
 
-/* What becomes of a scale: kept where the amax is 0, infinite or NaN. */
+/* The new scale; the old one is kept if the amax is 0, infinite or NaN. */
 float next_scale(float amax, float scale, float largest) {
   const float next = std::isfinite(amax) && amax > 0 ? largest / amax : scale;
   return std::isinf(next) ? std::numeric_limits<float>::max() : next;

@@ -1,4 +1,4 @@
-/* The scale that an amax asks for, in all recipes that compute it at once. */
+/* The scale for an amax, in recipes that compute it immediately. */
 #ifndef CHAGRES_RECIPE_H
 #define CHAGRES_RECIPE_H
 

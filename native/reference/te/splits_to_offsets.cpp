@@ -1,4 +1,4 @@
-/* Where each part of a split begins: running sums of lengths, times a stride. */
+/* The offsets of splits: cumulative sums of sizes, times a stride. */
 #include <vector>
 
 #include "te/recorded.h"

@@ -66,7 +66,7 @@ void nvte_memset(void *ptr, int value, size_t size_in_bytes, cudaStream_t stream
   if (size_in_bytes > 0) std::memset(ptr, value, size_in_bytes);
 }
 
-/* Where the host's memory ends, nobody here knows: the device's must be as long. */
+/* The size of the host's memory is not known here; the device's must suffice. */
 void nvte_copy_host_to_device_via_kernel(const void *host_ptr, void *device_ptr, size_t num_bytes,
                                          cudaStream_t stream) {
   CHAGRES_CHECK(host_ptr != nullptr || num_bytes == 0, "Argument \"host_ptr\" must be memory of ", num_bytes,

@@ -1,5 +1,4 @@
-/*
- * The k largest keys of each row, and where they stand.
+/* The k largest keys of each row, and their indices.
  *
  * Keys are compared by their bits, as Transformer Engine's radix search compares them: -0 is below 0, a NaN above infinity
  * or, with a sign, below -infinity. Neither the order of what is found nor which of equal keys is found is promised; here it
