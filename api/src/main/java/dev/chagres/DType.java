@@ -58,7 +58,7 @@ public enum DType {
         if (!hasCode()) {
             throw new IllegalArgumentException(
                     "dtype: expected one that Transformer Engine and our operations have, got " + this
-                            + ", which copies and collectives alone take");
+                            + ", which only copies and collectives take");
         }
         return code;
     }

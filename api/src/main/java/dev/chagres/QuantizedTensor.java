@@ -227,7 +227,7 @@ public final class QuantizedTensor {
     private void ensureNoBlocks(String argument) {
         if (scaling != Scaling.TENSOR) {
             throw new IllegalArgumentException(argument + ": expected none, for quantizing by " + scaling
-                    + " finds the scale of each block; leave it out");
+                    + " computes the scale of each block; leave it out");
         }
     }
 

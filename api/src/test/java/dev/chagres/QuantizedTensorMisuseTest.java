@@ -107,7 +107,7 @@ class QuantizedTensorMisuseTest {
     @Test
     void blocksHaveNoScaleFromOutside() {
         Tensor one = scope.tensor(DType.FLOAT32, 1);
-        String tail = ": expected none, for quantizing by BLOCK_1D finds the scale of each block; leave it out";
+        String tail = ": expected none, for quantizing by BLOCK_1D computes the scale of each block; leave it out";
         assertThrown(ARGUMENT, "scale" + tail, () -> quantized(Scaling.BLOCK_1D).scale(one));
         assertThrown(ARGUMENT, "amax" + tail, () -> quantized(Scaling.BLOCK_1D).amax(one));
     }

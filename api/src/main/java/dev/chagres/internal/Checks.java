@@ -250,7 +250,7 @@ public final class Checks {
 
     private static IllegalArgumentException withoutCode(String argument, Tensor tensor) {
         return new IllegalArgumentException(argument + ": expected elements of a type that Transformer Engine has, got "
-                + describe(tensor) + "; copies and collectives alone take " + tensor.dtype());
+                + describe(tensor) + "; only copies and collectives take " + tensor.dtype());
     }
 
     /** Returns type and shape for a message. */

@@ -54,8 +54,7 @@ public final class ProductChecks {
     public static void requireSum(long inner, Tensor a, Tensor d) {
         if (inner == 0 && d.count() != 0) {
             throw new IllegalArgumentException(
-                    "a: expected something to sum over, for a product that is followed by a bias, got "
-                            + Checks.describe(a));
+                    "a: expected K of at least 1, for a product with a bias, got " + Checks.describe(a));
         }
     }
 

@@ -106,7 +106,7 @@ public final class QuantizedProductChecks {
 
     private static void quantizedResult(QuantizedTensor a, QuantizedTensor b, QuantizedTensor d) {
         if (d.columnwise() != null) {
-            throw new IllegalArgumentException("d: expected rowwise data alone, for a product writes no transpose, got "
+            throw new IllegalArgumentException("d: expected only rowwise data, for a product writes no transpose, got "
                     + QuantizedChecks.describe(d) + "; make one by Transpose.transpose");
         }
         boolean hasE5m2 = a.dtype() == DType.FLOAT8_E5M2 || b.dtype() == DType.FLOAT8_E5M2;
@@ -183,8 +183,7 @@ public final class QuantizedProductChecks {
     public static void requireSum(long inner, QuantizedTensor a, Tensor d) {
         if (inner == 0 && d.count() != 0) {
             throw new IllegalArgumentException(
-                    "a: expected something to sum over, for a product that is followed by a bias, got "
-                            + QuantizedChecks.describe(a));
+                    "a: expected K of at least 1, for a product with a bias, got " + QuantizedChecks.describe(a));
         }
     }
 }

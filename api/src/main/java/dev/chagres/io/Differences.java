@@ -40,10 +40,10 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
     private record Line(Part part, String text) {}
 
     private static final int SHOWN = 20;
-    private static final String WEIGHTS_ALONE = "; to load weights alone, ask for weightState()";
+    private static final String WEIGHTS_ALONE = "; to load only weights, use weightState()";
     private static final String NOTHING_BESIDE =
-            "; the file has all weights, but lacks what was asked for beside weightState(): load weightState() alone; where"
-                    + " scales are missing, find them by Pass.calibrate, or load them from the file of a run";
+            "; the file has all weights, but lacks other requested state: load only weightState(); if scales are"
+                    + " missing, get them by Pass.calibrate, or load them from the file of a run";
 
     static Differences between(
             List<TensorSpec> expected,

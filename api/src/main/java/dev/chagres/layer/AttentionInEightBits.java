@@ -42,7 +42,7 @@ final class AttentionInEightBits {
         this.answers = answers;
         String reason = whyNever(config);
         never = reason == null && plan == null
-                ? "the attention was made without a plan, in which its scales have their places"
+                ? "the attention was made without a plan, which would hold its scales"
                 : reason;
         sites = never == null && plan != null ? new AttentionSites(plan.child("core_attention")) : null;
     }
@@ -50,17 +50,17 @@ final class AttentionInEightBits {
     private static @Nullable String whyNever(AttentionConfig config) {
         AttentionMask mask = config.mask();
         if (config.headDim() != HEAD_DIM) {
-            return "cuDNN has gradients in eight bits for heads of " + HEAD_DIM + " alone, not of " + config.headDim();
+            return "cuDNN has gradients in eight bits only for heads of " + HEAD_DIM + ", not of " + config.headDim();
         }
         if (!config.dropout().isNone()) {
             return "attention weights are dropped";
         }
         if (mask.kind() == AttentionMask.Kind.CAUSAL_BOTTOM_RIGHT) {
-            return "cuDNN has a bottom-right mask in eight bits for compute capability 10.0 alone";
+            return "cuDNN has a bottom-right mask in eight bits only for compute capability 10.0";
         }
         boolean causal = mask.kind() == AttentionMask.Kind.CAUSAL;
         if (mask.windowLeft() != -1 || (mask.windowRight() != -1 && !(causal && mask.windowRight() == 0))) {
-            return "cuDNN has a window in eight bits from 9.21 on alone";
+            return "cuDNN has a window in eight bits only from 9.21 on";
         }
         return null;
     }
@@ -100,7 +100,7 @@ final class AttentionInEightBits {
             return "query, key and value are FLOAT32";
         }
         if (sequences.format() == QkvFormat.THD) {
-            return "cuDNN has packed sequences in eight bits from 9.23 on alone";
+            return "cuDNN has packed sequences in eight bits only from 9.23 on";
         }
         String changed = rules.whyNotInEightBits(sequences);
         if (changed != null) {

@@ -58,7 +58,7 @@ final class FusedScores {
             return reason;
         }
         if (bias != null && !fits(bias, dtype, sequences)) {
-            return "cuDNN has a bias of exactly the padded lengths alone, which begins at a multiple of 16 bytes";
+            return "cuDNN takes only a bias of exactly the padded lengths that begins at a multiple of 16 bytes";
         }
         boolean biased = rules.biasType().isTensor();
         return answers.refusal(
@@ -75,10 +75,10 @@ final class FusedScores {
     private @Nullable String whyNot(@Nullable Tensor bias) {
         if (config.order() == Order.DETERMINISTIC) {
             if (config.softmaxType() != SoftmaxType.VANILLA) {
-                return "cuDNN adds the gradients of sinks up in an order that changes";
+                return "cuDNN sums the gradients of sinks in varying order";
             }
             if (bias != null && bias.requiresGradient()) {
-                return "cuDNN adds the gradient of a bias up in an order that changes";
+                return "cuDNN sums the gradient of a bias in varying order";
             }
         }
         return null;

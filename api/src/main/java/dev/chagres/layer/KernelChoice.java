@@ -53,7 +53,7 @@ final class KernelChoice {
                 activation.forwardFunction() + " and " + activation.backwardFunction() + ", for "
                         + (activation == Activation.GELU
                                 ? "the product's epilogue takes no FLOAT32"
-                                : "products have an epilogue for GELU alone");
+                                : "products have an epilogue only for GELU");
         };
     }
 
@@ -86,10 +86,10 @@ final class KernelChoice {
             return "cuDNN has no attention in FLOAT32";
         }
         if (hasGaps(sequences)) {
-            return "cuDNN leaves what was in the gaps between packed sequences";
+            return "cuDNN does not write the gaps between packed sequences";
         }
         if (sequences.part() >= 0 && !config.mask().equals(AttentionMask.none())) {
-            return "cuDNN counts windows from the first or the last query of a sequence, of which some are here";
+            return "cuDNN counts windows from the first or last query of a sequence, of which this rank has only some";
         }
         if (lacksKeys(sequences)) {
             return "cuDNN does not write 0 for queries of a padded sequence without keys";

@@ -66,11 +66,11 @@ final class LinearSites {
      */
     void requireWhole(Pass pass) {
         if (isQuantized()) {
-            throw new IllegalStateException(weight.name() + " is kept in eight bits"
+            throw new IllegalStateException(weight.name() + " is kept "
                     + (weight.isEightBitsOnly()
-                            ? " alone (QUANTIZED_ONLY)"
-                            : ", beside a master that no product reads (QUANTIZED)")
-                    + ", so that its products need a recipe, but the pass "
+                            ? "only in eight bits (QUANTIZED_ONLY)"
+                            : "in eight bits, beside a master (QUANTIZED)")
+                    + ", so its products need a recipe, but the pass "
                     + (pass.isCalibrating() ? "calibrates" : "has none")
                     + "; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE");
         }
@@ -83,10 +83,9 @@ final class LinearSites {
      */
     void requireMaster(Pass pass) {
         if (weight.isEightBitsOnly() && !weight.isFrozen() && pass.isSaving()) {
-            throw new IllegalStateException(
-                    weight.name() + " is kept in eight bits alone (QUANTIZED_ONLY), so it cannot"
-                            + " be trained, but it is not frozen and the pass trains; freeze it before Parameters.allocate, use"
-                            + " Pass.evaluation, or allocate with WeightStorage.QUANTIZED");
+            throw new IllegalStateException(weight.name() + " is kept only in eight bits (QUANTIZED_ONLY), so it cannot"
+                    + " be trained, but it is not frozen and the pass trains; freeze it before Parameters.allocate, use"
+                    + " Pass.evaluation, or allocate with WeightStorage.QUANTIZED");
         }
     }
 
@@ -182,14 +181,14 @@ final class LinearSites {
         Quantizer quantizer = present.at(split.gathersInput() ? input : gradient);
         if (quantizer.scaling() == Scaling.TENSOR) {
             return quantizer.scalesByAmax()
-                    ? " in eight bits, by the scale of the largest magnitude of all, which ncclAllReduce finds"
+                    ? " in eight bits, with the scale of the amax over all ranks, which ncclAllReduce computes"
                     : " in eight bits";
         }
         if (!split.gathersInput()) {
-            return " in the model's type, which is as many bytes as both copies of blocks are";
+            return " in the model's type, which takes as many bytes as rowwise and columnwise data with block scales";
         }
         if (quantizer.scaling() == Scaling.BLOCK_2D) {
-            return " in the model's type, for blocks have tokens of several ranks";
+            return " in the model's type, for blocks would span tokens of several ranks";
         }
         return GatheredInput.isWholeSteps(rows)
                 ? " in eight bits"
@@ -217,7 +216,7 @@ final class LinearSites {
         return switch (weight.storage()) {
             case MODEL_TYPE -> "";
             case QUANTIZED -> "; the weight is cast from its FP32 master, without a copy of 16 bits";
-            case QUANTIZED_ONLY -> "; the weight is kept in eight bits alone";
+            case QUANTIZED_ONLY -> "; the weight is kept only in eight bits";
         };
     }
 }

@@ -324,21 +324,21 @@ final class MlpBranch extends Layer {
         }
         if (fc2.fusedCast().scalesByAmax(pass)) {
             return kind.forwardFunction() + " and " + kind.backwardFunction()
-                    + ", which find the largest magnitudes of what they write, for products in eight bits have no epilogue"
-                    + " for it here";
+                    + ", which compute the amaxes of what they write, for products in eight bits have no such"
+                    + " epilogue here";
         }
         boolean casts = fc2.fusedCast().takesCopies(Math.max(1, x.size(0)), pass);
         return kind.forwardFunction()
                 + (casts ? ", which casts its output itself," : "") + " and "
                 + (casts ? gradientReason() : kind.backwardFunction())
-                + ", for products in eight bits have no epilogue for it here";
+                + ", for products in eight bits have no such epilogue here";
     }
 
     private String gradientReason() {
         Activation kind = activation.kind();
         if (!castsGradient()) {
             return kind.backwardFunction()
-                    + ", whose gradient te_quantize_dbias casts: no kernel sums it for the bias, too";
+                    + ", whose gradient te_quantize_dbias casts, for no kernel also sums it for the bias";
         }
         return fc1.hasBias()
                 ? "te_quantize_dbias_d" + kind.forwardFunction().substring("te_".length())

@@ -270,8 +270,8 @@ abstract sealed class PreNorm extends Layer
             return "";
         }
         if (reader.fusedCast().takesCopies(Math.max(1, x.size(0)), pass)) {
-            return "computes its output in eight bits alone, both copies";
+            return "writes its output only in eight bits, rowwise and columnwise";
         }
-        return reader.fusedCast().scalesByAmax(pass) ? "computes the largest magnitude in its output, too" : "";
+        return reader.fusedCast().scalesByAmax(pass) ? "computes the amax of its output, too" : "";
     }
 }

@@ -40,7 +40,9 @@ final class ProductExplanation {
                 + (casts ? "the gradient" : "no gradient: backward is " + recipe.backwardOverride())
                 + bias(hasBias, sums)
                 + accumulators(recipe, casts)
-                + (quantizers.at(place).knowsScale() ? "; what a kernel casts that computes it is not cast again" : "");
+                + (quantizers.at(place).knowsScale()
+                        ? "; tensors already cast by the kernel that computes them are not cast again"
+                        : "");
     }
 
     /** Says what shares a scale, where a recipe chooses. */
@@ -68,7 +70,7 @@ final class ProductExplanation {
 
     private static String plan(Pass pass) {
         return switch (pass.productPlan()) {
-            case FIRST -> "the kernel that cuBLASLt names first";
+            case FIRST -> "the first kernel of cuBLASLt's heuristic";
             case MEASURED -> "the fastest of cuBLASLt's kernels, as measured";
         };
     }

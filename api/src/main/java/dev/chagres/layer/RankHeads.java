@@ -41,7 +41,7 @@ final class RankHeads {
                             + tensor.size() * context.size() + ", for " + tensor.size()
                             + " tensor-parallel ranks divide them and "
                             + context.size() + " context-parallel ranks divide what each of these has, got " + count
-                            + "; withRing() and withAllGather() need a multiple of " + tensor.size() + " alone");
+                            + "; withRing() and withAllGather() need only a multiple of " + tensor.size());
         }
         return Math.toIntExact(context.share(what, plan.name(), own));
     }

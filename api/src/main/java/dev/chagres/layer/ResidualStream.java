@@ -203,7 +203,7 @@ final class ResidualStream {
                 : "\n" + outputNorm.explain(x, new NormPlace(!dropout.drops(pass), false, false), "");
         return source == ResidualSource.INPUT
                 ? norm
-                : "\n" + owner.name() + ": sums are taken from what the norms give, and ops_add sums its two gradients"
+                : "\n" + owner.name() + ": residual sums take the norms' outputs, and ops_add sums their two gradients"
                         + norm;
     }
 }

@@ -175,7 +175,7 @@ final class ScoreRules {
             return "cuDNN has either ALiBi or a bias";
         }
         if (config.mask().kind() != AttentionMask.Kind.CAUSAL) {
-            return "cuDNN has ALiBi under a top-left causal mask alone";
+            return "cuDNN has ALiBi only under a top-left causal mask";
         }
         return present.hasUsualSlopes() && slice.all() == config.heads() ? null : "cuDNN's ALiBi takes no slopes";
     }
@@ -192,7 +192,7 @@ final class ScoreRules {
         }
         return config.softmaxType() == SoftmaxType.VANILLA
                 ? null
-                : "cuDNN has a softmax with another term in eight bits from 9.21 on alone";
+                : "cuDNN has a softmax with an extra term in eight bits only from 9.21 on";
     }
 
     /**

@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Self-attention over query, key and value that are copied out of the buffer of their product, each into a tensor of its own:
- * attention's kernels take one buffer of all three for equal heads alone, and norms of heads want them side by side.
+ * attention's kernels take one buffer of all three for equal heads alone, and norms of heads need contiguous heads.
  *
  * <p>Threading: the device's thread.
  */
@@ -178,9 +178,8 @@ final class SeparateHeads {
                 + (gather.isNeeded() || ring != null
                         ? "keys and values " + (ring == null ? "are gathered" : "travel round ranks")
                         : norm.isNone()
-                                ? "one buffer takes equal heads alone, not " + config.heads() + " and "
-                                        + config.keyHeads()
-                                : "norms of heads want them side by side");
+                                ? "one buffer needs equal heads, not " + config.heads() + " and " + config.keyHeads()
+                                : "norms of heads need contiguous heads");
         String sides = query.explain(onTheWay(rotary) == null ? rotary : null);
         return (sides.isEmpty() ? copies : copies + "; " + sides)
                 + gather.explain()

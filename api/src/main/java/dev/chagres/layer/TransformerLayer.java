@@ -43,8 +43,8 @@ public final class TransformerLayer extends Layer {
      */
     public TransformerLayer(TransformerLayerConfig config, ModelPlan plan) {
         if (Checks.given("config", config).crossAttention() != null) {
-            throw new IllegalArgumentException("config: has cross-attention, which reads what a FanOut holds; call"
-                    + " new TransformerLayer(config, memory, plan)");
+            throw new IllegalArgumentException("config: has cross-attention, which needs a FanOut; call new"
+                    + " TransformerLayer(config, memory, plan)");
         }
         this(Checks.given("plan", plan), config, null);
     }
@@ -60,8 +60,8 @@ public final class TransformerLayer extends Layer {
         Checks.given("memory", memory);
         Checks.given("plan", plan);
         if (config.crossAttention() == null) {
-            throw new IllegalArgumentException("config: expected one with cross-attention, which reads the memory, such"
-                    + " as TransformerLayerConfig.decoder(…); got none");
+            throw new IllegalArgumentException("config: expected one with cross-attention, such as"
+                    + " TransformerLayerConfig.decoder(…), got one without");
         }
         this(plan, config, memory);
     }
@@ -126,7 +126,7 @@ public final class TransformerLayer extends Layer {
     public NormLayer outputNorm() {
         NormLayer present = outputNorm;
         if (present == null) {
-            throw new IllegalStateException(name() + " has no norm of its output; NormPlacement.OUTPUT asks for one");
+            throw new IllegalStateException(name() + " has no output norm; use NormPlacement.OUTPUT");
         }
         return present;
     }
@@ -216,7 +216,7 @@ public final class TransformerLayer extends Layer {
     protected String explanation(Tensor x, Pass pass) {
         String branches = order == BranchOrder.SEQUENTIAL
                 ? ""
-                : "\n" + name() + ": both branches read one input, and ops_add sums what they give";
+                : "\n" + name() + ": both branches read one input, and ops_add sums their outputs";
         return name() + ":\n" + (stream.explain(x, pass) + branches).indent(2).stripTrailing();
     }
 }

@@ -402,7 +402,7 @@ public final class Parameter {
     private void ensureNotEightBitsOnly(String lacks, String mend) {
         if (isEightBitsOnly()) {
             throw new IllegalStateException("parameter " + name
-                    + " is kept in eight bits alone (QUANTIZED_ONLY), so it has " + lacks + "; " + mend);
+                    + " is kept only in eight bits (QUANTIZED_ONLY), so it has " + lacks + "; " + mend);
         }
     }
 

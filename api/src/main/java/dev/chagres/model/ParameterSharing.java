@@ -142,7 +142,8 @@ public final class ParameterSharing {
         } else if (contextParallel().isSplit()) {
             throw new IllegalStateException(
                     "gradients: expected their sum over " + contextParallel().size()
-                            + " context-parallel ranks, got the term of this rank's tokens alone; make a Strategy over these ranks,"
+                            + " context-parallel ranks, got that of only this rank's tokens; make a Strategy over"
+                            + " these ranks,"
                             + " such as DataParallel.of(parameters, communicator), and call its sumGradients");
         }
     }

@@ -28,7 +28,7 @@ final class CallComparison implements Awaited {
             throw new IllegalStateException(
                     "checks: expected ranks that are threads of one program and share the UniqueId, or"
                             + " processes that Ranks has joined, as CollectiveChecks.FULL needs, got " + endpoint
-                            + ", whose UniqueId came from or went to elsewhere");
+                            + ", whose UniqueId came from, or was sent to, another program");
         }
         exchange = known;
         CurrentCall current = endpoint.calls().current();

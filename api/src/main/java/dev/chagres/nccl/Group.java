@@ -67,8 +67,8 @@ final class Group {
             body.run();
             if (failed) {
                 throw new IllegalStateException(
-                        "group: expected what an inner group threw to go on, got it caught inside;"
-                                + " nothing of the group was enqueued");
+                        "group: expected the exception of an inner group to propagate, got it caught inside; nothing"
+                                + " of the group was enqueued");
             }
         } catch (Throwable thrown) {
             failed = true;

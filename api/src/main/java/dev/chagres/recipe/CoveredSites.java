@@ -52,7 +52,7 @@ final class CoveredSites {
         if (recipe instanceof MXFP8BlockScaling || recipe instanceof NVFP4BlockScaling) {
             throw new IllegalArgumentException("recipe: " + recipe.getClass().getSimpleName()
                     + " needs a GPU of compute capability " + recipe.computeCapability()
-                    + " (Blackwell), and this version computes on 9.0 alone; use Float8BlockScaling");
+                    + " (Blackwell), and this version computes only on 9.0; use Float8BlockScaling");
         }
         // Closed parameters would never close what is allocated now.
         parameters.gradients().address();

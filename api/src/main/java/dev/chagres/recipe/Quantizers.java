@@ -317,7 +317,7 @@ public final class Quantizers implements AutoCloseable {
     private void ensureReduced() {
         if (recipe() instanceof DelayedScaling && state.reduction() == ownReduction) {
             throw new IllegalStateException(
-                    "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                    "state: expected scales reduced over all ranks, got those of only this rank; call"
                             + " reduceAmax(quantizers) of the strategy before the first step");
         }
     }

@@ -49,8 +49,8 @@ public sealed interface Recipe
     default Recipe withAttention(AttentionPrecision newAttention) {
         if (Checks.given("attention", newAttention) != AttentionPrecision.HIGH_PRECISION) {
             throw new IllegalArgumentException("attention: expected HIGH_PRECISION, for "
-                    + getClass().getSimpleName() + " computes attention in eight bits on compute capability 10.0"
-                    + " (Blackwell) alone, got " + newAttention + "; use DelayedScaling");
+                    + getClass().getSimpleName() + " computes attention in eight bits only on compute capability 10.0"
+                    + " (Blackwell), got " + newAttention + "; use DelayedScaling");
         }
         return this;
     }

@@ -216,13 +216,11 @@ class TransformerLayerOptionsConformance {
                 TransformerLayerConfig.decoder(32, encoder().attention(), cross);
         assertThrown(
                 argument,
-                "config: has cross-attention, which reads what a FanOut holds; call new TransformerLayer(config, memory,"
-                        + " plan)",
+                "config: has cross-attention, which needs a FanOut; call new TransformerLayer(config, memory, plan)",
                 () -> new TransformerLayer(decoder, new ModelPlan()));
         assertThrown(
                 argument,
-                "config: expected one with cross-attention, which reads the memory, such as"
-                        + " TransformerLayerConfig.decoder(…); got none",
+                "config: expected one with cross-attention, such as TransformerLayerConfig.decoder(…), got one without",
                 () -> new TransformerLayer(encoder(), new FanOut("memory"), new ModelPlan()));
         assertThrown(
                 argument,
@@ -257,9 +255,7 @@ class TransformerLayerOptionsConformance {
                 "layer has no cross-attention; TransformerLayerConfig.decoder(…) makes a layer that has",
                 plain::crossAttention);
         assertThrown(
-                IllegalStateException.class,
-                "layer has no norm of its output; NormPlacement.OUTPUT asks for one",
-                plain::outputNorm);
+                IllegalStateException.class, "layer has no output norm; use NormPlacement.OUTPUT", plain::outputNorm);
         ModelPlan plan = new ModelPlan();
         AttentionConfig cross = AttentionConfig.of(2, 8, AttentionMask.none());
         TransformerLayerConfig config = TransformerLayerConfig.decoder(
@@ -291,10 +287,10 @@ class TransformerLayerOptionsConformance {
     void explainsItsSums() {
         assertEquals("", sums(encoder()));
         assertEquals(
-                "\n  layer: both branches read one input, and ops_add sums what they give",
+                "\n  layer: both branches read one input, and ops_add sums their outputs",
                 sums(encoder().withBranchOrder(BranchOrder.PARALLEL)));
         assertEquals(
-                "\n  layer: sums are taken from what the norms give, and ops_add sums its two gradients",
+                "\n  layer: residual sums take the norms' outputs, and ops_add sums their two gradients",
                 sums(encoder().withResidual(ResidualSource.NORM)));
         String normed = sums(encoder().withNormPlacement(NormPlacement.OUTPUT));
         assertEquals(

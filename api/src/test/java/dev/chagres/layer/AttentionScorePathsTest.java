@@ -130,15 +130,15 @@ class AttentionScorePathsTest {
                 biases.backward(pass);
             }
             biases.forward(bias(DType.BFLOAT16, 1, HEADS, LENGTH + 8, LENGTH + 8), pass);
-            assertTiled("cuDNN has a bias of exactly the padded lengths alone", plain, pass);
+            assertTiled("cuDNN takes only a bias of exactly the padded lengths", plain, pass);
             biases.backward(pass);
             Tensor wide = bias(DType.BFLOAT16, 1, HEADS, LENGTH, LENGTH + 1);
             biases.forward(open.scope().view(wide, 3, 1, HEADS, LENGTH, LENGTH), pass);
-            assertTiled("cuDNN has a bias of exactly the padded lengths alone, which begins at", plain, pass);
+            assertTiled("cuDNN takes only a bias of exactly the padded lengths that begins at", plain, pass);
             biases.backward(pass);
             Tensor wanted = biases.forward(bias(DType.BFLOAT16, 1, HEADS, LENGTH, LENGTH), pass);
             DotProductAttention fixed = biased(config(AttentionMask.none()).deterministic(), biases);
-            assertTiled("cuDNN adds the gradient of a bias up in an order that changes", fixed, pass);
+            assertTiled("cuDNN sums the gradient of a bias in varying order", fixed, pass);
             wanted.stopGradient();
             assertFused(fixed, pass);
             assertTiled(
@@ -170,7 +170,7 @@ class AttentionScorePathsTest {
             for (AttentionMask mask : List.of(AttentionMask.none(), AttentionMask.causalBottomRight())) {
                 DotProductAttention other = new DotProductAttention(config(mask));
                 other.alibi(Alibi.of(open.scope(), HEADS));
-                assertTiled("cuDNN has ALiBi under a top-left causal mask alone", other, pass);
+                assertTiled("cuDNN has ALiBi only under a top-left causal mask", other, pass);
             }
         }
     }
@@ -211,7 +211,7 @@ class AttentionScorePathsTest {
                     attention,
                     open.pass().begin(Sequences.dense(open.scope(), QkvFormat.BSHD, BATCH, 1)));
             assertTiled(
-                    "cuDNN adds the gradients of sinks up in an order that changes",
+                    "cuDNN sums the gradients of sinks in varying order",
                     new DotProductAttention(config.deterministic(), new ModelPlan()),
                     open.pass().begin(dense()));
         }

@@ -81,8 +81,8 @@ class ContextParallelMisuseTest {
         DevicesNeeded.assume(4);
         MeshShape shape = MeshShape.ofOne().with(MeshDimension.CONTEXT, 2).with(MeshDimension.TENSOR, 2);
         String rest = ": layer.attention expected a multiple of 4, for 2 tensor-parallel ranks divide them and 2"
-                + " context-parallel ranks divide what each of these has, got 6; withRing() and withAllGather() need a"
-                + " multiple of 2 alone";
+                + " context-parallel ranks divide what each of these has, got 6; withRing() and withAllGather() need"
+                + " only a multiple of 2";
         AttentionConfig six = AttentionConfig.of(6, 8, AttentionMask.none());
         Ranks.local(4).each(rank -> {
             try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
@@ -322,8 +322,9 @@ class ContextParallelMisuseTest {
     void gradientsOfThisRanksTokensAlone() {
         assertRefused(
                 IllegalStateException.class,
-                "gradients: expected their sum over 2 context-parallel ranks, got the term of this rank's tokens alone;"
-                        + " make a Strategy over these ranks, such as DataParallel.of(parameters, communicator), and call"
+                "gradients: expected their sum over 2 context-parallel ranks, got that of only this rank's tokens;"
+                        + " make a Strategy over these ranks, such as DataParallel.of(parameters, communicator), and"
+                        + " call"
                         + " its sumGradients",
                 2,
                 (rank, tokens) -> {

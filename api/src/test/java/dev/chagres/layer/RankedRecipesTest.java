@@ -217,7 +217,7 @@ class RankedRecipesTest {
                     Strategy strategy = DataParallel.of(parameters, rank.communicator())) {
                 assertThrown(
                         IllegalStateException.class,
-                        "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                        "state: expected scales reduced over all ranks, got those of only this rank; call"
                                 + " reduceAmax(quantizers) of the strategy before the first step",
                         () -> strategy.state(optimizer, quantizers.state()));
                 strategy.reduceAmax(quantizers);

@@ -397,14 +397,17 @@ class SequenceParallelRecipesTest {
             delimiter = '|',
             value = {
                 "DELAYED | in eight bits, in backward again | in eight bits; ops_gather_rows",
-                "CURRENT | in eight bits, by the scale of the largest magnitude of all, which ncclAllReduce finds, in backward again"
-                        + " | by the scale of the largest magnitude of all, which ncclAllReduce finds; ops_gather_rows",
-                "CURRENT_HIGH_PRECISION | which ncclAllReduce finds, in backward in the model's type | gradient ncclAllGather gathers; ops_gather_rows",
+                "CURRENT | in eight bits, with the scale of the amax over all ranks, which ncclAllReduce computes, in"
+                        + " backward again"
+                        + " | with the scale of the amax over all ranks, which ncclAllReduce computes; ops_gather_rows",
+                "CURRENT_HIGH_PRECISION | which ncclAllReduce computes, in backward in the model's type | gradient ncclAllGather gathers; ops_gather_rows",
                 "BLOCKS | in the model's type, for 11 tokens a rank are no multiple of 16, in backward in the model's type, for blocks"
-                        + " of 128 tokens lie on several ranks | in the model's type, which is as many bytes as both copies of"
-                        + " blocks are; ops_gather_rows",
-                "SQUARES_OF_INPUTS | in the model's type, for blocks have tokens of several ranks, in backward in the model's type, for"
-                        + " blocks of 128 tokens lie on several ranks | as many bytes as both copies of blocks are; ops_gather_rows"
+                        + " of 128 tokens lie on several ranks | in the model's type, which takes as many bytes as"
+                        + " rowwise and columnwise data with block scales; ops_gather_rows",
+                "SQUARES_OF_INPUTS | in the model's type, for blocks would span tokens of several ranks, in backward"
+                        + " in the model's type, for"
+                        + " blocks of 128 tokens lie on several ranks | as many bytes as"
+                        + " rowwise and columnwise data with block scales; ops_gather_rows"
             })
     void explainSaysWhatTravels(Case one, String column, String row) {
         DevicesNeeded.assume(2);

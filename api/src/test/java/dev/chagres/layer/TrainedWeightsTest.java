@@ -293,7 +293,7 @@ class TrainedWeightsTest {
             assertArrayEquals(trained, loaded);
             SafetensorsException strict = assertThrows(
                     SafetensorsException.class, () -> Safetensors.load(file, parameters.state(), device.stream()));
-            assertContains(strict, "nothing was loaded; to load weights alone, ask for weightState()\n  unexpected:");
+            assertContains(strict, "nothing was loaded; to load only weights, use weightState()\n  unexpected:");
         }
     }
 
@@ -320,7 +320,7 @@ class TrainedWeightsTest {
                     Quantizers quantizers = Quantizers.allocate(strategy.parameters(), DelayedScaling.standard())) {
                 assertThrown(
                         IllegalStateException.class,
-                        "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                        "state: expected scales reduced over all ranks, got those of only this rank; call"
                                 + " reduceAmax(quantizers) of the strategy before the first step",
                         () -> strategy.weightState(quantizers.state()));
                 strategy.reduceAmax(quantizers);
@@ -454,7 +454,7 @@ class TrainedWeightsTest {
                         SafetensorsException.class,
                         file
                                 + ": the file holds other tensors than expected: 4 missing, 0 unexpected, 0 of another type or"
-                                + " shape; nothing was loaded; to load weights alone, ask for weightState()\n"
+                                + " shape; nothing was loaded; to load only weights, use weightState()\n"
                                 + "  missing: \"layer.weight.exp_avg\" F32[16, 16]\n"
                                 + "  missing: \"layer.weight.exp_avg_sq\" F32[16, 16]\n"
                                 + "  missing: \"step\" I64[]\n"

@@ -297,9 +297,9 @@ class WeightTypesTest {
             List<String> lines = String.valueOf(refused.getMessage()).lines().toList();
             assertEquals(
                     file + ": the file holds other tensors than expected: " + missing
-                            + " missing, 0 unexpected, 0 of another type or shape; nothing was loaded; the file has all"
-                            + " weights, but lacks what was asked for beside weightState(): load weightState() alone; where"
-                            + " scales are missing, find them by Pass.calibrate, or load them from the file of a run",
+                            + " missing, 0 unexpected, 0 of another type or shape; nothing was loaded; the file has"
+                            + " all weights, but lacks other requested state: load only weightState(); if scales are"
+                            + " missing, get them by Pass.calibrate, or load them from the file of a run",
                     lines.getFirst());
             assertEquals(22, lines.size());
             assertEquals("  missing: " + (missing - 20) + " more", lines.getLast());

@@ -134,8 +134,8 @@ class CollectiveTypesTest {
     @Test
     void whatComputesRefusesThem() {
         String none =
-                "dtype: expected one that Transformer Engine and our operations have, got FLOAT64, which copies and"
-                        + " collectives alone take";
+                "dtype: expected one that Transformer Engine and our operations have, got FLOAT64, which only copies"
+                        + " and collectives take";
         try (Device device = Device.open();
                 Scope scope = device.openScope()) {
             Stream stream = device.stream();

@@ -121,8 +121,8 @@ class CommunicatorFailureTest {
                 tensor.set(stream, 1f, 2f);
                 assertThrown(
                         IllegalStateException.class,
-                        "group: expected what an inner group threw to go on, got it caught inside; nothing of the group was"
-                                + " enqueued",
+                        "group: expected the exception of an inner group to propagate, got it caught inside; nothing"
+                                + " of the group was enqueued",
                         () -> Communicator.group(() -> {
                             assertThrows(
                                     IllegalArgumentException.class,

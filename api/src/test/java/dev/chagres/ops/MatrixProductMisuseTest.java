@@ -44,7 +44,7 @@ class MatrixProductMisuseTest {
                 "bias: expected FLOAT32[5], got FLOAT32[3]",
                 () -> MatrixProduct.productBias(a, NO, b, NO, of(DType.FLOAT32, 3), d, PLAN, open.stream()));
         refused(
-                "a: expected something to sum over, for a product that is followed by a bias, got FLOAT32[3, 0]",
+                "a: expected K of at least 1, for a product with a bias, got FLOAT32[3, 0]",
                 () -> MatrixProduct.productBias(
                         of(DType.FLOAT32, 3, 0),
                         NO,

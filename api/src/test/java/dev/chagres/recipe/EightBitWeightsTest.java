@@ -350,7 +350,7 @@ class EightBitWeightsTest {
             x.zero(open.stream());
             pass.begin();
             pass.autocast(quantizers);
-            assertTrue(linear.explain(x, pass).endsWith("the weight is kept in eight bits alone"));
+            assertTrue(linear.explain(x, pass).endsWith("the weight is kept only in eight bits"));
             try (Scope room = open.device().openScope()) {
                 Tensor ones = room.tensor(DType.FLOAT16, 48, HIDDEN);
                 float[] values = new float[48 * HIDDEN];
@@ -406,10 +406,9 @@ class EightBitWeightsTest {
             Pass pass = open.pass();
             pass.begin();
             pass.autocast(quantizers);
-            String training =
-                    "a.weight is kept in eight bits alone (QUANTIZED_ONLY), so it cannot be trained, but it is"
-                            + " not frozen and the pass trains; freeze it before Parameters.allocate, use Pass.evaluation, or"
-                            + " allocate with WeightStorage.QUANTIZED";
+            String training = "a.weight is kept only in eight bits (QUANTIZED_ONLY), so it cannot be trained, but it is"
+                    + " not frozen and the pass trains; freeze it before Parameters.allocate, use Pass.evaluation, or"
+                    + " allocate with WeightStorage.QUANTIZED";
             assertThrown(IllegalStateException.class, training, () -> linear.forward(x, pass));
             pass.begin();
             Recomputed recomputed = new Recomputed(linear);
@@ -420,11 +419,11 @@ class EightBitWeightsTest {
             try (var _ = pass.withoutSaving()) {
                 assertThrown(
                         IllegalStateException.class,
-                        "a.weight is kept in eight bits alone (QUANTIZED_ONLY), so that its products need a recipe, but the"
+                        "a.weight is kept only in eight bits (QUANTIZED_ONLY), so its products need a recipe, but the"
                                 + " pass has none; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE",
                         () -> linear.forward(x, pass));
             }
-            String alone = "parameter a.weight is kept in eight bits alone (QUANTIZED_ONLY), so it has ";
+            String alone = "parameter a.weight is kept only in eight bits (QUANTIZED_ONLY), so it has ";
             assertThrown(
                     IllegalStateException.class,
                     alone + "no weight of 16 or 32 bits; use Parameter.eightBits",

@@ -367,8 +367,8 @@ class QuantizedWeightsTest {
             pass.begin();
             pass.noAutocast();
             String text =
-                    "a.weight is kept in eight bits, beside a master that no product reads (QUANTIZED), so that its"
-                            + " products need a recipe, but the pass %s; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE";
+                    "a.weight is kept in eight bits, beside a master (QUANTIZED), so its products need a recipe, but"
+                            + " the pass %s; call pass.autocast, or allocate with WeightStorage.MODEL_TYPE";
             assertThrown(IllegalStateException.class, String.format(text, "has none"), () -> linear.forward(x, pass));
             Quantizers quantizers = Quantizers.allocate(parameters, DelayedScaling.standard());
             pass.begin();

@@ -114,8 +114,8 @@ class QuantizersMisuseTest {
                 Pass pass = Pass.training(other)) {
             assertThrown(
                     ARGUMENT,
-                    "recipe: MXFP8BlockScaling needs a GPU of compute capability 10.0 (Blackwell), and this version computes"
-                            + " on 9.0 alone; use Float8BlockScaling",
+                    "recipe: MXFP8BlockScaling needs a GPU of compute capability 10.0 (Blackwell), and this version"
+                            + " computes only on 9.0; use Float8BlockScaling",
                     () -> Quantizers.allocate(parameters, new MXFP8BlockScaling()));
             assertThrown(
                     ARGUMENT,

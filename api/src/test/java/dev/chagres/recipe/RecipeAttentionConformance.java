@@ -357,34 +357,34 @@ class RecipeAttentionConformance {
         String not = "; not in eight bits by FP8_DPA of DelayedScaling, for ";
         explains("; in eight bits by FP8_DPA of DelayedScaling", config);
         explains(
-                not + "cuDNN has gradients in eight bits for heads of 128 alone, not of 64",
+                not + "cuDNN has gradients in eight bits only for heads of 128, not of 64",
                 AttentionConfig.of(4, 64, AttentionMask.causal()));
         explains(not + "attention weights are dropped", config.withDropout(Dropout.of(0.1f)));
         explains(
-                not + "cuDNN has a bottom-right mask in eight bits for compute capability 10.0 alone",
+                not + "cuDNN has a bottom-right mask in eight bits only for compute capability 10.0",
                 config.withMask(AttentionMask.causalBottomRight()));
         explains(
-                not + "cuDNN has a window in eight bits from 9.21 on alone",
+                not + "cuDNN has a window in eight bits only from 9.21 on",
                 config.withMask(AttentionMask.causal().withWindow(8, 0)));
         explains(not + "cuDNN has no soft cap of the scores", config.withSoftcap(30));
         AttentionConfig sunk = config.withSoftmaxType(SoftmaxType.OFF_BY_ONE);
-        explains(not + "cuDNN has a softmax with another term in eight bits from 9.21 on alone", sunk);
+        explains(not + "cuDNN has a softmax with an extra term in eight bits only from 9.21 on", sunk);
         explains("te_fused_attn_bwd_v2", sunk);
         String packed = explained(config, Sequences.packed(open.scope(), 64, 64), Set.of());
-        assertTrue(packed.contains(not + "cuDNN has packed sequences in eight bits from 9.23 on alone"), packed);
+        assertTrue(packed.contains(not + "cuDNN has packed sequences in eight bits only from 9.23 on"), packed);
     }
 
     @Test
     void otherRecipesRefuse() {
         assertThrown(
                 IllegalArgumentException.class,
-                "attention: expected HIGH_PRECISION, for Float8CurrentScaling computes attention in eight bits on compute"
-                        + " capability 10.0 (Blackwell) alone, got FP8_DPA; use DelayedScaling",
+                "attention: expected HIGH_PRECISION, for Float8CurrentScaling computes attention in eight bits only"
+                        + " on compute capability 10.0 (Blackwell), got FP8_DPA; use DelayedScaling",
                 () -> Float8CurrentScaling.standard().withAttention(AttentionPrecision.FP8_DPA));
         assertThrown(
                 IllegalArgumentException.class,
-                "attention: expected HIGH_PRECISION, for Float8BlockScaling computes attention in eight bits on compute"
-                        + " capability 10.0 (Blackwell) alone, got FP8_MHA; use DelayedScaling",
+                "attention: expected HIGH_PRECISION, for Float8BlockScaling computes attention in eight bits only on"
+                        + " compute capability 10.0 (Blackwell), got FP8_MHA; use DelayedScaling",
                 () -> Float8BlockScaling.standard().withAttention(AttentionPrecision.FP8_MHA));
         assertEquals(
                 Float8BlockScaling.standard(),

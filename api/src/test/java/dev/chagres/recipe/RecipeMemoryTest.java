@@ -112,8 +112,8 @@ class RecipeMemoryTest {
         assertTrue(delayed.contains("te_quantize_dbias sums the bias gradient, too"), delayed);
         assertTrue(
                 delayed.contains(
-                        "layer norm, forward by ops_residual_norm_forward, which computes its output in eight bits"
-                                + " alone, both copies; backward by te_layernorm_bwd\n"),
+                        "layer norm, forward by ops_residual_norm_forward, which writes its output only in eight"
+                                + " bits, rowwise and columnwise; backward by te_layernorm_bwd\n"),
                 delayed);
         String gated = explained(gelu.withActivation(Activation.SWIGLU), DelayedScaling.standard());
         assertTrue(gated.contains("which casts its output itself, and te_dswiglu, whose gradient te_quant"), gated);
@@ -127,10 +127,10 @@ class RecipeMemoryTest {
         String current = explained(gelu, Float8CurrentScaling.standard());
         assertTrue(
                 current.contains(
-                        "layer norm, forward by ops_residual_norm_forward, which computes the largest magnitude in"
-                                + " its output, too; backward by te_layernorm_bwd\n"),
+                        "layer norm, forward by ops_residual_norm_forward, which computes the amax of its output,"
+                                + " too; backward by te_layernorm_bwd\n"),
                 current);
-        assertTrue(current.contains("te_gelu and te_dgelu, which find the largest magnitudes of what they"), current);
+        assertTrue(current.contains("te_gelu and te_dgelu, which compute the amaxes of what they"), current);
         String blocks = explained(gelu, Float8BlockScaling.standard());
         assertTrue(blocks.contains("; ops_row_sum sums the bias gradient"), blocks);
     }

@@ -216,8 +216,8 @@ class StoreGarbageTest {
 
     @Test
     void hellosOfNoRank() throws IOException {
-        refused("a rank has come that calls itself 7: expected one from 0 to 2", 7, PORT);
-        refused("a rank has come that calls itself -1: expected one from 0 to 2", -1, PORT);
+        refused("a rank connected that calls itself 7: expected one from 0 to 2", 7, PORT);
+        refused("a rank connected that calls itself -1: expected one from 0 to 2", -1, PORT);
         refused("rank 1 listens nowhere: expected a port from 1 to 65535, got \"70000\"", 1, "70000");
         refused(
                 "rank 1 listens nowhere: expected a port from 1 to 65535, got \"" + "x".repeat(100) + "...\"",

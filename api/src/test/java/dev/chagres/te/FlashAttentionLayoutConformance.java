@@ -224,8 +224,8 @@ class FlashAttentionLayoutConformance {
         transposed("outputs: expected 1, one per input, got 0", new Tensor[] {x});
         Tensor foreign = open.scope().tensor(DType.INT8, 2, 3, 1, 4);
         transposed(
-                "pair 0, input: expected elements of a type that Transformer Engine has, got INT8[2, 3, 1, 4]; copies and"
-                        + " collectives alone take INT8",
+                "pair 0, input: expected elements of a type that Transformer Engine has, got INT8[2, 3, 1, 4]; only"
+                        + " copies and collectives take INT8",
                 new Tensor[] {foreign},
                 foreign);
         String wanted = "expected [B, S, h, d] of BFLOAT16 and the B of the first, S at most 67108863, B h at most"
@@ -270,8 +270,8 @@ class FlashAttentionLayoutConformance {
         padded("pair 0, input: expected a matrix, got BFLOAT16[2]", drawn(DType.BFLOAT16, 2), x);
         Tensor none = open.scope().tensor(DType.UINT32, 0, 5);
         padded(
-                "pair 0, input: expected elements of a type that Transformer Engine has, got UINT32[0, 5]; copies and"
-                        + " collectives alone take UINT32",
+                "pair 0, input: expected elements of a type that Transformer Engine has, got UINT32[0, 5]; only"
+                        + " copies and collectives take UINT32",
                 none,
                 none);
         padded(

@@ -167,7 +167,7 @@ class GemmMisuseTest {
         Tensor b = of(DType.BFLOAT16, 0, 8);
         Tensor d = of(DType.BFLOAT16, 3, 8);
         Tensor bias = of(DType.BFLOAT16, 8);
-        String text = "a: expected something to sum over, for a product that is followed by a bias, got BFLOAT16[3, 0]";
+        String text = "a: expected K of at least 1, for a product with a bias, got BFLOAT16[3, 0]";
         assertThrown(IllegalArgumentException.class, text, () -> Gemm.gemmBias(a, NO, b, NO, bias, d, open.stream()));
         Tensor preGelu = of(DType.BFLOAT16, 3, 8);
         assertThrown(

@@ -65,13 +65,13 @@ class MultiTensorMisuseTest {
         Tensor integers = of(DType.INT8, 4);
         assertThrown(
                 IllegalArgumentException.class,
-                "list 1, tensor 0: expected elements of a type that Transformer Engine has, got INT8[4]; copies and"
-                        + " collectives alone take INT8",
+                "list 1, tensor 0: expected elements of a type that Transformer Engine has, got INT8[4]; only copies"
+                        + " and collectives take INT8",
                 () -> TensorLists.of(new Tensor[] {a}, new Tensor[] {integers}));
         assertThrown(
                 IllegalArgumentException.class,
-                "buffers[1]: expected elements of a type that Transformer Engine has, got INT8[4]; copies and collectives"
-                        + " alone take INT8",
+                "buffers[1]: expected elements of a type that Transformer Engine has, got INT8[4]; only copies and"
+                        + " collectives take INT8",
                 () -> TensorLists.ofRange(open.scope(), 0, 4, a, integers));
     }
 

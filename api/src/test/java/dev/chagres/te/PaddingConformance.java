@@ -84,8 +84,8 @@ class PaddingConformance {
         Tensor y = drawn(DType.BFLOAT16, 16, 8);
         refused("outputs: expected 1, one per input, got 0", new Tensor[] {x});
         String foreign =
-                "pair 0, input: expected elements of a type that Transformer Engine has, got UINT64[0, 8]; copies"
-                        + " and collectives alone take UINT64";
+                "pair 0, input: expected elements of a type that Transformer Engine has, got UINT64[0, 8]; only"
+                        + " copies and collectives take UINT64";
         Tensor none = open.scope().tensor(DType.UINT64, 0, 8);
         refused(foreign, new Tensor[] {none}, none);
         assertThrown(

@@ -194,7 +194,7 @@ class QuantizedGemmMisuseTest {
         QuantizedTensor none = rowwise(Scaling.TENSOR, E4M3, 16, 0);
         assertThrown(
                 ARGUMENT,
-                "a: expected something to sum over, for a product that is followed by a bias, got FLOAT8_E4M3[16, 0] TENSOR",
+                "a: expected K of at least 1, for a product with a bias, got FLOAT8_E4M3[16, 0] TENSOR",
                 () -> Gemm.gemmBias(none, NO, none, YES, of(DType.BFLOAT16, 16), d, Accumulator.FAST, open.stream()));
     }
 

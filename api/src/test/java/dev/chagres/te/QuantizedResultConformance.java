@@ -138,7 +138,8 @@ class QuantizedResultConformance {
                 b,
                 rowwise(E4M3, 16, 48));
         refused(
-                "d: expected rowwise data alone, for a product writes no transpose, got FLOAT8_E4M3[16, 48] TENSOR; make one"
+                "d: expected only rowwise data, for a product writes no transpose, got FLOAT8_E4M3[16, 48] TENSOR;"
+                        + " make one"
                         + " by Transpose.transpose",
                 a,
                 b,

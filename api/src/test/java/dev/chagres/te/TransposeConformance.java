@@ -225,8 +225,8 @@ class TransposeConformance {
         Tensor x = of(DType.FLOAT32, 2, 3, 4);
         refusedToSwap("input: expected at least two dimensions, got FLOAT32[6]", of(DType.FLOAT32, 6), x);
         refusedToSwap(
-                "input: expected elements of a type that Transformer Engine has, got FLOAT64[0, 3]; copies and collectives"
-                        + " alone take FLOAT64",
+                "input: expected elements of a type that Transformer Engine has, got FLOAT64[0, 3]; only copies and"
+                        + " collectives take FLOAT64",
                 of(DType.FLOAT64, 0, 3),
                 of(DType.FLOAT64, 3, 0));
         refusedToSwap(

@@ -140,7 +140,7 @@ record RankLayout(
         if (pipelineRanks() > 1 && fp8Statistics != 0) {
             throw new IllegalArgumentException(
                     "--fp8-statistics: expected another --strategy than pp beside it, for rank 0"
-                            + " has some of the layers alone, got " + this);
+                            + " has only some of the layers, got " + this);
         }
         long stages = (long) pipelineRanks() * stagesPerRank;
         if (size.layers() < stages) {

@@ -114,7 +114,7 @@ class TrainOptionsTest {
                 "--ranks 2 --strategy pp --stages-per-rank 4 --model 8M | --stages-per-rank: expected at most as many stages"
                         + " for pp as --model 8M has layers, 6, got 8 on 2 ranks",
                 "--ranks 2 --strategy pp --recipe fp8-delayed --fp8-statistics 2 --report r | --fp8-statistics: expected another --strategy"
-                        + " than pp beside it, for rank 0 has some of the layers alone, got pp",
+                        + " than pp beside it, for rank 0 has only some of the layers, got pp",
                 "--ranks 2 --stages-per-rank 2 | --stages-per-rank: expected --strategy pp and several ranks along pipeline"
                         + " beside it, got ddp",
                 "--ranks 1 --strategy pp --stages-per-rank 2 | --stages-per-rank: expected --strategy pp and several ranks along"
