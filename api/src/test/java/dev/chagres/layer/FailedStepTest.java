@@ -9,6 +9,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.layer.FailingLayer.Fails;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
@@ -22,70 +23,48 @@ import org.junit.jupiter.api.extension.RegisterExtension;
 @Tag("L0")
 @Tag("L1")
 class FailedStepTest {
-    private static final int SIZE = 16;
+    private static final int SIZE = OneLayer.SIZE;
 
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
-    private Linear linear;
-    private Parameters parameters;
+    private OneLayer model;
     private Pass pass;
     private Tensor x;
 
     @BeforeEach
     void make() {
-        ModelPlan plan = new ModelPlan();
-        linear = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("body"));
-        parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 3);
-        pass = Pass.training(open.device());
+        model = OneLayer.open(open.device(), DType.FLOAT32);
+        pass = model.pass();
         x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, SIZE * SIZE, 1), SIZE, SIZE);
     }
 
     @AfterEach
     void close() {
-        pass.close();
-        parameters.close();
-    }
-
-    /** Its backward call fails before any gradient of the micro-batch is written. */
-    private static final class Failing extends Layer {
-        Failing() {
-            super("failing");
-        }
-
-        @Override
-        protected void run(Tensor x, Tensor y, Pass of) {
-            y.copyFrom(of.stream(), x);
-        }
-
-        @Override
-        protected void gradient(Tensor dy, Tensor dx, Pass of) {
-            throw new IllegalStateException("before all gradients");
-        }
+        model.close();
     }
 
     private void microBatch() {
-        pass.begin();
-        linear.forward(x, pass);
-        linear.backward(x, pass);
+        model.microBatch(x);
     }
 
-    private void fail(Linear below) {
+    /** Backward fails before any gradient of the micro-batch is written. */
+    private void fail() {
         pass.begin();
-        Failing failing = new Failing();
-        failing.forward(below.forward(x, pass), pass);
+        FailingLayer failing = FailingLayer.copying(Fails.BACKWARD);
+        failing.forward(model.linear().forward(x, pass), pass);
         assertThrows(IllegalStateException.class, () -> failing.backward(x, pass));
     }
 
     private float[] gradients() {
-        return parameters.gradients().toFloats(open.stream());
+        return model.parameters().gradients().toFloats(open.stream());
     }
 
     @Test
     void aBackwardCallThatWritesNothing() {
         microBatch();
         float[] expected = gradients();
-        fail(linear);
+        fail();
         microBatch();
         assertArrayEquals(expected, gradients());
         pass.end();
@@ -108,12 +87,13 @@ class FailedStepTest {
     void aPassThatIsClosed() {
         microBatch();
         float[] expected = gradients();
-        fail(linear);
+        fail();
         pass.close();
         pass.close();
-        pass = Pass.training(open.device());
-        microBatch();
-        assertArrayEquals(expected, gradients());
+        try (Pass other = Pass.training(open.device())) {
+            model.microBatch(other, x);
+            assertArrayEquals(expected, gradients());
+        }
     }
 
     @Test
@@ -150,7 +130,7 @@ class FailedStepTest {
         }
         microBatch();
         float[] expected = gradients();
-        fail(linear);
+        fail();
         microBatch();
         assertArrayEquals(expected, gradients());
     }

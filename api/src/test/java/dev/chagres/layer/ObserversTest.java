@@ -11,6 +11,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.OpsException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.Allocation;
+import dev.chagres.layer.FailingLayer.Fails;
 import dev.chagres.ops.Range;
 import java.util.ArrayList;
 import java.util.List;
@@ -23,32 +24,6 @@ import org.junit.jupiter.api.Test;
 @Tag("L0")
 @Tag("L1")
 class ObserversTest {
-    /** Hands its input on, or fails. */
-    private static class Fragile extends Layer {
-        private boolean forwardFails;
-        private boolean backwardFails;
-
-        Fragile() {
-            super("fragile");
-        }
-
-        @Override
-        protected void run(Tensor x, Tensor y, Pass pass) {
-            if (forwardFails) {
-                throw new IllegalStateException("forward of fragile");
-            }
-            y.copyFrom(pass.stream(), x);
-        }
-
-        @Override
-        protected void gradient(Tensor dy, Tensor dx, Pass pass) {
-            if (backwardFails) {
-                throw new IllegalStateException("backward of fragile");
-            }
-            dx.copyFrom(pass.stream(), dy);
-        }
-    }
-
     private static SmallModel model(Device device, UnaryOperator<Layer> wrapper) {
         return new SmallModel(device, DType.FLOAT32, 0, wrapper, plan -> {});
     }
@@ -183,24 +158,24 @@ class ObserversTest {
                 Pass pass = Pass.training(device);
                 PassProfile profile = new PassProfile(device);
                 ProfilerRanges ranges = new ProfilerRanges()) {
-            Fragile fragile = new Fragile();
-            Layer layers = new Sequential("layers", fragile);
+            FailingLayer failing = FailingLayer.copying(Fails.NEVER);
+            Layer layers = new Sequential("layers", failing);
             pass.observe(profile);
             pass.observe(ranges);
             for (int i = 0; i < 2; i++) {
                 pass.begin();
                 Tensor x = pass.scope().tensor(DType.FLOAT32, 3, 4);
-                fragile.forwardFails = true;
+                failing.fails(Fails.FORWARD);
                 assertThrows(IllegalStateException.class, () -> layers.forward(x, pass));
                 assertNoRangeOpen();
-                fragile.forwardFails = false;
+                failing.fails(Fails.NEVER);
                 Tensor y = layers.forward(x, pass);
-                fragile.backwardFails = true;
+                failing.fails(Fails.BACKWARD);
                 assertThrows(IllegalStateException.class, () -> layers.backward(y, pass));
                 assertNoRangeOpen();
-                fragile.backwardFails = false;
+                failing.fails(Fails.NEVER);
             }
-            assertEquals(List.of("layers 2 2", "  fragile 2 2"), lines(run(pass, layers, profile)));
+            assertEquals(List.of("layers 2 2", "  failing 2 2"), lines(run(pass, layers, profile)));
             assertNoRangeOpen();
         }
     }
@@ -228,7 +203,7 @@ class ObserversTest {
             pass.observe(closed);
             pass.begin();
             Tensor x = pass.scope().tensor(DType.FLOAT32, 3, 4);
-            Layer layer = new Fragile();
+            Layer layer = FailingLayer.copying(Fails.NEVER);
             assertEquals(
                     "the pass profile is closed; call pass.forget(profile) before close()",
                     assertThrows(IllegalStateException.class, () -> layer.forward(x, pass))
@@ -250,7 +225,7 @@ class ObserversTest {
                 Pass pass = Pass.training(device);
                 PassProfile profile = new PassProfile(device);
                 ProfilerRanges ranges = new ProfilerRanges()) {
-            Layer begins = new Fragile() {};
+            Layer begins = FailingLayer.copying(Fails.NEVER);
             List<PassObserver> observers = new ArrayList<>(List.of(profile, ranges));
             Layer outer = new Sequential("outer", begins);
             pass.observe(new PassObserver() {
@@ -270,7 +245,7 @@ class ObserversTest {
             Tensor y = outer.forward(x, pass);
             outer.backward(y, pass);
             assertNoRangeOpen();
-            assertEquals(List.of("fragile 1 0", "outer 0 1", "  fragile 0 1"), lines(profile.rows()));
+            assertEquals(List.of("failing 1 0", "outer 0 1", "  failing 0 1"), lines(profile.rows()));
         }
     }
 
@@ -284,9 +259,10 @@ class ObserversTest {
             pass.observe(profile);
             pass.begin();
             Tensor x = pass.scope().tensor(DType.FLOAT32, 3, 4);
-            String text =
-                    String.valueOf(assertThrows(IllegalArgumentException.class, () -> new Fragile().forward(x, pass))
-                            .getMessage());
+            String text = String.valueOf(assertThrows(
+                            IllegalArgumentException.class,
+                            () -> FailingLayer.copying(Fails.NEVER).forward(x, pass))
+                    .getMessage());
             assertTrue(text.startsWith("stream: expected one of " + first + ", got "), text);
             assertEquals(List.of(), profile.rows());
         }

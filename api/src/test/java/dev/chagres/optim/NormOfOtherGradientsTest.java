@@ -9,10 +9,8 @@ import dev.chagres.Graph;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.io.Safetensors;
-import dev.chagres.layer.Linear;
+import dev.chagres.layer.OneLayer;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import java.nio.file.Path;
 import java.util.Map;
@@ -27,13 +25,13 @@ import org.junit.jupiter.api.io.TempDir;
 @Tag("L0")
 @Tag("L1")
 class NormOfOtherGradientsTest {
-    private static final int SIZE = 16;
+    private static final int SIZE = OneLayer.SIZE;
     private static final float RATE = 1e-2f;
 
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
-    private Linear linear;
+    private OneLayer model;
     private Parameters parameters;
     private AdamW optimizer;
     private GradientNorm norm;
@@ -42,26 +40,22 @@ class NormOfOtherGradientsTest {
 
     @BeforeEach
     void make() {
-        ModelPlan plan = new ModelPlan();
-        linear = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("body"));
-        parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 3);
+        model = OneLayer.open(open.device(), DType.FLOAT32);
+        parameters = model.parameters();
+        pass = model.pass();
         optimizer = new AdamW(parameters, AdamW.Config.standard());
         norm = new GradientNorm(parameters, 1);
-        pass = Pass.training(open.device());
         x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, SIZE * SIZE, 1), SIZE, SIZE);
     }
 
     @AfterEach
     void close() {
-        pass.close();
         optimizer.close();
-        parameters.close();
+        model.close();
     }
 
     private void microBatch() {
-        pass.begin();
-        linear.forward(x, pass);
-        linear.backward(x, pass);
+        model.microBatch(x);
     }
 
     private void assertRefused(Runnable step) {

@@ -11,11 +11,11 @@ import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.io.Safetensors;
-import dev.chagres.layer.Layer;
+import dev.chagres.layer.FailingLayer;
+import dev.chagres.layer.FailingLayer.Fails;
 import dev.chagres.layer.Linear;
+import dev.chagres.layer.OneLayer;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import java.nio.file.Path;
 import java.util.Map;
@@ -30,60 +30,32 @@ import org.junit.jupiter.api.io.TempDir;
 @Tag("L0")
 @Tag("L1")
 class FailedMicroBatchTest {
-    private static final int SIZE = 16;
+    private static final int SIZE = OneLayer.SIZE;
 
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
+    private OneLayer model;
+    private FailingLayer failing;
     private Linear linear;
-    private Layer failing;
     private Parameters parameters;
     private Quantizers quantizers;
     private Pass pass;
 
     @BeforeEach
     void make() {
-        ModelPlan plan = new ModelPlan();
-        linear = new Linear(SIZE, SIZE, Initializer.normal(1), plan.group("body"));
-        parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 3);
+        model = OneLayer.open(open.device(), DType.BFLOAT16);
+        linear = model.linear();
+        parameters = model.parameters();
+        pass = model.pass();
         quantizers = Quantizers.allocate(parameters, DelayedScaling.standard().withAmaxHistoryLength(3));
-        pass = Pass.training(open.device());
         pass.autocast(quantizers);
-        failing = new Failing();
+        failing = FailingLayer.around(linear, Fails.FORWARD);
     }
 
     @AfterEach
     void close() {
-        pass.close();
-        parameters.close();
-    }
-
-    /** Computes what it holds, forward or backward, and then fails. */
-    private final class Failing extends Layer {
-        private boolean passesForward;
-
-        Failing() {
-            super("failing");
-        }
-
-        @Override
-        protected void run(Tensor x, Tensor y, Pass of) {
-            linear.forward(x, y, of);
-            if (!passesForward) {
-                throw new IllegalStateException("in the middle");
-            }
-        }
-
-        @Override
-        protected void gradient(Tensor dy, Tensor dx, Pass of) {
-            linear.backward(dy, dx, of);
-            throw new IllegalStateException("in the middle");
-        }
-
-        @Override
-        public boolean requiresGradient() {
-            return true;
-        }
+        model.close();
     }
 
     private static Tensor values(Scope scope, float largest) {
@@ -180,7 +152,7 @@ class FailedMicroBatchTest {
     void forgetsAllWhereBackwardFails() {
         microBatch(pass, 16, 8);
         pass.begin();
-        ((Failing) failing).passesForward = true;
+        failing.fails(Fails.BACKWARD);
         failing.forward(values(pass.scope(), 16), pass);
         Tensor dy = values(pass.scope(), 8);
         assertThrows(IllegalStateException.class, () -> failing.backward(dy, pass));

@@ -16,7 +16,8 @@ import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsException;
-import dev.chagres.layer.Layer;
+import dev.chagres.layer.FailingLayer;
+import dev.chagres.layer.FailingLayer.Fails;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.CounterRandom;
@@ -251,18 +252,7 @@ class QuantizersTest {
     void aForwardThatFailsLeavesNoTrace() {
         pass.begin();
         pass.autocast(quantizers);
-        Layer failing = new Layer("failing") {
-            @Override
-            protected void run(Tensor x, Tensor y, Pass of) {
-                linear.forward(x, y, of);
-                throw new IllegalStateException("in the middle");
-            }
-
-            @Override
-            protected void gradient(Tensor dy, Tensor dx, Pass of) {
-                throw new IllegalStateException("never called");
-            }
-        };
+        FailingLayer failing = FailingLayer.around(linear, Fails.FORWARD);
         Tensor x = input(pass, 1, 1e7f);
         assertThrows(IllegalStateException.class, () -> failing.forward(x, pass));
         trainOnce(2, 1);
