@@ -11,21 +11,20 @@ import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What TE has said to the question whether it computes an attention, for the last few problems and lengths: known ones are found
- * without garbage.
+ * Caches TE's answers whether it computes an attention, for the last few problems and lengths; known ones are found without garbage.
  *
  * <p>Threading: the device's thread.
  */
 final class AttentionAnswers {
     private static final int MOST = 16;
-    /** TE makes one plan for packed batches of up to so many sequences, of up to twice as many and so on. */
+    /** TE makes one plan for packed batches of up to this many sequences, another for up to twice as many, and so on. */
     private static final long FEWEST_SEQUENCES = 32;
-    /** The same of tokens. */
+    /** The same for tokens. */
     private static final long FEWEST_TOKENS = 1024;
     /** Longest lengths are rounded likewise, so that few questions are asked. */
     private static final long SHORTEST = 128;
 
-    /** Before the reason, the name that the C function has for what it refuses: configurations have another. */
+    /** What precedes the reason: the name of the C function's argument, which configurations name differently. */
     private static final Pattern NAMED_ATTRIBUTE = Pattern.compile("^attribute \\w+( \\S+)?: ");
 
     private static final class Answer {

@@ -18,8 +18,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}. With as many heads of the key as of the query all three stay in
- * the buffer that the product wrote; with fewer, or with norms of heads, they are copied apart while they are rotated.
+ * {@code y = attention(rotate(x Wqkv^T + bqkv)) Wo^T + bo}. With as many key heads as query heads all three stay in the product's output
+ * buffer; with fewer, or with norms of heads, rotation splits them into separate tensors.
  *
  * <p>Threading: the device's thread.
  */
@@ -29,7 +29,7 @@ final class AttentionBranch extends Layer {
         private final Operand attended = new Operand("the heads' output");
         private @Nullable RotaryEmbedding rotary;
         private @Nullable Sequences sequences;
-        /** The recipe's state where the product, attention and the projection hand over eight bits; null where they do not. */
+        /** The recipe's state if product, attention and projection exchange eight bits, else null. */
         private @Nullable Quantizers inEightBits;
     }
 
@@ -38,7 +38,7 @@ final class AttentionBranch extends Layer {
 
     private final Linear qkv;
     private final DotProductAttention attention;
-    /** Null where query, key and value stay in one buffer. */
+    /** Null if query, key and value stay in one buffer. */
     private final @Nullable SeparateHeads separate;
 
     private final Linear projection;
@@ -48,7 +48,7 @@ final class AttentionBranch extends Layer {
     private final HeadExchange attendedExchange;
     private final KeyGather gather;
     private final ContextParallel ranks;
-    /** Null where keys do not travel round ranks. */
+    /** Null without ring attention. */
     private final @Nullable RingAttention ring;
 
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
@@ -97,7 +97,7 @@ final class AttentionBranch extends Layer {
         return attention;
     }
 
-    /** Adds a bias to the scores before the scale. */
+    /** Adds a pre-scale bias to the scores. */
     void preScaleBias(FanOut biases) {
         HeadNorm.ensureTakesPreScaleBias(config);
         attention.preScaleBias(biases);
@@ -128,7 +128,7 @@ final class AttentionBranch extends Layer {
             saved.keep(heads, pass);
             return;
         }
-        // Apart, nobody reads the buffer a second time.
+        // Once split, the buffer is not read again.
         Scope attendedFrom = separate == null ? pass.kept() : pass.temporary();
         Scope projectedIn = exchange.isNeeded() ? pass.temporary() : attendedFrom;
         Tensor projected = projectedIn.tensor(x.dtype(), rows, qkv.outputColumns(x.size(1)));
@@ -163,7 +163,7 @@ final class AttentionBranch extends Layer {
         return present.recipe().attention() == AttentionPrecision.FP8_MHA && rotated == null;
     }
 
-    /** Enqueues the product, the rotation and attention; returns what attention gives, [T, h d]. */
+    /** Enqueues the product, the rotation and attention; returns attention's output, [T, h d]. */
     private QuantizedTensor attendInEightBits(DType dtype, long rows, Heads heads, Quantizers present, Pass pass) {
         Sequences sequences = Checks.given("sequences", heads.sequences);
         RotaryEmbedding rotation = heads.rotary;
@@ -357,7 +357,7 @@ final class AttentionBranch extends Layer {
         return AttentionInputs.checked(sequences);
     }
 
-    /** Returns what hands attention its eight bits and takes them, where it computes in eight bits. */
+    /** Describes the casts around attention, if it computes in eight bits. */
     private String explainEightBits(Tensor x, Sequences sequences, Pass pass) {
         Quantizers present = attention.quantizers(x.dtype(), sequences, pass);
         if (present == null) {

@@ -29,16 +29,16 @@ final class AttentionCalls {
     /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
     private static final long LENGTH_STEP = 128;
 
-    /** Numbers of its counter that one call of cuDNN's kernels may draw: by so many TE moves on from call to call. */
+    /** Counter values that one call of cuDNN's kernels may draw: TE advances its offset by this in each call. */
     static final int DRAWN_AT_MOST = 16;
 
-    /** Bytes of workspace that cuDNN's deterministic backward wants for each score of packed sequences. */
+    /** Bytes of workspace that cuDNN's deterministic backward needs for each score of packed sequences. */
     private static final long DETERMINISTIC_BYTES = 128;
 
     /** Bytes of a score's gradient in cuDNN's workspace. */
     private static final long SCORE_BYTES = 2;
 
-    /** To whose multiples lengths are rounded there. */
+    /** Lengths are rounded up to multiples of this there. */
     private static final long SCORE_TILE = 64;
 
     private final AttentionConfig config;
@@ -116,7 +116,7 @@ final class AttentionCalls {
         record.kernels = kernels;
     }
 
-    /** Enqueues the gradients of the forward call that {@code record} is of. */
+    /** Enqueues the gradients of the forward call of {@code record}. */
     void backward(SavedAttention record, Tensor dO, Tensor dq, Tensor dk, Tensor dv, Pass pass) {
         AttentionProblem problem = Checks.given("problem", record.problem);
         AttentionTensors tensors = record.tensors
@@ -151,7 +151,7 @@ final class AttentionCalls {
                                 Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()));
     }
 
-    /** Says where the queries of {@link dev.chagres.attention.PackedPart} stand within their sequences, whose keys are all there. */
+    /** Sets the positions of the queries of a {@link dev.chagres.attention.PackedPart} in their sequences, whose keys are all there. */
     private void place(AttentionPlace place, Sequences sequences) {
         HeadSlice heads = rules.heads();
         boolean part = sequences.part() >= 0;
@@ -201,7 +201,7 @@ final class AttentionCalls {
                 + (fused && pass.device().provider() == Provider.CUDA ? order(sequences) + workspace(sequences) : "");
     }
 
-    /** Returns what the gradient of a bias costs cuDNN's kernels: those of all scores, in 16 bits. */
+    /** Describes cuDNN's workspace for the gradient of a bias: gradients of all scores, in 16 bits. */
     private String workspace(Sequences sequences) {
         if (!rules.biasType().isTensor()) {
             return "";
@@ -218,7 +218,7 @@ final class AttentionCalls {
         return (length + SCORE_TILE - 1) / SCORE_TILE * SCORE_TILE;
     }
 
-    /** Returns what the order of the sums in backward costs cuDNN's kernels. */
+    /** Describes cuDNN's workspace for deterministic sums in backward. */
     private String order(Sequences sequences) {
         if (config.order() == Order.FASTEST) {
             return "; gradients may differ in their last bits from call to call";

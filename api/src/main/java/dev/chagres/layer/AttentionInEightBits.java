@@ -12,8 +12,8 @@ import dev.chagres.te.QkvLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Says whether a call of attention is computed in eight bits, and by which scales. Where gradients cannot be, evaluation is not
- * either: a model computes as it has learned.
+ * Decides whether a call of attention is computed in eight bits, and with which scales. If its gradients cannot be, evaluation is not
+ * either, so that a model is evaluated with the arithmetic of its training.
  *
  * <p>Threading: the device's thread.
  *
@@ -26,9 +26,9 @@ final class AttentionInEightBits {
     private final ScoreRules rules;
     private final AttentionProblems problems;
     private final AttentionAnswers answers;
-    /** Why no call is, or null. */
+    /** Why no call is computed in eight bits, or null. */
     private final @Nullable String never;
-    /** Null where no call is. */
+    /** Null if no call is. */
     private final @Nullable AttentionSites sites;
 
     AttentionInEightBits(
@@ -94,7 +94,7 @@ final class AttentionInEightBits {
         return present != null && places != null && places.areCoveredBy(present) ? present : null;
     }
 
-    /** Makes no garbage where TE was asked before. */
+    /** Makes no garbage if TE was asked before. */
     private @Nullable String whyNot(QkvLayout layout, DType dtype, Sequences sequences, Quantizers present, Pass pass) {
         if (dtype == DType.FLOAT32) {
             return "query, key and value are FLOAT32";
@@ -120,7 +120,7 @@ final class AttentionInEightBits {
                 pass.device());
     }
 
-    /** Returns in how many bits attention is computed and why, where the recipe wants eight; else nothing. */
+    /** Describes in how many bits attention is computed and why, if the recipe asks for eight; else empty. */
     String explain(QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
         Quantizers wanting = pass.quantizers();
         if (wanting == null || wanting.recipe().attention() == AttentionPrecision.HIGH_PRECISION) {

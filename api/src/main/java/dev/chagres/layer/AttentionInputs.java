@@ -7,7 +7,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 
 /**
- * The checks of what attention is given.
+ * Checks of attention's inputs.
  *
  * <p>Threading: the device's thread.
  */

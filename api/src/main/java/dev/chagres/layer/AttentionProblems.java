@@ -8,7 +8,7 @@ import dev.chagres.te.QkvLayout;
 import dev.chagres.te.SoftmaxType;
 
 /**
- * The problems that one attention can be asked, in TE's terms, made beforehand so that calls make none.
+ * The problems that one attention may compute, in TE's terms, made beforehand so that calls make no garbage.
  *
  * <p>Threading: immutable.
  */
@@ -18,7 +18,7 @@ final class AttentionProblems {
 
     private final AttentionProblem[] plain;
     private final AttentionProblem[] dropping;
-    /** By the type of the bias; those of no bias and a vanilla softmax are the plain ones. */
+    /** By type of the bias. */
     private final AttentionProblem[][] changed = new AttentionProblem[BIAS_TYPES][];
 
     private final AttentionProblem[][] changedDropping = new AttentionProblem[BIAS_TYPES][];

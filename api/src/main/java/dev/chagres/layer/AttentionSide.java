@@ -12,8 +12,7 @@ import dev.chagres.ops.Rotary.Direction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The heads of the query, or of the key, on their way from the product to attention: their norm and their rotation, in the order
- * that {@link QkNorm#place} says.
+ * What happens to the heads of query or key between product and attention: norm and rotation, in the order that {@link QkNorm#place} says.
  *
  * <p>Threading: the device's thread.
  */
@@ -75,7 +74,7 @@ final class AttentionSide {
         return normed;
     }
 
-    /** Enqueues the gradient of the latest {@link #forward}, whose place {@code dy} may take. */
+    /** Enqueues the gradient of the latest {@link #forward}; {@code dx} may be {@code dy}. */
     Tensor backward(Tensor dy, @Nullable RotaryEmbedding rotary, Sequences sequences, Pass pass) {
         if (rotatesLast) {
             rotate(dy, rotary, sequences, Direction.BACKWARD, pass);

@@ -9,7 +9,7 @@ import dev.chagres.te.AttentionScales;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The six places of an attention where a recipe rounds to eight bits, and their scales.
+ * The six sites of an attention where a recipe rounds to eight bits, and their scales.
  *
  * <p>Threading: the device's thread.
  */
@@ -20,7 +20,7 @@ final class AttentionSites {
     private final QuantizerSite outputGradient;
     private final QuantizerSite scoreGradient;
     private final QuantizerSite qkvGradient;
-    /** Whose scales were asked for last. */
+    /** The quantizers whose scales were asked for last. */
     private @Nullable Quantizers known;
 
     private final @Nullable AttentionScales[] scales = new AttentionScales[Recording.values().length];

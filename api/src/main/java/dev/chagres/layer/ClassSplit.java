@@ -18,11 +18,11 @@ import org.jspecify.annotations.Nullable;
  */
 final class ClassSplit {
     private final TensorParallel ranks;
-    /** Of all ranks together. */
+    /** Classes of all ranks. */
     private final long classes;
-    /** Of the logits of this rank. */
+    /** Columns of this rank's logits. */
     private final long columns;
-    /** Number of this rank's first class; that of the class behind the last one where it has none. */
+    /** Index of this rank's first class; if it has none, the number of classes. */
     private final long first;
 
     ClassSplit(TensorParallel ranks, long classes, long allColumns) {
@@ -37,7 +37,7 @@ final class ClassSplit {
         return columns;
     }
 
-    /** Says what is missing where the labels are those of all ranks' tokens, and the logits those of this rank's. */
+    /** Gives a hint if the labels are those of all ranks' tokens, but the logits those of this rank's. */
     void checkTokens(Tensor logits, Tensor labels) {
         if (labels.rank() == 1 && logits.size(0) > 0 && labels.size(0) == logits.size(0) * ranks.size()) {
             throw new IllegalArgumentException("logits: expected " + labels.size(0)
@@ -52,7 +52,7 @@ final class ClassSplit {
         return Math.min(columns, classes - first);
     }
 
-    /** Enqueues what {@code ops.CrossEntropy.forward} gives; all ranks get the same. */
+    /** Enqueues {@code ops.CrossEntropy.forward} over the ranks; all ranks get the same. */
     void forward(
             Tensor logits,
             Tensor labels,

@@ -13,7 +13,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code y = attention(x Wq^T + bq, m Wk^T + bk, m Wv^T + bv) Wo^T + bo}, where m is what a {@link FanOut} holds.
+ * {@code y = attention(x Wq^T + bq, m Wk^T + bk, m Wv^T + bv) Wo^T + bo}, where m is the tensor of a {@link FanOut}.
  *
  * <p>Threading: the device's thread.
  */
@@ -98,7 +98,7 @@ final class CrossAttentionBranch extends Layer {
         return attention;
     }
 
-    /** Adds a bias to the scores before the scale. */
+    /** Adds a pre-scale bias to the scores. */
     void preScaleBias(FanOut biases) {
         HeadNorm.ensureTakesPreScaleBias(config);
         attention.preScaleBias(biases);
@@ -230,7 +230,7 @@ final class CrossAttentionBranch extends Layer {
         return projection.outputColumns(inputColumns);
     }
 
-    /** Also where every parameter is frozen: the other stream may learn. */
+    /** True also if every parameter is frozen: the other stream may require gradients. */
     @Override
     public boolean requiresGradient() {
         return true;

@@ -18,8 +18,8 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The random numbers of one pass. Seed, step and micro-batch make one word, which lies on the device; each draw has an offset of
- * its own, by its number in the pass, from a table that lies there, too. A replayed graph so draws by the word of its step.
+ * The random numbers of one pass. Seed, step and micro-batch form one word on the device; each draw has its own offset, by its number in
+ * the pass, from a table on the device. So each replay of a graph draws by the word of its step.
  *
  * <p>Threading: the device's thread.
  */
@@ -27,7 +27,7 @@ final class Draws implements AutoCloseable {
     /** Draws that a pass may make; a layer with dropout makes three. */
     private static final int SITES = 1 << 14;
 
-    /** Bits of an offset below the draw's number: no draw reaches into the next one's. */
+    /** Bits of an offset below the draw's number, so that draws do not overlap. */
     private static final int SITE_SHIFT = 40;
 
     /** Micro-batches that a graph may have. */
@@ -37,18 +37,18 @@ final class Draws implements AutoCloseable {
     private final Stream stream;
     private final Arena arena = Arena.ofShared();
     private final MemorySegment host = arena.allocate(ValueLayout.JAVA_LONG);
-    /** The only one outside of captures, or those that a graph has in turn. */
+    /** The micro-batches of a graph; outside of captures there is one. */
     private final MicroBatch[] microBatches = new MicroBatch[WORDS];
 
-    /** The micro-batch under way. */
+    /** The current micro-batch. */
     private MicroBatch present;
 
-    /** The graph under way, and its micro-batches so far. */
+    /** The graph that is captured, and its micro-batches so far. */
     private @Nullable Capture captured;
 
     private int begun;
     private @Nullable Tensor offsets;
-    /** That of the draw under way. */
+    /** The offset of the current draw. */
     private @Nullable Tensor drawn;
 
     private long seed;
@@ -141,7 +141,7 @@ final class Draws implements AutoCloseable {
         }
     }
 
-    /** Enqueues the word of the micro-batch under way. */
+    /** Enqueues the word of the current micro-batch. */
     private void writeWord(Tensor target) {
         HostToDevice.copyHostToDeviceViaKernel(word(microBatch), target, stream);
     }
@@ -173,7 +173,7 @@ final class Draws implements AutoCloseable {
         return next(target, 0);
     }
 
-    /** Returns those of the next draw with {@code skipped} numbers of the counter left out. */
+    /** Returns those of the next draw, with the counter advanced by {@code skipped}. */
     Tensor next(Scope target, int skipped) {
         begin(target);
         Tensor state = target.tensor(DType.INT64, 2);
@@ -182,7 +182,7 @@ final class Draws implements AutoCloseable {
     }
 
     /**
-     * Begins the next draw, of which {@link #write} tells several states.
+     * Begins the next draw, of which {@link #write} writes several states.
      *
      * @param target hands out views
      */
@@ -197,13 +197,13 @@ final class Draws implements AutoCloseable {
         site++;
     }
 
-    /** Enqueues in {@code state} the seed and offset of the draw that was begun last, with {@code skipped} numbers left out. */
+    /** Enqueues into {@code state} the seed and offset of the draw that was begun last, with the counter advanced by {@code skipped}. */
     void write(Tensor state, int skipped) {
         FusedAttention.extractSeedAndOffset(
                 state, Checks.given("word", present.word), Checks.given("drawn", drawn), skipped, stream);
     }
 
-    /** Takes memory for words and offsets and returns the offsets. */
+    /** Allocates words and offsets, and returns the offsets. */
     private Tensor take() {
         if (Inside.capture(stream) != null) {
             throw new CaptureException("draw: the pass drew no random numbers before the capture, so it has no memory"

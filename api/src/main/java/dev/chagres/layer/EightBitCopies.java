@@ -15,14 +15,14 @@ import dev.chagres.te.Cast;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The copies of [T, C] in eight bits that products read: rowwise, and columnwise, the transpose. Columnwise T is rounded up to
- * a multiple of 16, for there a product sums over T; so it is rowwise where blocks are scaled, for their products store rows by
- * eights. What is filled up is 0.
+ * The copies of [T, C] in eight bits that products read: rowwise, and columnwise, the transpose. In columnwise data T is rounded up to a
+ * multiple of 16, since a product sums over it; with block scaling in rowwise data, too, since these products store eight rows at once. The
+ * padding is 0.
  *
  * <p>Threading: the device's thread.
  */
 final class EightBitCopies {
-    /** The number of elements whose multiples eight-bit products sum over. */
+    /** Eight-bit products sum over multiples of this. */
     static final long STEP = QuantizerSite.STEP;
 
     private final QuantizerSite site;
@@ -33,7 +33,7 @@ final class EightBitCopies {
         this.site = site;
     }
 
-    /** Enqueues {@code y = q s}: what the rowwise copy stands for, in the type of y. */
+    /** Enqueues {@code y = q s}: dequantizes the rowwise data to the type of y. */
     static void dequantize(QuantizedTensor q, Tensor y, Pass pass) {
         if (q.scaling() == Scaling.TENSOR) {
             Cast.dequantize(q, y, pass.stream());
@@ -65,7 +65,7 @@ final class EightBitCopies {
     }
 
     /**
-     * Enqueues the cast to both copies, and the sums of the columns of {@code x}. Blocks are not scaled.
+     * Enqueues the cast to rowwise and columnwise data, and the sums of the columns of {@code x}; not for block scaling.
      *
      * @param amax as for {@link #cast}
      */
@@ -79,12 +79,13 @@ final class EightBitCopies {
         quantizers.at(site).castAndSumColumns(source, both, columnSums, pass.recording(), memory, pass.stream());
     }
 
-    /** Takes memory for the copies of [rows, columns], and returns what a kernel fills: T is rounded up where it must be. */
+    /** Allocates the copies of [rows, columns], and returns them for a kernel to fill, with T rounded up where necessary. */
     QuantizedTensor take(long rows, long columns, Quantizers quantizers, Scope rowsIn, @Nullable Scope columnsIn) {
         Quantizer quantizer = quantizers.at(site);
         boolean blocks = quantizer.scaling() != Scaling.TENSOR;
         QuantizedTensor both = quantizer.empty(rowsIn, columnsIn == null && !blocks ? rows : filled(rows), columns);
-        // One scale inverse serves both copies of a tensor that has one: it lives as long as the columnwise copy.
+        // With one scale, rowwise and columnwise data share the scale inverse, which lives as long as the columnwise
+        // data.
         if (columnsIn != null) {
             both.allocateColumnwise(columnsIn);
         }
@@ -100,12 +101,12 @@ final class EightBitCopies {
         return both;
     }
 
-    /** Takes copies that a kernel has filled, T a multiple of {@link #STEP}. */
+    /** Sets copies that a kernel has filled, T a multiple of {@link #STEP}. */
     void set(QuantizedTensor both) {
         set(both, both);
     }
 
-    /** Takes copies that were gathered: the columnwise one, where there is one, with T rounded up. */
+    /** Sets gathered copies; columnwise data, if any, has T rounded up. */
     void set(QuantizedTensor newRowwise, @Nullable QuantizedTensor newColumnwise) {
         rowwise = newRowwise;
         columnwise = newColumnwise;

@@ -41,7 +41,7 @@ final class EightBitHeads {
         return copy;
     }
 
-    /** Hands out a matrix for a kernel that casts what it computes; its scale inverse is that of the step. */
+    /** Allocates a matrix for a kernel that casts its output; its scale inverse is that of the step. */
     static QuantizedTensor empty(Quantizer quantizer, long rows, long columns, Scope memory, Pass pass) {
         return quantizer
                 .empty(memory, rows, columns)
@@ -50,7 +50,7 @@ final class EightBitHeads {
                         quantizer.tensorScale(pass.recording()).scaleInverse());
     }
 
-    /** Hands out a matrix for a product that casts what it computes. */
+    /** Allocates a matrix for a product that casts its output. */
     static QuantizedTensor emptyOfProduct(Quantizer quantizer, long rows, long columns, Scope memory, Pass pass) {
         QuantizedTensor copy = empty(quantizer, rows, columns, memory, pass);
         quantizer.setScale(copy, pass.recording());
@@ -160,7 +160,7 @@ final class EightBitHeads {
         return empty(quantizer, rows, columns, pass.temporary(), pass);
     }
 
-    /** Where the pass calibrates: enqueues the casts of a forward call, for their magnitudes alone. */
+    /** If the pass calibrates: enqueues the casts of a forward call, only for their amaxes. */
     void recordForward(QkvLayout layout, Sequences sequences, Pass pass, Tensor output, Tensor... inputs) {
         Quantizers present = choice.calibrated(layout, output.dtype(), sequences, pass);
         if (present != null) {
@@ -171,7 +171,7 @@ final class EightBitHeads {
         }
     }
 
-    /** Where the pass calibrates: enqueues the casts of a backward call, for their magnitudes alone. */
+    /** If the pass calibrates: enqueues the casts of a backward call, only for their amaxes. */
     void recordBackward(QkvLayout layout, Sequences sequences, Pass pass, Tensor dO, Tensor... gradients) {
         Quantizers present = choice.calibrated(layout, dO.dtype(), sequences, pass);
         if (present != null) {

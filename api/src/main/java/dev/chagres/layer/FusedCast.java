@@ -8,8 +8,8 @@ import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The cast of a linear layer's input by the kernel that computes the input: that kernel fills the copies, where their scale is
- * known before, or it finds the largest magnitude, of which the scale follows.
+ * The cast of a linear layer's input by the kernel that computes the input: that kernel fills the copies if their scale is known before, or
+ * computes the amax from which the scale follows.
  *
  * <p>Threading: the device's thread.
  */
@@ -21,7 +21,7 @@ final class FusedCast {
 
     private @Nullable Tensor offeredAmax;
 
-    /** {@code copies}: those of the input; where no kernel fills them, {@link LinearInput} does. */
+    /** {@code copies}: those of the input; if no kernel fills them, {@link LinearInput} does. */
     FusedCast(LinearSites sites, EightBitCopies copies) {
         this.sites = sites;
         this.copies = copies;
@@ -34,22 +34,22 @@ final class FusedCast {
     }
 
     /**
-     * Returns memory, 0 so far, for the largest magnitude of the input [rows, in]. The kernel that computes the input fills it. Null
-     * where forward of {@code pass} needs none.
+     * Returns the amax of the input [rows, in], 0 so far, which the kernel that computes the input raises; null if forward of {@code pass}
+     * needs none.
      */
     @Nullable
     Tensor takeAmax(long rows, Pass pass) {
         return rows > 0 && scalesByAmax(pass) ? zero(pass) : null;
     }
 
-    /** The same of an operand that is made again in backward. */
+    /** The same for an operand that is recomputed in backward. */
     @Nullable
     Tensor takeAmaxAgain(Operand operand, Pass pass) {
         Quantizers present = operand.quantizers();
         return present != null && present.at(sites.input()).scalesByAmax() ? zero(pass) : null;
     }
 
-    /** Returns memory for a largest magnitude, 0 so far. */
+    /** Returns memory for an amax, 0 so far. */
     static Tensor zero(Pass pass) {
         Tensor amax = pass.temporary().tensor(DType.FLOAT32, 1);
         amax.zero(pass.stream());
@@ -63,7 +63,7 @@ final class FusedCast {
     }
 
     /**
-     * Makes {@code operand} of an input [rows, in] that is cast by the kernel that computes it, of a layer that gathers none.
+     * Makes {@code operand} of an input [rows, in] that is cast by the kernel that computes it, in a layer that does not gather its input.
      *
      * @param keptIn holds what backward needs; null where no backward comes
      * @return what that kernel fills, with both copies rows rounded up to a multiple of 16; null where {@link
@@ -84,7 +84,7 @@ final class FusedCast {
         return filled;
     }
 
-    /** Makes {@code operand} of the same input again in backward, as {@link #takeCopies} did without a place to keep it. */
+    /** Makes {@code operand} of the same input again in backward, if {@link #takeCopies} did not keep it. */
     @Nullable
     QuantizedTensor takeCopiesAgain(long rows, Operand operand, Pass pass) {
         Quantizers present = operand.quantizers();
@@ -97,8 +97,8 @@ final class FusedCast {
     }
 
     /**
-     * Takes memory for what the kernel that computes x fills: the copies, and then nothing reads x itself, or the largest
-     * magnitude. {@link LinearInput#prepare} of x uses it.
+     * Allocates what the kernel that computes x fills: the copies, so that x itself is not read, or an amax. {@link LinearInput#prepare} of
+     * x uses it.
      *
      * @return copies with a scale; or one without parts but amax; null where {@link LinearInput#prepare} needs x alone
      */
@@ -129,7 +129,7 @@ final class FusedCast {
         return offered.isOf(x);
     }
 
-    /** Ends the offer, and returns the largest magnitude; null where the kernel has filled the copies. */
+    /** Ends the offer, and returns the amax; null if the kernel has filled the copies. */
     @Nullable
     Tensor takeOffer() {
         Tensor amax = offeredAmax;
@@ -138,7 +138,7 @@ final class FusedCast {
         return amax;
     }
 
-    /** {@code columnsIn}: holds what backward needs; of an input that is gathered that is the rowwise copy. */
+    /** {@code columnsIn}: holds what backward needs; for a gathered input the rowwise data. */
     private QuantizedTensor take(long rows, Quantizers present, @Nullable Scope columnsIn, Pass pass) {
         long columns = sites.weight().shape().size(1);
         boolean gathers = sites.split().gathersInput();

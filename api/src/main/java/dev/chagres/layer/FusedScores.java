@@ -12,14 +12,14 @@ import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What cuDNN's kernels do with scores of what {@link ScoreRules} asks for: whether they take it, and how they are told.
+ * Whether cuDNN's kernels support the modifications of scores that {@link ScoreRules} asks for, and their arguments.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: {@code get_attention_backend} of TE for PyTorch.
  */
 final class FusedScores {
-    /** Bytes to whose multiples kernels want their tensors aligned. */
+    /** Kernels need tensors aligned to multiples of this many bytes. */
     private static final long ALIGNMENT = 16;
 
     private final AttentionConfig config;
@@ -42,8 +42,8 @@ final class FusedScores {
     }
 
     /**
-     * Returns why cuDNN's kernels do not compute what is done with scores, or null. What TE has to be asked is remembered: then
-     * the call makes no garbage. It is not asked where it never refuses: self-attention over scores as they are, without dropout.
+     * Returns why cuDNN's kernels do not support the modifications of scores, or null. TE's answers are cached, so that later calls make no
+     * garbage. TE is not asked about self-attention with unmodified scores and without dropout, which it never refuses.
      */
     @Nullable
     String refusal(QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
@@ -71,7 +71,7 @@ final class FusedScores {
                 pass.device());
     }
 
-    /** What TE takes and yet does not compute as it is asked to. */
+    /** Cases that TE accepts, but computes differently. */
     private @Nullable String whyNot(@Nullable Tensor bias) {
         if (config.order() == Order.DETERMINISTIC) {
             if (config.softmaxType() != SoftmaxType.VANILLA) {
@@ -84,7 +84,7 @@ final class FusedScores {
         return null;
     }
 
-    /** TE takes the steps from row to row from the lengths; what does not fit at all the other kernels refuse. */
+    /** TE takes the row strides from the lengths; a bias that does not fit at all is refused by the other kernels. */
     private static boolean fits(Tensor bias, DType dtype, Sequences sequences) {
         return bias.dtype() == dtype
                 && bias.rank() == 4
@@ -131,7 +131,7 @@ final class FusedScores {
         return offset;
     }
 
-    /** Makes room for what a backward call of cuDNN's kernels writes, whether it is wanted or not. */
+    /** Allocates what a backward call of cuDNN's kernels writes, whether it is needed or not. */
     void prepareGradients(ScoreRules.Applied applied, AttentionTensors tensors, Pass pass) {
         rules.prepareGradients(applied, pass);
         Tensor bias = tensors.bias();
@@ -148,7 +148,7 @@ final class FusedScores {
                         : pass.temporary().tensor(DType.FLOAT32, config.heads()));
     }
 
-    /** Says to our own kernels that {@code tensors} change no scores. */
+    /** Removes modifications of scores from {@code tensors}, for our own kernels. */
     static void clear(AttentionTensors tensors) {
         tensors.bias(null).biasGradient(null).softmaxOffset(null).softmaxOffsetGradient(null);
     }

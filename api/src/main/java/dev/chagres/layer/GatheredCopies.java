@@ -14,8 +14,8 @@ import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The eight-bit copies of all tokens [T, C] of which sequence-parallel ranks have a part each. Where a tensor has one scale, each rank
- * casts its own tokens by the scale that all ranks have, the bytes are gathered, and the transpose is made of what was gathered.
+ * The eight-bit copies of all tokens [T, C] of sequence-parallel ranks. If a tensor has one scale, each rank casts its own tokens with the
+ * scale of all ranks, the bytes are gathered, and the transpose is made from the gathered bytes.
  *
  * <p>Threading: the device's thread.
  *
@@ -44,7 +44,7 @@ final class GatheredCopies {
     }
 
     /**
-     * Enqueues the cast of this rank's tokens. A scale that follows from the largest magnitude follows from that of all ranks' tokens.
+     * Enqueues the cast of this rank's tokens. A scale that is computed from the amax uses that of all ranks' tokens.
      *
      * @param x [T / N, C]
      * @param amax the largest magnitude of {@code x}, if the kernel that computed it found that, reduced here; null otherwise
@@ -67,7 +67,7 @@ final class GatheredCopies {
     }
 
     /**
-     * Enqueues gathering of the copies of all tokens from what each rank has cast.
+     * Enqueues the gather of the copies of all tokens from the ranks' casts.
      *
      * @param own [T / N, C], rowwise
      * @param columnsIn holds the transpose; null where none is wanted
@@ -98,7 +98,7 @@ final class GatheredCopies {
     }
 
     /**
-     * Enqueues gathering of the rowwise copy of all tokens where blocks of rows have scales.
+     * Enqueues the gather of the rowwise data of all tokens with block scales.
      *
      * @param own [T / N, C], rowwise, T / N a multiple of {@link EightBitCopies#STEP}
      */
@@ -117,7 +117,7 @@ final class GatheredCopies {
     }
 
     /**
-     * Enqueues gathering of the columnwise copy of all tokens where blocks of rows have scales, and returns it.
+     * Enqueues the gather of the columnwise data of all tokens with block scales, and returns it.
      *
      * @param own [T / N, C], columnwise, T / N a multiple of a block
      */

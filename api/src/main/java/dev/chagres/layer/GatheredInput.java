@@ -10,12 +10,12 @@ import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The operand of an input [T, in] in eight bits of which sequence-parallel ranks have a part each. Forward reads all tokens; for backward
- * a rank keeps its own, and they are gathered again.
+ * The operand of an input [T, in] in eight bits in a sequence-parallel layer. Forward reads all tokens; for backward a rank keeps its own,
+ * which are gathered again.
  *
- * <p>Blocks of a row lie within a token, those of a column within 128 tokens. Where each rank has a multiple of 16 tokens, the bytes of the
- * rows are gathered; where it has a multiple of 128, those of the columns, too. With other numbers of tokens, and where blocks have 128
- * rows, the tensor itself is gathered, and each rank casts all tokens.
+ * <p>With block scaling, a block of a row lies within a token, a block of a column spans 128 tokens. If each rank has a multiple of 16
+ * tokens, rowwise bytes are gathered; if it has a multiple of 128, columnwise bytes, too. With other numbers of tokens, and with BLOCK_2D,
+ * the tensor itself is gathered, and each rank casts all tokens.
  *
  * <p>Threading: the device's thread.
  */
@@ -96,7 +96,7 @@ final class GatheredInput {
         }
     }
 
-    /** Makes {@code operand} of the rowwise copy that the kernel has filled which computes x, with one scale. */
+    /** Makes {@code operand} of rowwise data with one scale, filled by the kernel that computes x. */
     void prepareCast(Tensor x, Operand operand, @Nullable Scope keptIn, Quantizers present, Pass pass) {
         QuantizedTensor own = copies.rowwise();
         gathering.gather(own, present, null, pass);

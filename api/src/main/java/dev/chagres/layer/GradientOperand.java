@@ -12,21 +12,21 @@ import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The gradient of a linear layer's output: a tensor, or its copies in eight bits, with the sums of its columns where the kernel
- * that casts makes them.
+ * The gradient of a linear layer's output: a tensor, or its copies in eight bits, with the sums of its columns if the casting kernel
+ * computes them.
  *
  * <p>Threading: the device's thread.
  */
 final class GradientOperand {
     private final LinearSites sites;
     private final EightBitCopies copies;
-    /** Null where a rank has all tokens of the gradient. */
+    /** Null if a rank has all tokens of the gradient. */
     private final @Nullable GatheredCopies gathered;
-    /** Of this rank's tokens; null where its producer has cast it. */
+    /** The gradient of this rank's tokens; null if its producer has cast it. */
     private @Nullable Tensor own;
-    /** Null where products read eight bits. */
+    /** Null if products read eight bits. */
     private @Nullable Tensor whole;
-    /** The recipe's state that the copies were made with; null where products read the tensor itself. */
+    /** The quantizers of the copies; null if products read the tensor itself. */
     private @Nullable Quantizers quantizers;
 
     private @Nullable Tensor columnSums;
@@ -39,8 +39,8 @@ final class GradientOperand {
     }
 
     /**
-     * Returns memory, 0 so far, for the largest magnitude of a gradient whose forward read {@code x}. The kernel that computes the
-     * gradient fills it. Null where backward needs none.
+     * Returns the amax of a gradient whose forward read {@code x}, 0 so far, which the kernel that computes the gradient raises; null if
+     * backward needs none.
      */
     @Nullable
     Tensor takeAmax(Operand x, Pass pass) {
@@ -51,13 +51,13 @@ final class GradientOperand {
         return present.at(sites.gradient()).scalesByAmax() ? FusedCast.zero(pass) : null;
     }
 
-    /** Takes the gradient dy [T, out], and casts it where forward has read eight bits of {@code x}, and backward does, too. */
+    /** Sets the gradient dy [T, out], and casts it if both forward and backward use eight bits of {@code x}. */
     void prepare(Tensor dy, Operand x, Pass pass) {
         prepare(dy, null, x, pass);
     }
 
     /**
-     * Takes the gradient as {@link #prepare(Tensor, Operand, Pass)} does.
+     * Sets the gradient as {@link #prepare(Tensor, Operand, Pass)} does.
      *
      * @param amax the largest magnitude of dy, if the kernel that computed dy found it; null otherwise
      */
@@ -96,7 +96,7 @@ final class GradientOperand {
     }
 
     /**
-     * Takes a gradient that the kernel which computes it has cast.
+     * Sets a gradient that was cast by the kernel that computed it.
      *
      * @param dy [T, out], T a multiple of 16; without columnwise data, which is made here
      * @param dtype of the sums of the columns
@@ -120,7 +120,7 @@ final class GradientOperand {
         copies.set(dy);
     }
 
-    /** Casts the gradient for its magnitude alone where the pass calibrates: products read the gradient itself. */
+    /** If the pass calibrates, casts the gradient only for its amax: products read the gradient itself. */
     private void record(Tensor dy, Pass pass) {
         Quantizers recording = pass.isCalibrating() && dy.size(0) > 0 ? sites.covering(pass) : null;
         if (recording != null) {
@@ -129,7 +129,7 @@ final class GradientOperand {
     }
 
     /**
-     * Takes memory for both copies of a gradient [rows, out]. The kernel that computes the gradient fills them.
+     * Allocates rowwise and columnwise data of a gradient [rows, out], for the kernel that computes the gradient to fill.
      *
      * @param sums [out], what that kernel writes the sums of the gradient's columns to; null where there is no bias
      * @return what that kernel fills, rows rounded up to a multiple of 16; null where {@link #prepare} casts the gradient
@@ -137,7 +137,7 @@ final class GradientOperand {
     @Nullable
     QuantizedTensor takeCopies(long rows, @Nullable Tensor sums, Operand x, Pass pass) {
         Quantizers present = x.quantizers();
-        // Bits of gradients do not depend on what is frozen, so neither does the kernel.
+        // The kernel must not depend on which parameters are frozen, since the gradients' bits must not.
         if (present == null || !present.at(sites.gradient()).knowsScale()) {
             return null;
         }

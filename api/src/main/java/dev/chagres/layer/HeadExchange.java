@@ -11,11 +11,11 @@ import dev.chagres.ops.Columns;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The all-to-all round the attention of N context-parallel ranks: from a rank's tokens of all heads to all tokens of a rank's heads, and
- * back. Each direction is the gradient of the other.
+ * The all-to-all before and after the attention of N context-parallel ranks: from all heads of a rank's tokens to all tokens of a rank's
+ * heads, and back. Each direction is the gradient of the other.
  *
- * <p>A row has sections of heads side by side, such as query, key and value: W columns in all. Of each section rank p has the p-th of N
- * equal parts, and of the T tokens the stretch that {@link ContextParallel#begin} says: ranks may have unequal numbers of them.
+ * <p>A row has sections of heads, such as query, key and value, of W columns in all. Rank p attends with the p-th of N equal parts of each
+ * section, and has the tokens that {@link ContextParallel#begin} gives it: ranks may have unequal numbers of tokens.
  *
  * <p>Threading: the device's thread.
  *
@@ -32,11 +32,11 @@ final class HeadExchange {
     private final long[] sections;
 
     private final long columns;
-    /** Whether all sections have as many columns. */
+    /** Whether all sections have equally many columns. */
     private final boolean isEven;
 
     private final Runnable transfers = this::transfer;
-    /** What {@link #transfer} moves, while it runs: a block [t, W / N] for each rank. */
+    /** The buffers of {@link #transfer} while it runs: a block [t, W / N] for each rank. */
     private @Nullable Tensor blocks;
     /** [T, W / N]. */
     private @Nullable Tensor heads;
@@ -136,7 +136,7 @@ final class HeadExchange {
     private void copy(Tensor all, int rank, Tensor block, Direction towards, Pass current) {
         long rows = all.size(0);
         int size = ranks.size();
-        if (isEven) { // Sections under one another, each row of them alike.
+        if (isEven) { // Equal sections can be copied as rows of one matrix.
             Scope temporary = current.temporary();
             long section = sections[0];
             Tensor wide = temporary.view(all, 0, rows * sections.length, section);
@@ -207,7 +207,7 @@ final class HeadExchange {
         }
     }
 
-    /** Says how heads travel; nothing where a rank has all tokens. */
+    /** Describes the exchange of heads; empty if a rank has all tokens. */
     String explain() {
         return isNeeded()
                 ? "tokens of this rank's heads from the other " + (ranks.size() - 1)

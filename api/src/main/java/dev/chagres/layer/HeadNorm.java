@@ -10,7 +10,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * The norm of each head of query or key, over rows of d elements.
  *
- * <p>The L2 norm is RMS norm without a weight, which is {@code sqrt(d)} times as large: attention divides its scale by d.
+ * <p>The L2 norm is computed as RMS norm without a weight, which is {@code sqrt(d)} times as large; so attention divides its scale by d.
  *
  * <p>Threading: the device's thread.
  */
@@ -31,7 +31,7 @@ final class HeadNorm {
     private final SavedPool<Rows> saved;
 
     HeadNorm(QkNorm norm, int headDim, Layer owner, ModelPlan plan) {
-        // Of the gradient of what all heads share a rank computes the term of its heads.
+        // All heads share the parameters, and a rank computes the term of its heads of their gradient.
         ModelPlan shared = plan.withPartialGradients();
         this.headDim = headDim;
         epsilon = norm.epsilon();
@@ -44,13 +44,13 @@ final class HeadNorm {
         saved = new SavedPool<>(owner, Rows::new);
     }
 
-    /** Returns {@code config} for the attention that reads normed heads: its scale makes up for what the L2 norms leave out. */
+    /** Returns {@code config} for the attention that reads normed heads: its scale makes up for the factor of L2 norms. */
     static AttentionConfig behind(AttentionConfig config) {
         float left = config.qkNorm().kind() == QkNorm.Kind.L2 ? 1f / config.headDim() : 1;
         return config.withQkNorm(QkNorm.none()).withScale(config.scale() * left);
     }
 
-    /** Refuses a bias before the scale behind L2 norms: attention's scale divides by d what they leave out, and would divide the bias, too. */
+    /** Refuses a pre-scale bias with L2 norms: attention's scale is divided by d for the norms, which would scale the bias, too. */
     static void ensureTakesPreScaleBias(AttentionConfig config) {
         if (config.qkNorm().kind() == QkNorm.Kind.L2) {
             throw new IllegalArgumentException("preScaleBias: expected heads without an L2 norm, got " + config.qkNorm()

@@ -11,8 +11,8 @@ import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.Columns;
 
 /**
- * What belongs to the heads that one of several ranks attends with, out of what all heads have. Tensor-parallel ranks have stretches of
- * all heads, of which context-parallel ranks that divide heads have stretches again.
+ * Takes one rank's part of tensors that have elements for all heads. Tensor-parallel ranks have consecutive heads, which context-parallel
+ * ranks that exchange heads split further.
  *
  * <p>Threading: the device's thread.
  */
@@ -66,7 +66,7 @@ final class HeadSlice {
         return all() != heads;
     }
 
-    /** Returns what errors say of the heads expected: how many, and how many of them are this rank's. */
+    /** Returns the text for errors: how many heads are expected, and how many of them are this rank's. */
     String expected() {
         return isSplit() ? "all " + all() + " heads, of which this rank attends with " + heads : all() + " heads";
     }
@@ -120,7 +120,7 @@ final class HeadSlice {
         }
     }
 
-    /** Returns what to do where something is not of all heads, at the end of an error. */
+    /** Returns the advice at the end of an error about a tensor that does not have all heads. */
     String mend() {
         return isSplit() ? "; pass it for all heads, as on a single rank" : "";
     }
@@ -146,13 +146,13 @@ final class HeadSlice {
         return gradient;
     }
 
-    /** Returns what kernels drop that count heads from 0, or nothing. */
+    /** Describes the dropout of kernels that count heads from 0, or empty. */
     String explainDropout() {
         long ranks = tensor.size() * (long) context.size();
         return ranks > 1 ? "; each of " + ranks + " ranks draws its own dropout" : "";
     }
 
-    /** Returns how ranks sum the gradient of a bias, or nothing. */
+    /** Describes how ranks sum the gradient of a bias, or empty. */
     String explainSum() {
         return tensor.isSplit()
                 ? "; ncclAllReduce sums the bias's gradient over the " + tensor.size() + " tensor-parallel ranks"

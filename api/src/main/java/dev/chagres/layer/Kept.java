@@ -30,7 +30,7 @@ public final class Kept {
         tensor = newTensor;
     }
 
-    /** Keeps nothing. */
+    /** Forgets the tensor. */
     public void clear() {
         tensor = null;
     }

@@ -12,15 +12,15 @@ import dev.chagres.te.QkvLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The one place that says which kernels a layer runs. The choice depends on configuration, type and lengths alone, and on what TE
- * says that it takes; the reference says what TE says with the cuDNN that is tested, so that it is the same on every provider.
+ * Decides which kernels a layer runs. The choice depends only on configuration, type and lengths, and on which cases TE supports; the
+ * reference answers as TE does with the tested cuDNN, so that the choice is the same on every provider.
  *
  * <p>Threading: immutable.
  */
 final class KernelChoice {
     /** Where an activation is computed. */
     enum ActivationKernel {
-        /** In the epilogue of the product before it, and its gradient in that of the product behind it. */
+        /** In the epilogue of the product before it, and its gradient in the epilogue of the backward product after it. */
         EPILOGUE,
         /** By a kernel of its own. */
         SEPARATE
@@ -39,7 +39,7 @@ final class KernelChoice {
 
     private KernelChoice() {}
 
-    /** cuBLASLt has an epilogue for GELU alone, and with TE for 16-bit types alone. */
+    /** cuBLASLt has an epilogue only for GELU, and TE only for 16-bit types. */
     static ActivationKernel activation(Activation activation, DType dtype) {
         return activation == Activation.GELU && dtype != DType.FLOAT32
                 ? ActivationKernel.EPILOGUE
@@ -58,9 +58,9 @@ final class KernelChoice {
     }
 
     /**
-     * cuDNN has no attention for FLOAT32, no gradients of padded batches of one token a sequence, and takes neither all of the things
-     * that {@link ScoreRules} does with scores nor all masks with dropout or with keys of other lengths. Narrow heads are faster by our own kernels where scores stay as they are: a step of ESM-2
-     * 8M takes 7.9 ms on an H200 instead of 9.9. Those run on tensor cores, and have no dropout.
+     * cuDNN has no attention for FLOAT32, no gradients of padded batches of one token a sequence, and supports neither all modifications of
+     * scores of {@link ScoreRules} nor all masks with dropout or with keys of other lengths. Narrow heads are faster with our own kernels
+     * if scores are unmodified: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9. Those run on tensor cores, and have no dropout.
      */
     static AttentionKernels attention(
             AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
@@ -79,7 +79,7 @@ final class KernelChoice {
                 : "ops_attention_forward and ops_attention_backward" + (gpu ? "" : " as on a GPU") + ", for " + tiled;
     }
 
-    /** Returns why cuDNN's kernels do not compute a call, or null. Constants and what is remembered: each call asks. */
+    /** Returns why cuDNN's kernels do not compute a call, or null. Texts are constants or cached, since each call asks. */
     private static @Nullable String whyTiled(
             AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
         if (dtype == DType.FLOAT32) {
@@ -115,7 +115,7 @@ final class KernelChoice {
         return hasOwnKeyLengths(sequences) && sequences.keys().cuSeqlens().shortest() == 0;
     }
 
-    /** Sees that a graph which is captured now is never launched over keys of which a padded sequence has none. */
+    /** Makes sure that a graph which is captured now is never launched with a padded sequence without keys. */
     static void keepKeys(Sequences sequences, Stream stream) {
         if (hasOwnKeyLengths(sequences) && Inside.capture(stream) != null) {
             sequences.keys().cuSeqlens().needTokens();

@@ -13,11 +13,11 @@ import dev.chagres.nccl.Reduction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The keys or values of all tokens, on each of several context-parallel ranks that attend with their own queries, and the sum of the
- * ranks' gradients of them.
+ * Gathers the keys or values of all tokens on each context-parallel rank, which attends with its own queries, and reduces the ranks'
+ * gradients of them.
  *
- * <p>Where the ranks have equally many tokens one all-gather, or one reduce-scatter, moves them; else a broadcast from each rank, or a
- * reduction to each, all in one call.
+ * <p>If the ranks have equally many tokens it uses one all-gather, or one reduce-scatter; else a broadcast from each rank, or a reduction
+ * to each, in one group call.
  *
  * <p>Threading: the device's thread.
  *
@@ -27,17 +27,17 @@ final class KeyGather {
     private final ContextParallel ranks;
     private final Runnable broadcasts = this::broadcast;
     private final Runnable reductions = this::reduce;
-    /** What {@link #broadcasts} and {@link #reductions} move, while they run: of this rank's tokens, [t, columns]. */
+    /** The buffer of {@link #broadcasts} and {@link #reductions}, while they run, for this rank's tokens, [t, columns]. */
     private @Nullable Tensor own;
     /** Of all tokens, [T, columns]. */
     private @Nullable Tensor all;
 
     private @Nullable Pass pass;
 
-    /** Which keys attention is given. */
+    /** Which keys attention gets. */
     private enum Given {
         ALL,
-        /** Those before the last query and its own: what a causal mask lets queries see. */
+        /** Those up to the last query's: all that a causal mask lets queries see. */
         PREFIX
     }
 
@@ -57,8 +57,8 @@ final class KeyGather {
     }
 
     /**
-     * Returns {@code config} for the keys that attention is given. A causal mask counts from the last query and key of a sequence, where
-     * kernels find it: the first query may stand anywhere.
+     * Returns {@code config} for the keys that attention gets. The causal mask becomes bottom-right, from the last query and key of a
+     * sequence, since the first query may be at any position.
      */
     AttentionConfig masked(AttentionConfig config) {
         return given == Given.PREFIX
@@ -72,7 +72,7 @@ final class KeyGather {
         return given == Given.PREFIX ? sequences.prefix().sequences() : sequences;
     }
 
-    /** Returns those of the keys of all tokens, [T, heads, d], that attention is given. */
+    /** Returns the keys that attention gets, of those of all tokens, [T, heads, d]. */
     Tensor attended(Tensor all, Sequences sequences, Scope views) {
         if (given == Given.ALL) {
             return all;
@@ -113,7 +113,7 @@ final class KeyGather {
     }
 
     /**
-     * Enqueues what all ranks have.
+     * Enqueues the gather of all ranks' tokens.
      *
      * @param part [t, heads, d], of this rank's tokens
      * @param tokens T, of all ranks
@@ -189,7 +189,7 @@ final class KeyGather {
         return current.temporary().view(whole, first * columns, end - first, columns);
     }
 
-    /** Says how keys travel; nothing where a rank has all. */
+    /** Describes the gather of keys; empty if a rank has all. */
     String explain() {
         return isNeeded()
                 ? "; keys and values of all tokens gathered from " + ranks.size()

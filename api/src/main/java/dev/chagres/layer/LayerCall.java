@@ -6,12 +6,12 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 
 /**
- * One forward call of a layer: what its backward call is checked against.
+ * A record of one forward call of a layer, against which its backward call is checked.
  *
  * <p>Threading: the device's thread.
  */
 final class LayerCall extends Saved {
-    /** Empty where the input dies with the call of the layer around this one. */
+    /** Empty if the input is freed with the call of the enclosing layer. */
     private final Kept x = new Kept("the input");
 
     private final Kept y = new Kept("the output");
@@ -19,7 +19,7 @@ final class LayerCall extends Saved {
     private boolean inputLearns;
     private long inputColumns;
 
-    /** Says what was called; {@link #keepInput} or {@link #forgetInput} follows. */
+    /** Records what was called; {@link #keepInput} or {@link #forgetInput} follows. */
     void set(Tensor input, Tensor output, boolean newLearns) {
         y.set(output);
         learns = newLearns;

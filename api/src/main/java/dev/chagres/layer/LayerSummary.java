@@ -23,12 +23,12 @@ final class LayerSummary {
         return this;
     }
 
-    /** Adds an option that is not as usual. */
+    /** Adds an option that differs from its default. */
     LayerSummary withUnlessUsual(String name, Object value, Object usual) {
         return value.equals(usual) ? this : with(name, value);
     }
 
-    /** Adds what is not as usual of attention, besides its heads. */
+    /** Adds options of attention that differ from their defaults, besides its heads. */
     LayerSummary with(AttentionConfig config) {
         AttentionConfig usual = AttentionConfig.of(config.heads(), config.headDim(), config.mask());
         return with("heads", config.heads())
@@ -46,7 +46,7 @@ final class LayerSummary {
                 .withUnlessUsual("softmaxType", config.softmaxType(), usual.softmaxType());
     }
 
-    /** Adds size and what is not as usual of a norm. */
+    /** Adds the size of a norm, and options that differ from their defaults. */
     LayerSummary with(NormConfig config) {
         NormConfig usual = NormConfig.layerNorm(config.size());
         return with("size", config.size())
@@ -54,7 +54,7 @@ final class LayerSummary {
                 .withUnlessUsual("gamma", config.gamma(), usual.gamma());
     }
 
-    /** Adds width and what is not as usual of a transformer layer, besides its branches. */
+    /** Adds the width of a transformer layer, and options that differ from their defaults, besides its branches. */
     LayerSummary with(TransformerLayerConfig config) {
         return with("hidden", config.hidden())
                 .withUnlessUsual("branchOrder", config.branchOrder(), BranchOrder.SEQUENTIAL)

@@ -10,9 +10,9 @@ import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Makes the operand of a linear layer's input: the tensor itself, or its copies in eight bits where the pass's recipe says so.
+ * Makes the operand of a linear layer's input: the tensor itself, or its copies in eight bits if the pass's recipe says so.
  *
- * <p>Backward computes as forward did, whatever the pass says by then: the operand remembers.
+ * <p>Backward uses the precision of its forward, which the operand records, whatever the pass's recipe is by then.
  *
  * <p>Threading: the device's thread.
  */
@@ -20,7 +20,7 @@ final class LinearInput {
     private final LinearSites sites;
     private final EightBitCopies copies;
     private final FusedCast fusedCast;
-    /** Null where a rank has all tokens of the input. */
+    /** Null if a rank has all tokens of the input. */
     private final @Nullable GatheredInput gathered;
 
     LinearInput(LinearSites sites) {
@@ -30,7 +30,7 @@ final class LinearInput {
         gathered = sites.split().gathersInput() ? new GatheredInput(sites, copies) : null;
     }
 
-    /** Returns what makes the same operand where the kernel casts the input that computes it. */
+    /** Returns the object that makes the same operand if the kernel that computes the input casts it. */
     FusedCast fusedCast() {
         return fusedCast;
     }
@@ -92,7 +92,7 @@ final class LinearInput {
         }
         if (pass.isCalibrating()) {
             copies.cast(x, null, present, pass.temporary(), null, pass);
-            // For its magnitude alone: products read the weight itself.
+            // Only for its amax: products read the weight itself.
             sites.recordWeight(present, pass);
             operand.set(x);
             return;
@@ -116,7 +116,7 @@ final class LinearInput {
     }
 
     /**
-     * Makes {@code operand} of an input that the kernel which computes it has cast.
+     * Makes {@code operand} of an input that was cast by the kernel that computed it.
      *
      * @param x [T, in], T a multiple of 16; without columnwise data, which is made here where backward needs it
      * @param present the recipe's state that x was cast by
@@ -154,7 +154,7 @@ final class LinearInput {
     }
 
     /**
-     * Makes {@code operand} of the same input again in backward, as {@link #prepare} did without a place to keep it.
+     * Makes {@code operand} of the same input again in backward, if {@link #prepare} did not keep it.
      *
      * @param amax the largest magnitude of x, if the kernel that computed x found it; null otherwise
      */
@@ -192,7 +192,7 @@ final class LinearInput {
         return present != null && present.measures(sites.input(), pass.recording());
     }
 
-    /** Enqueues the measurement of the input's latest cast by the kernel that computed x, where it is measured. */
+    /** Enqueues the measurement of the input's latest cast by the kernel that computed x, if casts are measured. */
     void measure(Tensor x, Quantizers present, Pass pass) {
         if (present.measures(sites.input(), pass.recording())) {
             present.at(sites.input()).measure(x, copies.rowwise(), pass.stream());

@@ -20,14 +20,14 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * The three products of a linear layer, {@code y = x W^T + b} or without bias, {@code dx = dy W} and {@code dW = dy^T x}, and the
- * sums {@code db[c] = sum over t of dy[t, c]}: in the type of the weights, or in eight bits where their operands are.
+ * sums {@code db[c] = sum over t of dy[t, c]}: in the type of the weights, or in eight bits if their operands are.
  *
  * <p>Threading: the device's thread.
  */
 final class LinearProducts {
     /**
-     * From so many numbers on, a kernel of ours sums the gradient of the output faster than the product's epilogue, which is a kernel
-     * of its own there: 68 µs in place of 119 for 8,192 rows of 16,384, on an H200.
+     * From this many elements on, our own kernel sums the gradient of the output faster than the product's epilogue, which is then a
+     * separate kernel: 68 µs in place of 119 for 8,192 rows of 16,384, on an H200.
      */
     private static final long SUMMED_APART = 1L << 24;
 
@@ -37,7 +37,7 @@ final class LinearProducts {
     private final LinearInput input;
     private final GradientOperand gradient;
     private final LinearSplit split;
-    /** What the product itself adds: nothing where its result is summed over ranks first. */
+    /** The bias that the product itself adds; null if its result is reduced over ranks first. */
     private final @Nullable Parameter addedBias;
 
     /** {@code gradient}: the gradient of the output, prepared before the products of backward. */
@@ -51,7 +51,7 @@ final class LinearProducts {
         addedBias = split.sumsOutput() ? null : bias;
     }
 
-    /** Enqueues {@code y = x W^T + b}, of a row-parallel layer summed over the ranks before b is added. */
+    /** Enqueues {@code y = x W^T + b}, in a row-parallel layer reduced over the ranks before b is added. */
     void product(Operand x, Tensor y, Pass pass) {
         sites.requireMaster(pass);
         if (x.rows() == 0) {
@@ -118,7 +118,7 @@ final class LinearProducts {
     }
 
     /**
-     * Enqueues {@code y = x W^T + b} of a product that no rank adds to, in eight bits.
+     * Enqueues {@code y = x W^T + b} in eight bits, without a reduction over ranks.
      *
      * @param y [T, out], rowwise data alone, with a scale
      */
@@ -134,7 +134,7 @@ final class LinearProducts {
     }
 
     /**
-     * Enqueues {@code dx = dy W} of a product whose input differs from rank to rank, in eight bits.
+     * Enqueues {@code dx = dy W} in eight bits, without a reduction over ranks.
      *
      * @param dx [T, in], rowwise data alone, with a scale
      */
@@ -165,21 +165,21 @@ final class LinearProducts {
         }
     }
 
-    /** Returns where a product of {@code copy} is stored: {@code result}, or more rows where the copy was filled up. */
+    /** Returns the output of a product of {@code copy}: {@code result}, or a tensor with more rows if the copy is padded. */
     private static Tensor filled(QuantizedTensor copy, Tensor result, Pass pass) {
         return copy.rows() == result.size(0)
                 ? result
                 : pass.temporary().tensor(result.dtype(), copy.rows(), result.size(1));
     }
 
-    /** Enqueues a copy of the first rows of {@code filled} where it is longer than {@code result}. */
+    /** Enqueues a copy of the first rows of {@code filled} if it is longer than {@code result}. */
     private static void cut(Tensor filled, Tensor result, Pass pass) {
         if (filled != result) {
             result.copyFrom(pass.stream(), pass.temporary().view(filled, 0, result.size(0), result.size(1)));
         }
     }
 
-    /** Enqueues {@code dx = dy W}, of a column-parallel layer summed over the ranks. */
+    /** Enqueues {@code dx = dy W}, in a column-parallel layer reduced over the ranks. */
     void inputGradient(Operand x, Tensor dx, Pass pass) {
         if (x.rows() > 0) {
             Tensor term = split.term(dx, ParallelMode.COLUMN, pass);

@@ -17,8 +17,8 @@ import dev.chagres.recipe.Recipe.Product;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The parameters of a linear layer, and the three places where a recipe casts what its products read: the input, the weight and
- * the gradient of the output.
+ * The parameters of a linear layer, and the three sites where a recipe casts operands of its products: the input, the weight and the
+ * gradient of the output.
  *
  * <p>Threading: the device's thread.
  */
@@ -137,7 +137,7 @@ final class LinearSites {
         return present.weight(cachedWeight, product, pass.recording(), pass.temporary(), pass.stream());
     }
 
-    /** Enqueues recording of the weight's largest magnitude. */
+    /** Enqueues recording of the weight's amax. */
     void recordWeight(Quantizers present, Pass pass) {
         present.recordWeight(cachedWeight, pass.recording(), pass.temporary(), pass.stream());
     }

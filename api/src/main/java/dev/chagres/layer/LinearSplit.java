@@ -15,7 +15,7 @@ import dev.chagres.ops.Rows;
 import java.util.List;
 
 /**
- * How a linear layer is split among tensor-parallel ranks: what a rank declares, and what is summed over the ranks.
+ * How a linear layer is split among tensor-parallel ranks: what a rank declares, and what is reduced over the ranks.
  *
  * <p>Threading: the device's thread.
  *
@@ -50,14 +50,14 @@ final class LinearSplit {
         };
     }
 
-    /** Returns that of a layer that every rank has. */
+    /** Returns the split of a layer that every rank has whole. */
     static LinearSplit whole(long inputs, long outputs) {
         return new LinearSplit(ParallelMode.NONE, TensorParallel.none(), inputs, outputs, List.of(outputs));
     }
 
     /**
-     * Returns that of a layer whose weight another one declared: by rows among the ranks that have some of its rows each, all of which have
-     * all tokens.
+     * Returns the split of a layer whose weight another one declared: by rows, if each rank has some rows of it, in which case all ranks
+     * have all tokens.
      */
     static LinearSplit tied(Parameter weight, ModelPlan plan) {
         ParameterSplit split = weight.split();
@@ -100,7 +100,7 @@ final class LinearSplit {
         return ranks.isSplit();
     }
 
-    /** Declares what this rank has of the weight [out, in]. */
+    /** Declares this rank's part of the weight [out, in]. */
     Parameter declareWeight(Initializer initializer, ModelPlan plan) {
         return ranks.isSplit()
                 ? plan.declareProductWeight(
@@ -109,8 +109,8 @@ final class LinearSplit {
     }
 
     /**
-     * Declares what this rank has of the bias [out]: of a row-parallel layer all. Its gradient is then a sum over the tokens that this
-     * rank has outside of the layer.
+     * Declares this rank's part of the bias [out]; in a row-parallel layer all of it, and its gradient is then a sum over the tokens that
+     * this rank has outside of the layer.
      */
     Parameter declareBias(ModelPlan plan) {
         if (ranks.isSplit() && mode == ParallelMode.COLUMN) {
@@ -157,7 +157,7 @@ final class LinearSplit {
         return mode == ParallelMode.ROW && sharesTokens();
     }
 
-    /** Returns what gathers copies in eight bits into {@code copies}. */
+    /** Returns the object that gathers eight-bit copies into {@code copies}. */
     GatheredCopies gathering(QuantizerSite site, EightBitCopies copies) {
         return new GatheredCopies(site, ranks, copies);
     }
@@ -178,7 +178,7 @@ final class LinearSplit {
         return whole;
     }
 
-    /** Returns where each rank writes its term of a sum that ends in {@code sum}. */
+    /** Returns the tensor for this rank's term of {@code sum}. */
     Tensor term(Tensor sum, ParallelMode summed, Pass pass) {
         return mode == summed && sharesTokens()
                 ? pass.temporary().tensor(sum.dtype(), productRows(sum.size(0)), sum.size(1))
@@ -220,7 +220,7 @@ final class LinearSplit {
     }
 
     /**
-     * Says what is summed over the ranks, behind what is said of the products; nothing where a rank has all.
+     * Describes the reductions over ranks, after the products; empty if a rank has all.
      *
      * @param form of what is gathered where ranks are sequence-parallel, such as {@code in eight bits}; empty for the model's type
      * @param again how backward gathers the input, such as {@code again}

@@ -9,12 +9,12 @@ import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
- * An activation with its numbers, where it has any.
+ * An activation with its parameters, if it has any.
  *
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  */
 record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
-    /** {@code amax} is raised to the largest magnitude of y; null: it is not wanted. */
+    /** {@code amax} is raised to the largest magnitude of y; may be null. */
     void forward(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
         boolean clamped = kind == Activation.CLAMPED_SWIGLU;
         if (amax == null) {
@@ -38,7 +38,7 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
         }
     }
 
-    /** {@code amax} is raised to the largest magnitude of dx; null: it is not wanted. */
+    /** {@code amax} is raised to the largest magnitude of dx; may be null. */
     void backward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
         boolean clamped = kind == Activation.CLAMPED_SWIGLU;
         if (amax == null) {
@@ -54,7 +54,7 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
         }
     }
 
-    /** Enqueues the gradient in eight bits, both copies: by one kernel where TE has one that does not sum for a bias. */
+    /** Enqueues the gradient in eight bits, rowwise and columnwise: by one kernel if TE has one that does not also sum for a bias. */
     void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
         if (Transpose.fusesGradientOf(kind)) {
             Transpose.dactCastTranspose(kind, dy, x, dx, stream);

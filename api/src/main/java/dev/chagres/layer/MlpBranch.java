@@ -43,7 +43,7 @@ final class MlpBranch extends Layer {
         recomputation = config.recomputation();
         inner = plan.tensorParallel().share("inner", plan.name(), config.inner());
         long hidden = config.hidden();
-        // A rank has some columns of the activation, and of what gates them.
+        // A rank has some columns of the activation, and of their gates.
         int sections = Math.toIntExact(config.activation().inputColumns(1));
         fc1 = Linear.ofSections(
                 hidden,
@@ -102,7 +102,7 @@ final class MlpBranch extends Layer {
         saved.keep(inside, pass);
     }
 
-    /** Computes the activation again in the model's type: what it was cast from. */
+    /** Recomputes the activation in the model's type, from which it was cast. */
     private void measureActivation(Inner inside, Tensor before, Pass pass) {
         Tensor after = pass.temporary().tensor(before.dtype(), before.size(0), inner);
         activation.forward(before, after, null, pass.stream());
@@ -124,7 +124,7 @@ final class MlpBranch extends Layer {
                 : pass.kept().tensor(dtype, rows, columns);
     }
 
-    /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}, with its {@code amax} where that is wanted. */
+    /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}, with its {@code amax} if that is not null. */
     private void activate(Operand x, Tensor before, Tensor after, @Nullable Tensor amax, Pass pass) {
         if (!x.isQuantized()
                 && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
@@ -191,7 +191,7 @@ final class MlpBranch extends Layer {
         inside.before.set(filled);
     }
 
-    /** Enqueues what forward did not keep, as forward computed it. */
+    /** Recomputes what forward did not keep, in the same way. */
     private void activateAgain(Inner inside, long rows, Pass pass) {
         Scope temporary = pass.temporary();
         QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
@@ -213,7 +213,7 @@ final class MlpBranch extends Layer {
 
     /**
      * Enqueues {@code (dy W2) activation'(before)}, its casts and, where there is a bias, the sums of its columns, and begins the
-     * first product's backward with them. Returns false where no kernel does that.
+     * first product's backward with them. Returns false if no kernel does that.
      */
     private boolean castGradientOfActivation(Tensor dy, Inner inside, Pass pass) {
         if (!castsGradient() || !fc2.outputGradient().isQuantized()) {
@@ -239,7 +239,7 @@ final class MlpBranch extends Layer {
         return true;
     }
 
-    /** Computes the activation's gradient again in the model's type: what it was cast from. */
+    /** Recomputes the activation's gradient in the model's type, from which it was cast. */
     private void measureGradient(Tensor dafter, Inner inside, Pass pass) {
         Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dafter.size(0));
         Tensor dbefore = pass.temporary().like(before);
@@ -247,7 +247,7 @@ final class MlpBranch extends Layer {
         fc1.outputGradient().measure(dbefore, pass);
     }
 
-    /** Enqueues {@code dbefore = (dy W2) activation'(before)}, with its {@code amax} where that is wanted. */
+    /** Enqueues {@code dbefore = (dy W2) activation'(before)}, with its {@code amax} if that is not null. */
     private void gradientOfActivation(
             Tensor dy, Inner inside, Tensor before, Tensor dbefore, @Nullable Tensor amax, Pass pass) {
         Stream stream = pass.stream();

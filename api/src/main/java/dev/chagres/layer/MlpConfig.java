@@ -32,7 +32,7 @@ public record MlpConfig(
         Initializer outputInitializer) {
     private static final float DEVIATION = 0.02f;
 
-    /** What backward computes again. */
+    /** What backward recomputes. */
     public enum Recomputation {
         /** Nothing. */
         NONE,

@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 /**
- * Where a norm stands, as far as its kernels follow from that.
+ * The position of a norm, as far as its kernels depend on it.
  *
  * <p>Threading: immutable.
  *

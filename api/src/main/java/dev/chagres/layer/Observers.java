@@ -5,7 +5,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The observers of a pass: told that a call begins in the order in which they came, and that it ended in the reverse one.
+ * The observers of a pass: notified of the beginning of a call in the order of registration, and of its end in the reverse order.
  *
  * <p>Threading: the device's thread.
  */
@@ -24,7 +24,7 @@ final class Observers {
         return all.isEmpty();
     }
 
-    /** When one of them fails, those before it are told that the call has failed. */
+    /** If one of them fails, those before it are notified that the call has failed. */
     void entering(Layer layer, Direction direction, Pass pass) {
         for (int i = 0; i < all.size(); i++) {
             try {

@@ -10,8 +10,8 @@ import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The input of a product: a tensor, or its copies in eight bits. {@link LinearInput#prepare} fills it; the copy that
- * forward reads dies with forward's call, what backward needs is kept.
+ * The input of a product: a tensor, or its copies in eight bits. {@link LinearInput#prepare} fills it; the copy that forward reads is freed
+ * with forward's call, copies for backward are kept.
  *
  * <p>Threading: the device's thread.
  */
@@ -21,7 +21,7 @@ final class Operand {
     private final Kept scaleInverse;
     private boolean learns;
     private long rows;
-    /** The recipe's state that the copies were made with; null where forward reads the tensor itself. */
+    /** The quantizers of the copies; null if forward reads the tensor itself. */
     private @Nullable Quantizers quantizers;
     /** The rowwise copy, until the call that made it returns. */
     private @Nullable QuantizedTensor rowwise;
@@ -42,20 +42,20 @@ final class Operand {
         scaleInverse = new Kept("the scale inverse of " + what);
     }
 
-    /** Takes the tensor as it is. */
+    /** Sets the tensor itself. */
     void set(Tensor x) {
         begin(x);
         whole.set(x);
     }
 
-    /** Takes the copy that forward's product reads. */
+    /** Sets the copy that forward's product reads. */
     void set(Tensor x, QuantizedTensor newRowwise, Quantizers newQuantizers) {
         begin(x);
         rowwise = newRowwise;
         quantizers = newQuantizers;
     }
 
-    /** Takes the copy that forward's product reads, of an input that its producer casts. */
+    /** Sets the copy that forward's product reads, of an input that its producer casts. */
     void set(long newRows, QuantizedTensor newRowwise, Quantizers newQuantizers) {
         begin(newRows);
         rowwise = newRowwise;

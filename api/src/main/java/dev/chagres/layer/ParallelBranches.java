@@ -14,7 +14,7 @@ final class ParallelBranches extends PreNorm {
     }
 
     private static final class Sum extends Layer {
-        /** What backward asks about the input. */
+        /** What backward needs to know of the input. */
         private static final class Input extends Saved {
             private boolean learns;
         }

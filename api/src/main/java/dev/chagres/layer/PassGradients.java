@@ -11,29 +11,29 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Whose gradients the backward calls of one pass have written, and whether a call has failed, so that they are not whole.
+ * Which parameters' gradients the backward calls of one pass have written, and whether a call has failed, so that they are incomplete.
  *
  * <p>Threading: the device's thread.
  */
 final class PassGradients {
     private final Stream stream;
-    /** In this micro-batch. */
+    /** Parameters whose gradients were written in this micro-batch. */
     private final List<Parameters> written = new ArrayList<>();
-    /** In any micro-batch: the step under way may have earlier ones. */
+    /** Parameters whose gradients were written in any micro-batch, since the current step may have earlier ones. */
     private final List<Parameters> everWritten = new ArrayList<>();
 
     private boolean failed;
     private boolean failedForward;
     /** Whether the latest backward call was refused: neither it nor another one has been accepted since. */
     private boolean refused;
-    /** The number of changes on the device when the forward call ran whose backward call runs now. */
+    /** The number of changes on the device at the forward call of the current backward call. */
     private long forwardAt = Long.MAX_VALUE;
 
     PassGradients(Stream stream) {
         this.stream = stream;
     }
 
-    /** Says that the gradient of {@code parameter} is written now, and returns how. */
+    /** Records that the gradient of {@code parameter} is written now, and returns how. */
     Output next(Parameter parameter) {
         Parameters owner = Checks.given("parameter", parameter).owner();
         if (!written.contains(owner)) {
@@ -65,22 +65,22 @@ final class PassGradients {
         failed = true;
     }
 
-    /** Says that a backward call looks for what its forward call has saved. */
+    /** Records that a backward call looks for the tensors of its forward call. */
     void backwardAsked() {
         refused = true;
     }
 
-    /** Says what the forward call has saved whose backward call runs now. */
+    /** Sets what was saved by the forward call of the current backward call. */
     void backwardOf(Saved forward) {
         forwardAt = forward.changes;
     }
 
-    /** Says that a backward call has found that, and that its arguments fit. */
+    /** Records that a backward call was accepted: it has found its tensors, and its arguments fit. */
     void backwardAccepted() {
         refused = false;
     }
 
-    /** Says that a forward call has failed: what it has recorded for a recipe is not to be believed. */
+    /** Records that a forward call has failed: amaxes that it has recorded are discarded. */
     void failForward() {
         failedForward = true;
     }
@@ -95,11 +95,11 @@ final class PassGradients {
     }
 
     /**
-     * Ends the micro-batch, forgets gradients that are not whole, and returns whether a call has failed, so that no gradient of the
-     * micro-batch counts.
+     * Ends the micro-batch, discards incomplete gradients, and returns whether a call has failed, so that no gradient of the micro-batch
+     * counts.
      */
     boolean end() {
-        // Gradients of which a call was refused and not repeated are a part of the micro-batch's.
+        // If a call was refused and not repeated, the written gradients are only a part of the micro-batch's.
         boolean incomplete = failed || (refused && !written.isEmpty());
         boolean none = incomplete || (failedForward && written.isEmpty());
         if (incomplete) {

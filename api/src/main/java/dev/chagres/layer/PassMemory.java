@@ -5,7 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.internal.Inside;
 
 /**
- * The memory of one pass: its own, which lasts until the pass is begun again, and the stream's scratch memory, which goes back when a
+ * The memory of one pass: its own, which lasts until the pass is begun again, and the stream's scratch memory, which is freed when a
  * layer's call returns.
  *
  * <p>Threading: the device's thread.
@@ -13,11 +13,11 @@ import dev.chagres.internal.Inside;
 final class PassMemory {
     private final Stream stream;
     private final Scope own;
-    /** The pass's own, or, while a layer is recomputed, the stream's for that. */
+    /** The pass's own or, while a layer is recomputed, the stream's memory for recomputation. */
     private Scope kept;
 
     private Scope scratch;
-    /** Layers' calls that are under way, one inside the other. */
+    /** Nesting depth of layers' calls. */
     private int depth;
 
     PassMemory(Stream stream) {
@@ -31,7 +31,7 @@ final class PassMemory {
         return own;
     }
 
-    /** Returns where layers keep what backward needs; while nothing is saved, inside a call, scratch memory. */
+    /** Returns the scope for tensors that backward needs; inside a call while nothing is saved, scratch memory. */
     Scope kept(boolean saving) {
         return saving || depth == 0 ? kept : scratch;
     }
@@ -68,10 +68,10 @@ final class PassMemory {
         scratch = before;
     }
 
-    /** Takes everything back that was handed out. */
+    /** Frees everything that was allocated. */
     void restart() {
         own.restart();
-        // Nothing lies there between calls: what they took in several chunks becomes one.
+        // Nothing is in use between calls: several chunks are merged into one.
         Inside.scratch(stream).restart();
         Inside.recomputed(stream).restart();
     }

@@ -13,7 +13,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The recipe by which one pass computes its products, and whoever has recorded in the pass for one.
+ * The recipe by which one pass computes its products, and the quantizers for which it has recorded amaxes.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,7 +26,7 @@ final class PassRecipe {
     private @Nullable Quantizers quantizers;
     private boolean calibrating;
 
-    /** Of a pass that trains, or else evaluates: that records nothing. */
+    /** {@code training}: else the pass evaluates, and records nothing. */
     PassRecipe(Stream stream, boolean training) {
         this.stream = stream;
         this.training = training;
@@ -74,7 +74,7 @@ final class PassRecipe {
         return Recording.ON;
     }
 
-    /** Takes back what a micro-batch has recorded that failed. */
+    /** Discards what a failed micro-batch has recorded. */
     void takeBack() {
         for (int i = 0; training && i < records.size(); i++) {
             records.get(i).takeBack();
@@ -82,7 +82,7 @@ final class PassRecipe {
     }
 
     /**
-     * Begins a micro-batch. In a capture it casts weights anew at their next use, as the graph does at each launch, which trusts the
+     * Begins a micro-batch. In a capture, weights are cast anew at their next use, as the graph does at each launch, which requires the
      * quantizers to be open.
      */
     void begin(@Nullable Capture capture) {

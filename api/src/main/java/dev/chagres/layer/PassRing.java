@@ -12,19 +12,19 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What one pass has for keys that travel round ranks: a stream on which they do, and the blocks of the sequences of its micro-batch,
- * which all its layers read.
+ * What one pass has for ring attention: a stream for transfers, and the blocks of the sequences of its micro-batch, which all its layers
+ * read.
  *
  * <p>Threading: the device's thread.
  */
 final class PassRing implements AutoCloseable {
-    /** What travels. */
+    /** Kinds of transfers. */
     enum Cargo {
         KEYS,
         GRADIENTS
     }
 
-    /** Sequences, cut up for causal attention or for all. */
+    /** Sequences, cut for causal attention or for all. */
     private static final class Cut {
         private final RingSequences sequences;
         private final ContextParallel ranks;
@@ -51,7 +51,7 @@ final class PassRing implements AutoCloseable {
         }
     }
 
-    /** A rank's stretch of sequences whose keys are gathered. */
+    /** A rank's part of sequences whose keys are gathered. */
     private static final class Part {
         private final ContextParallel ranks;
         private final PackedCut cut;
@@ -120,7 +120,7 @@ final class PassRing implements AutoCloseable {
         return idle.cut.part();
     }
 
-    /** Lets what is enqueued on the returned stream from now on wait for what the pass has enqueued so far. */
+    /** Makes later work of the returned stream wait for what the pass has enqueued so far. */
     Stream begin() {
         Stream present = transfers;
         if (present == null) {
@@ -137,7 +137,7 @@ final class PassRing implements AutoCloseable {
         return present;
     }
 
-    /** Says that a transfer was enqueued, for which {@link #await} waits. */
+    /** Records that a transfer was enqueued, for which {@link #await} waits. */
     void enqueued(Cargo cargo, Stream stream) {
         Event event = arrived[cargo.ordinal()];
         if (event == null) {
@@ -147,7 +147,7 @@ final class PassRing implements AutoCloseable {
         event.record(stream);
     }
 
-    /** Lets what the pass enqueues from now on wait for the latest transfer of {@code cargo}. */
+    /** Makes later work of the pass wait for the latest transfer of {@code cargo}. */
     void await(Cargo cargo) {
         Event event = arrived[cargo.ordinal()];
         if (event != null) {
@@ -155,7 +155,7 @@ final class PassRing implements AutoCloseable {
         }
     }
 
-    /** A micro-batch ends: its sequences are gone. */
+    /** Ends a micro-batch, and drops its sequences. */
     void restart() {
         for (int i = 0; i < cuts.size(); i++) {
             cuts.get(i).sequences.forget();

@@ -11,8 +11,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A norm and what follows it: {@code y = branch(norm(x))}, or {@code y = branch(x)} without norm. A residual stream takes both
- * apart and puts its sum between them.
+ * A norm and the branch after it: {@code y = branch(norm(x))}, or {@code y = branch(x)} without norm. A residual stream calls them
+ * separately, with its sum between them.
  *
  * <p>Threading: the device's thread.
  */
@@ -21,12 +21,12 @@ abstract sealed class PreNorm extends Layer
     private final @Nullable NormLayer norm;
     private final Layer branch;
     private final @Nullable Linear reader;
-    /** Where the call under way writes the norm's output; null where its caller does not ask for it. */
+    /** Output of the norm in the current call; null if its caller does not ask for it. */
     private @Nullable Tensor normOutput;
-    /** The gradient of the norm's output from elsewhere, during backward; null without one. */
+    /** The gradient of the norm's output from other readers, during backward; null without one. */
     private @Nullable Tensor normGradient;
 
-    /** {@code reader}: the layer of the branch that alone reads the norm's output; null where backward reads it, too. */
+    /** {@code reader}: the layer of the branch that is the only reader of the norm's output; null if backward reads it, too. */
     PreNorm(String name, @Nullable NormLayer norm, Layer branch, @Nullable Linear reader) {
         super(name);
         this.norm = norm;
@@ -57,7 +57,7 @@ abstract sealed class PreNorm extends Layer
         return norm;
     }
 
-    /** Returns what follows the norm. */
+    /** Returns the branch after the norm. */
     final Layer branch() {
         return branch;
     }
@@ -68,8 +68,8 @@ abstract sealed class PreNorm extends Layer
     }
 
     /**
-     * Takes memory for what the norm fills besides: its output in eight bits where the norm casts it itself, and then nothing
-     * writes {@code normed}; or the largest magnitude of {@code normed}, without a scale.
+     * Allocates the norm's further outputs: its output in eight bits if the norm itself casts it, in which case {@code normed} is not
+     * written; or an amax of {@code normed}, without a scale.
      *
      * @return what the norm fills, or null where it writes {@code normed} alone
      */
@@ -77,7 +77,7 @@ abstract sealed class PreNorm extends Layer
         return reader != null && NormLayer.casts(normed) ? reader.fusedCast().offer(normed, pass) : null;
     }
 
-    /** Enqueues the branch, of what the norm gave; without a norm, of the layer's input. */
+    /** Enqueues the branch, with the norm's output; without a norm, with the layer's input. */
     final void runBranch(Tensor x, Tensor y, Pass pass) {
         if (norm == null || keepsNormed(x.size(0), pass)) {
             branch.forward(x, y, pass);
@@ -87,7 +87,7 @@ abstract sealed class PreNorm extends Layer
     }
 
     /**
-     * Enqueues the layer and gives what its norm computes, too.
+     * Enqueues the layer, and also returns its norm's output.
      *
      * @param x [T, columns], as for {@link Layer#forward(Tensor, Pass)}
      * @param normed receives norm(x), like x, in memory of the caller's; nothing may write to it before backward, which may
@@ -107,7 +107,7 @@ abstract sealed class PreNorm extends Layer
     }
 
     /**
-     * Enqueues the layer into memory of the caller's, and gives what its norm computes, too.
+     * Enqueues the layer into memory of the caller, and also returns its norm's output.
      *
      * @param y receives the output
      * @param normed as for {@link #forwardWithNorm(Tensor, Tensor, Pass)}
@@ -126,8 +126,8 @@ abstract sealed class PreNorm extends Layer
     }
 
     /**
-     * Enqueues the gradients where the norm's output has readers besides this layer: the gradient of norm(x) is what this layer
-     * gives and {@code dnormed}.
+     * Enqueues the gradients if the norm's output has readers besides this layer: the gradient of norm(x) is this layer's plus {@code
+     * dnormed}.
      *
      * @param dy gradient of the output, like it
      * @param dnormed gradient of norm(x) from its other readers, like x
@@ -146,7 +146,7 @@ abstract sealed class PreNorm extends Layer
     }
 
     /**
-     * Enqueues the same into memory of the caller's.
+     * Enqueues the same into memory of the caller.
      *
      * @param dx receives the gradient of the input, as for {@link Layer#backward(Tensor, Tensor, Pass)}; may be {@code dnormed}
      * @throws IllegalArgumentException when shapes, types or devices do not fit

@@ -10,7 +10,7 @@ import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
 
 /**
- * Says which kernels compute the products of a linear layer.
+ * Describes which kernels compute the products of a linear layer.
  *
  * <p>Threading: immutable.
  */
@@ -26,7 +26,7 @@ final class ProductExplanation {
                         : "without bias");
     }
 
-    /** {@code place}: any that the recipe covers, for scaling is the same at all of them. */
+    /** {@code place}: any site that the recipe covers, since all have the same scaling. */
     static String inEightBits(Pass pass, Quantizers quantizers, QuantizerSite place, boolean hasBias) {
         Recipe recipe = quantizers.recipe();
         boolean casts = recipe.backwardOverride() == BackwardOverride.NONE;
@@ -45,7 +45,7 @@ final class ProductExplanation {
                         : "");
     }
 
-    /** Says what shares a scale, where a recipe chooses. */
+    /** Describes which elements share a scale, if the recipe lets one choose. */
     private static String blocks(Recipe recipe, boolean casts) {
         if (!(recipe instanceof Float8BlockScaling scaling)) {
             return "";
@@ -59,7 +59,7 @@ final class ProductExplanation {
         return (scaling == Scaling.BLOCK_1D ? 1 : Scaling.BLOCK) + " x " + Scaling.BLOCK;
     }
 
-    /** Says how the sums of FP8 products are carried, where a recipe chooses. */
+    /** Describes how FP8 products accumulate, if the recipe lets one choose. */
     private static String accumulators(Recipe recipe, boolean casts) {
         String forward = "; sums of forward " + recipe.accumulator(Product.FORWARD);
         return casts

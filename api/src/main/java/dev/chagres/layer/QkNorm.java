@@ -29,7 +29,7 @@ public record QkNorm(Kind kind, float epsilon, Place place) {
         L2
     }
 
-    /** Where the norm stands. */
+    /** The position of the norm. */
     public enum Place {
         /** After the rotation. */
         AFTER_ROTATION,

@@ -13,7 +13,7 @@ final class RankHeads {
     private RankHeads() {}
 
     /**
-     * Returns {@code config} with the heads of the plan's rank alone.
+     * Returns {@code config} with only the heads of the plan's rank.
      *
      * @throws IllegalArgumentException when the ranks do not divide the heads
      */

@@ -13,25 +13,25 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What is left out of a branch before it is added to the residual stream: single values, and the branch of whole sequences.
- * {@code sum = stream + path(dropout(branch))}; both only scale values, so that their order changes rounding alone.
+ * Dropout and drop path of a branch before it is added to the residual stream, {@code sum = stream + path(dropout(branch))}. Both only
+ * scale values, so that their order affects only rounding.
  *
- * <p>A rank that has some of the tokens leaves out what one rank leaves out of them: values by their part of the mask of all tokens,
- * sequences by the factors of all sequences.
+ * <p>A rank that has some of the tokens drops what a single rank drops of them: values by their part of the mask of all tokens, sequences
+ * by the factors of all sequences.
  *
  * <p>Threading: the device's thread.
  */
 final class ResidualDropout {
     /** What backward needs of one sum. */
     static final class Drawn {
-        /** Of each stretch of the rows. */
+        /** A mask for each stretch of the rows. */
         private final List<Kept> masks = new ArrayList<>();
 
         private final Kept factors = new Kept("the factors of the sequences");
         private final Kept offsets = new Kept("the offsets of the sequences");
         private QkvFormat format = QkvFormat.THD;
         private long extent;
-        /** Of all ranks together. */
+        /** Tokens of all ranks. */
         private long tokens;
 
         /** Returns whether forward left anything out. */
@@ -64,13 +64,13 @@ final class ResidualDropout {
         }
     }
 
-    /** Values that one number of the counter drops. */
+    /** Values for which one value of the counter draws. */
     private static final int DRAWN_AT_ONCE = 4;
 
     private final Dropout values;
     private final Dropout paths;
     private final TokenStretches stretches;
-    /** For sums of which nothing is saved. */
+    /** For sums in evaluation. */
     private final Drawn unsaved = new Drawn();
 
     private ResidualDropout(Dropout values, Dropout paths, TokenStretches stretches) {
@@ -80,7 +80,7 @@ final class ResidualDropout {
     }
 
     /**
-     * Makes what {@code config} says.
+     * Makes dropout and drop path of {@code config}.
      *
      * @throws IllegalArgumentException when a rank's part of the tokens could not draw as all tokens do
      */
@@ -99,7 +99,7 @@ final class ResidualDropout {
     }
 
     /**
-     * Enqueues the sum with what this micro-batch draws.
+     * Enqueues the sum with this micro-batch's random numbers.
      *
      * @param added what the branch gave; overwritten where sequences are left out
      * @param sum may be {@code added} or {@code stream}
@@ -194,7 +194,7 @@ final class ResidualDropout {
         }
     }
 
-    /** Enqueues the gradient {@code dadded} of what the branch gave from {@code dsum}, that of the sum. */
+    /** Enqueues the gradient {@code dadded} of the branch's output from {@code dsum}, that of the sum. */
     void gradient(Tensor dsum, Tensor dadded, Drawn drawn, Pass pass) {
         Tensor from = dsum;
         if (drawn.dropsValues()) {

@@ -10,8 +10,8 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code s = x + path(dropout(branch(norm(x))))} for each branch of a layer, and perhaps a norm of the last sum. The sum forms
- * where the branch wrote its output, and is what the next norm keeps; backward keeps one gradient, in place.
+ * {@code s = x + path(dropout(branch(norm(x))))} for each branch of a layer, and optionally a norm of the last sum. The sum overwrites the
+ * branch's output, and is what the next norm saves; backward updates one gradient in place.
  *
  * <p>Threading: the device's thread.
  */
@@ -30,7 +30,7 @@ final class ResidualStream {
     private final SavedPool<Part> saved;
 
     /**
-     * Adds each branch to its input or to what its norm gives.
+     * Adds each branch to its input or to its norm's output.
      *
      * @param outputNorm of the last sum; null where there is none
      * @param parts norms and branches; only the first may lack a norm
@@ -56,7 +56,7 @@ final class ResidualStream {
         Tensor end = outputNorm == null ? y : pass.kept().like(y);
         Tensor stream = x;
         Tensor update = null;
-        // Each branch overwrites it, where backward does not read the norm's output.
+        // Each branch overwrites it, unless backward reads the norm's output.
         Tensor passing = null;
         for (int i = 0; i < parts.length; i++) {
             NormLayer norm = parts[i].normOrNull();
@@ -66,9 +66,9 @@ final class ResidualStream {
                 read = keeps
                         ? pass.kept().like(x)
                         : passing == null ? pass.temporary().like(x) : passing;
-                // Where sums are taken from the norm, the next norm reads what this one gives.
+                // With ResidualSource.NORM the next sum reads this norm's output.
                 passing = keeps || source == ResidualSource.NORM ? passing : read;
-                // Where sums are taken from the norm, they read its output in its own type.
+                // With ResidualSource.NORM sums read the norm's output in its own type.
                 QuantizedTensor copies = source == ResidualSource.INPUT ? parts[i].offer(read, pass) : null;
                 if (update == null) {
                     norm.run(stream, read, copies, pass);
@@ -120,7 +120,7 @@ final class ResidualStream {
         return sum;
     }
 
-    /** Returns where a branch writes: where its sum will stand, unless what it is added to stands there. */
+    /** Returns the buffer for a branch's output: that of its sum, unless the tensor that it is added to is there. */
     private static Tensor place(boolean saving, boolean last, Tensor base, Tensor end, Pass pass) {
         if (saving) {
             return last ? end : pass.kept().like(end);
@@ -128,7 +128,7 @@ final class ResidualStream {
         return base.address() == end.address() ? pass.temporary().like(end) : end;
     }
 
-    /** Enqueues {@code sum = added + stream}, where wanted with what is left out, and returns the sum. */
+    /** Enqueues {@code sum = added + stream}, with dropout and drop path if there are any, and returns the sum. */
     private Tensor add(Tensor added, Tensor stream, Tensor sum, boolean drops, @Nullable Part part, Pass pass) {
         boolean learns = stream.requiresGradient() || added.requiresGradient();
         if (drops) {
@@ -169,7 +169,7 @@ final class ResidualStream {
         }
     }
 
-    /** Enqueues the gradient dx of a branch's input from {@code dread}, what the branch gives, and that of the sum. */
+    /** Enqueues the gradient dx of a branch's input from {@code dread}, the branch's gradient, and that of the sum. */
     private void throughNorm(@Nullable NormLayer norm, Tensor dread, Tensor dstream, Tensor dx, Pass pass) {
         if (norm == null) {
             Elementwise.add(dread, dstream, dx, pass.stream());
@@ -181,7 +181,7 @@ final class ResidualStream {
         }
     }
 
-    /** Returns where the norm of a branch stands, by its number. */
+    /** Returns the position of the norm of a branch, by its number. */
     private NormPlace place(int branch, Pass pass) {
         boolean fromInput = source == ResidualSource.INPUT;
         return new NormPlace(branch > 0 && !dropout.drops(pass), fromInput, fromInput);

@@ -18,16 +18,16 @@ import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Attention of a rank's own queries over keys and values that travel round the ranks: {@code o = sum over blocks b of exp(L_b - L) o_b}, L
- * being the log-sum-exp of all scores and L_b that of a block. While a block is computed the next keys come. In backward the gradients
- * of keys and values travel on behind them, summed in FP32.
+ * Ring attention: a rank's own queries attend to keys and values that are passed round the ranks, {@code o = sum over blocks b of exp(L_b -
+ * L) o_b}, with L the log-sum-exp of all scores and L_b that of a block. The next keys are received while a block is computed. In backward
+ * the gradients of keys and values follow them round the ring, accumulated in FP32.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: TE's {@code AttnFuncWithCPAndKVP2P}; Liu et al., Ring attention with blockwise transformers (2023).
  */
 final class RingAttention {
-    /** Bytes to whose multiples kernels want their tensors aligned. */
+    /** Kernels need tensors aligned to multiples of this many bytes. */
     private static final long ALIGNMENT = 16;
 
     /** What backward needs of one forward call. */
@@ -37,7 +37,7 @@ final class RingAttention {
         private final Kept value = new Kept("this rank's value");
         private final Kept output = new Kept("the output");
         private final Kept statistics = new Kept("the log-sum-exp");
-        /** INT64 [blocks, 2], of {@link RingBlocks#draw}; null where nothing is dropped. */
+        /** INT64 [blocks, 2], of {@link RingBlocks#draw}; null without dropout. */
         private @Nullable Tensor states;
 
         private @Nullable RingSequences sequences;
@@ -62,7 +62,7 @@ final class RingAttention {
     }
 
     /**
-     * Makes one for the ranks of {@code plan}, null where their keys do not travel.
+     * Makes one for the ranks of {@code plan}; null if they do not form a ring.
      *
      * @param config with this rank's heads
      * @throws IllegalArgumentException when the mask is neither none nor causal, or the softmax has another term
@@ -124,7 +124,7 @@ final class RingAttention {
         return output;
     }
 
-    /** Lets the pass wait for the keys of a step, and those of the next one come. */
+    /** Makes the pass wait for the keys of a step, and enqueues the transfer of the next ones. */
     private void beginStep(int step, Pass pass) {
         if (step > 0) {
             keys.await(pass);
@@ -189,7 +189,7 @@ final class RingAttention {
         gradients.end();
     }
 
-    /** Whether the sums of the gradients of keys and values have come that a block adds to. */
+    /** Whether the sums of gradients that a block adds to were received. */
     private enum Arrival {
         HERE,
         UNDER_WAY
@@ -244,7 +244,7 @@ final class RingAttention {
         saved.pop(pass);
     }
 
-    /** Says how keys travel. */
+    /** Describes the ring. */
     String explain() {
         return "keys and values of the other " + (ranks.size() - 1)
                 + " ranks one after another by ncclSend and ncclRecv,"

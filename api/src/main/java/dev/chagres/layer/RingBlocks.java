@@ -20,8 +20,8 @@ import dev.chagres.te.QkvLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Attention of some queries over some keys of the same sequences, by the kernels that {@link KernelChoice} says: of the same tokens by the
- * mask, of others all.
+ * Attention of some queries over some keys of the same sequences, by the kernels that {@link KernelChoice} chooses: keys of the same tokens
+ * under the mask, of other tokens all.
  *
  * <p>Threading: the device's thread.
  */
@@ -40,7 +40,7 @@ final class RingBlocks {
 
     private final AttentionPlace place = new AttentionPlace();
     private final HeadSlice heads;
-    /** Blocks that a rank may have. */
+    /** The most blocks that a rank may have. */
     private final int most;
 
     RingBlocks(AttentionConfig config, ModelPlan plan) {
@@ -56,14 +56,14 @@ final class RingBlocks {
         most = ranks.chunks() * ranks.chunks() * ranks.size();
     }
 
-    /** Returns what the next call reads and writes, for the caller to name: queries, keys, values, output and statistics first. */
+    /** Returns the tensors of the next call for the caller to set: queries, keys, values, output and statistics first. */
     AttentionTensors tensors() {
         return tensors;
     }
 
     /**
-     * Draws for the blocks of a forward call: returns the random state of each, INT64 [blocks, 2], or null where nothing is dropped. Our own
-     * kernels drop what one rank drops; cuDNN's count queries and keys from 0, so each block draws from a place of its own.
+     * Draws for the blocks of a forward call: returns the random state of each, INT64 [blocks, 2], or null without dropout. Our own kernels
+     * drop what one rank drops; cuDNN's count queries and keys from 0, so each block has its own offset.
      *
      * @param dtype of the query
      */
@@ -135,7 +135,7 @@ final class RingBlocks {
         return kernels;
     }
 
-    /** Of what can be done with scores a ring has soft caps alone, which cuDNN's kernels never take. */
+    /** The only modification of scores that a ring supports is the soft cap, which cuDNN's kernels never do. */
     private AttentionKernels kernels(Block block, DType dtype, Pass pass) {
         return block.isOwn()
                 ? KernelChoice.attention(own, LAYOUT, dtype, block.sequences(), ownScores, pass)

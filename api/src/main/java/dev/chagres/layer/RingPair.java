@@ -10,13 +10,13 @@ import dev.chagres.model.ContextParallel;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Two tensors of each rank's tokens that travel round the ranks, such as keys and values: after s steps this rank has those of the s-th
+ * Two tensors of each rank's tokens that are passed round the ranks, such as keys and values: after s steps this rank has those of the s-th
  * rank before it.
  *
  * <p>Threading: the device's thread.
  */
 final class RingPair {
-    /** A rank's own, and memory for others, which take turns. */
+    /** A rank's own, and two buffers for others, used in turn. */
     private static final int SLOTS = 3;
 
     private final ContextParallel ranks;
@@ -32,7 +32,7 @@ final class RingPair {
         this.cargo = cargo;
     }
 
-    /** Begins with a rank's own two, alike, and takes memory of {@code scope} for those of others. */
+    /** Begins with a rank's own two tensors, of equal shapes, and allocates buffers for others in {@code scope}. */
     void begin(Tensor own, Tensor ownSecond, long newTokens, Scope scope) {
         tokens = newTokens;
         first[0] = own;
@@ -48,14 +48,14 @@ final class RingPair {
         }
     }
 
-    /** Enqueues the step after {@code step}, behind what the pass has enqueued so far. */
+    /** Enqueues the step after {@code step}, which waits for what the pass has enqueued so far. */
     void send(int step, Pass pass) {
         Scope views = pass.temporary();
         transfer.move(
                 first(step, views), second(step, views), first(step + 1, views), second(step + 1, views), cargo, pass);
     }
 
-    /** Lets what the pass enqueues from now on wait for the step that was enqueued last. */
+    /** Makes later work of the pass wait for the step that was enqueued last. */
     void await(Pass pass) {
         pass.ring().await(cargo);
     }
@@ -126,7 +126,7 @@ final class RingPair {
         return views.view(present, first * columns, count, present.size(1), present.size(2));
     }
 
-    /** Lets go of the tensors. */
+    /** Drops the tensors. */
     void end() {
         for (int i = 0; i < SLOTS; i++) {
             first[i] = null;

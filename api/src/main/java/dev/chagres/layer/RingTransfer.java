@@ -9,7 +9,7 @@ import dev.chagres.nccl.Communicator;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One step of tensors round the ranks: each rank hands two on to the next rank and receives two of the one before, in one call of NCCL's.
+ * One step of the ring: each rank sends two tensors to the next rank and receives two from the previous one, in one NCCL group call.
  *
  * <p>Threading: the device's thread.
  */
@@ -31,7 +31,7 @@ final class RingTransfer {
         return Math.floorMod(ranks.rank() - step, ranks.size());
     }
 
-    /** Enqueues a step on the pass's stream of transfers, behind what the pass has enqueued so far. */
+    /** Enqueues a step on the pass's stream of transfers, which waits for what the pass has enqueued so far. */
     void move(Tensor first, Tensor second, Tensor firstTarget, Tensor secondTarget, Cargo cargo, Pass pass) {
         firstSent = first;
         secondSent = second;

@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class SavedAttention extends Saved {
-    /** How query, key and value came, and so how their gradients go. */
+    /** The form of query, key and value, and so of their gradients. */
     enum Form {
         SEPARATE("forward", "backward"),
         PACKED("forwardPacked", "backwardPacked");
@@ -42,14 +42,14 @@ final class SavedAttention extends Saved {
     final Kept starts = new Kept("the starts of the queries' sequences");
     final Kept keyStarts = new Kept("the starts of the keys' sequences");
 
-    /** In eight bits; the output that the caller has is {@link #output}. */
+    /** The output in eight bits; the caller's output is {@link #output}. */
     final Kept outputCopy = new Kept("the output in eight bits");
 
-    /** The recipe's state of a call in eight bits; null of others. */
+    /** The quantizers of a call in eight bits; null for other calls. */
     @Nullable
     Quantizers quantizers;
 
-    /** Of a call in eight bits: what its scales were, if they have changed since, is lost. */
+    /** The version of the scales of a call in eight bits: backward is refused if they have changed since. */
     int scalesVersion;
 
     @Nullable
@@ -61,7 +61,7 @@ final class SavedAttention extends Saved {
     Form form = Form.SEPARATE;
     AttentionKernels kernels = AttentionKernels.FUSED;
 
-    /** Notices when what forward read or wrote has lost its memory. */
+    /** Throws if a tensor that forward read or wrote has lost its memory. */
     void check() {
         query.get();
         key.get();

@@ -6,7 +6,7 @@ import dev.chagres.internal.memory.DeviceState;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What forward calls of one pass have saved and backward calls have not taken, the latest on top.
+ * The stack of what forward calls of one pass have saved for their backward calls, the latest on top.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,14 +16,14 @@ final class SavedStack {
     private final DeviceState device;
     private @Nullable Saved top;
     private int count;
-    /** What the first forward call noted that is repeated now. */
+    /** The number of changes at the first run of a forward call that is repeated now. */
     private long repeated = NOT_REPEATED;
 
     SavedStack(Stream stream) {
         device = Inside.state(stream);
     }
 
-    /** Says that calls from now on repeat that of {@code first}; returns what to hand to {@link #endRepeat}. */
+    /** Makes calls from now on repeat that of {@code first}; returns the argument of {@link #endRepeat}. */
     long repeat(Saved first) {
         long before = repeated;
         repeated = first.changes;

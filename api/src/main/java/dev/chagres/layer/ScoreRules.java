@@ -21,12 +21,12 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What an attention does with its scores before the softmax, and what of it cuDNN's kernels are never asked for.
+ * The modifications of an attention's scores before the softmax, and those for which cuDNN's kernels are never asked.
  *
  * <p>Threading: the device's thread.
  */
 final class ScoreRules {
-    /** What a forward call did, for its backward call. */
+    /** The modifications of a forward call, for its backward call. */
     static final class Applied {
         private final AttentionScores scores = new AttentionScores();
         private final Kept slopes = new Kept("the slopes of ALiBi");
@@ -39,7 +39,7 @@ final class ScoreRules {
             return scores;
         }
 
-        /** Notices when one of the tensors has lost its memory. */
+        /** Throws if one of the tensors has lost its memory. */
         void check() {
             check(slopes);
             check(bias);
@@ -47,7 +47,7 @@ final class ScoreRules {
             check(offset);
         }
 
-        /** Keeps what cuDNN's kernels have in the sum of the softmax. */
+        /** Keeps the offset of cuDNN's softmax. */
         void offset(@Nullable Tensor tensor) {
             keep(offset, tensor);
         }
@@ -61,16 +61,16 @@ final class ScoreRules {
 
     private final AttentionConfig config;
     private final TensorParallel ranks;
-    /** Of what all heads have: slopes, biases, masks. */
+    /** This rank's part of tensors of all heads: slopes, biases, masks. */
     private final HeadSlice slice;
-    /** Of the sinks, which tensor-parallel ranks have parts of. */
+    /** This rank's part of the sinks, which tensor-parallel ranks split. */
     private final HeadSlice sinkSlice;
     /** FLOAT32 [h], of the learnable softmax. */
     private final @Nullable Parameter sinks;
 
     private @Nullable Alibi alibi;
     private @Nullable FanOut biases;
-    /** Whether {@link #biases} are added before the scale. */
+    /** Whether {@link #biases} are pre-scale biases. */
     private boolean preScale;
 
     ScoreRules(AttentionConfig config, @Nullable ModelPlan plan) {
@@ -121,7 +121,7 @@ final class ScoreRules {
         preScale = true;
     }
 
-    /** Refuses what goes by the place of a query in its sequence, of which a rank has a part. */
+    /** Refuses modifications that depend on a query's position, if a rank has a part of the queries. */
     private void ensureScoresStay(String argument, Object given) {
         if (slice.keepsHeads()) {
             throw new IllegalArgumentException(
@@ -140,7 +140,7 @@ final class ScoreRules {
         return biases != null || (sinks != null && !sinks.isFrozen());
     }
 
-    /** Returns what cuDNN's kernels add to scores, where they take the call. */
+    /** Returns the type of bias of cuDNN's kernels, if they compute the call. */
     BiasType biasType() {
         if (biases != null) {
             return BiasType.POST_SCALE_BIAS;
@@ -180,7 +180,7 @@ final class ScoreRules {
         return present.hasUsualSlopes() && slice.all() == config.heads() ? null : "cuDNN's ALiBi takes no slopes";
     }
 
-    /** Returns why scores are not computed in eight bits, or null where nothing is done with them. */
+    /** Returns why scores are not computed in eight bits; null if they are unmodified. */
     @Nullable
     String whyNotInEightBits(Sequences sequences) {
         String never = never(sequences);
@@ -216,7 +216,7 @@ final class ScoreRules {
         }
     }
 
-    /** Fills in what is done with the scores of one forward call. */
+    /** Fills in the modifications of one forward call. */
     void apply(Applied applied, Sequences sequences, DType dtype, Pass pass) {
         check(sequences, dtype, pass);
         AttentionScores scores =
@@ -248,7 +248,7 @@ final class ScoreRules {
         }
     }
 
-    /** Makes room for the gradients that a backward call shall write. */
+    /** Allocates the gradients that a backward call writes. */
     void prepareGradients(Applied applied, Pass pass) {
         Tensor bias = applied.scores.bias();
         applied.scores.biasGradient(
@@ -270,7 +270,7 @@ final class ScoreRules {
         applied.scores.biasGradient(null).sinksGradient(null);
     }
 
-    /** Returns what is done, behind the kernels' names. */
+    /** Describes the modifications, after the kernels' names. */
     String explain() {
         StringBuilder text = new StringBuilder();
         if (config.softcap() > 0) {

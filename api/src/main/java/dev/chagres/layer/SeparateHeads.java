@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Self-attention over query, key and value that are copied out of the buffer of their product, each into a tensor of its own:
- * attention's kernels take one buffer of all three for equal heads alone, and norms of heads need contiguous heads.
+ * attention's kernels take one buffer of all three only with equal heads, and norms of heads need contiguous heads.
  *
  * <p>Threading: the device's thread.
  */
@@ -25,10 +25,10 @@ final class SeparateHeads {
     private final AttentionSide query;
     private final AttentionSide key;
     private final KeyGather gather;
-    /** Null where keys do not travel round ranks. */
+    /** Null without ring attention. */
     private final @Nullable RingAttention ring;
 
-    /** For copies that rotate nothing. */
+    /** For copies without rotation. */
     private final TokenPositions nowhere = new TokenPositions();
 
     SeparateHeads(
@@ -59,12 +59,12 @@ final class SeparateHeads {
         return query.requiresGradient() || key.requiresGradient();
     }
 
-    /** Enqueues the copy, with rotation and norms where there are such, and attention; returns [T, h d]. */
+    /** Enqueues the copy, with rotation and norms if there are any, and attention; returns [T, h d]. */
     Tensor forward(
             Tensor qkv, @Nullable RotaryEmbedding rotary, Sequences sequences, @Nullable RingSequences cut, Pass pass) {
         Scope kept = pass.kept();
         Tensor q = tensor(kept, qkv, config.heads(), sequences);
-        // What is gathered nobody reads a second time, but for the norm's backward.
+        // Gathered keys are read only once, except by the norm's backward.
         Scope keysIn = gather.isNeeded() && config.qkNorm().isNone() ? pass.temporary() : kept;
         Tensor k = tensor(keysIn, qkv, config.keyHeads(), sequences);
         Tensor v = keysIn.like(k);

@@ -6,8 +6,8 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
 
 /**
- * Which of all tokens a rank's rows between branches are: all, or one stretch, or two where a ring is balanced. Where context-parallel
- * ranks are sequence-parallel, too, a rank has a part of the rows of its stretches.
+ * Which tokens a rank has between branches: all, or one stretch, or two with a balanced ring. If context-parallel ranks are also
+ * sequence-parallel, a rank has a part of the rows of its stretches.
  *
  * <p>Threading: immutable.
  */
@@ -29,7 +29,7 @@ final class TokenStretches {
         return tensor.isSequenceParallel() || context.isSplit();
     }
 
-    /** Returns how many stretches a rank may have. */
+    /** Returns the most stretches that a rank may have. */
     int most() {
         return context.chunks();
     }

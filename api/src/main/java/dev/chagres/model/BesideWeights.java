@@ -13,7 +13,7 @@ import java.util.function.Predicate;
  * <p>Threading: immutable.
  */
 final class BesideWeights implements Predicate<String> {
-    /** What the names of those begin with that belong to no weight and no place. */
+    /** Prefixes of names that belong to no weight and no site. */
     private static final List<String> OWN = List.of("quantizers.", "loss_scaler.");
 
     private final Set<String> names = new HashSet<>();

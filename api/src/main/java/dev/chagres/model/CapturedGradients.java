@@ -11,25 +11,25 @@ import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Which gradients of one model a graph writes first, which it adds to or reads, and which it leaves written. Each launch is refused where a
- * gradient is not as at the capture; one that succeeds says what it has written. The capture itself has run nothing: once it ends, the
- * gradients are what they were before.
+ * Which gradients of one model a graph overwrites, which it adds to or reads, and which it leaves written. A launch is refused unless all
+ * gradients are as at the capture; a successful one records what it has written. The capture itself has run nothing: once it ends, the
+ * gradients are as before.
  *
  * <p>Threading: the device's thread.
  */
 final class CapturedGradients implements StepWork {
     private final Parameters parameters;
     private final Capture capture;
-    /** What a backward call had written before the capture. */
+    /** Gradients that were written before the capture. */
     private final List<Parameter> before = new ArrayList<>();
 
     private final boolean summedBefore;
     private final Set<Parameter> used = new HashSet<>();
-    /** What must not be written before a launch. */
+    /** Gradients that must not be written before a launch. */
     private final List<Parameter> first = new ArrayList<>();
-    /** What must be written before a launch. */
+    /** Gradients that must be written before a launch. */
     private final List<Parameter> added = new ArrayList<>();
-    /** What a launch leaves written, and what it forgets. */
+    /** Gradients that a launch leaves written, and those that it forgets. */
     private final List<Parameter> left = new ArrayList<>();
 
     private final List<Parameter> forgotten = new ArrayList<>();
@@ -47,7 +47,7 @@ final class CapturedGradients implements StepWork {
         summedBefore = parameters.partials.isSummed(parameters.generation());
     }
 
-    /** Returns what the capture under way records of {@code parameters}; null where none is. */
+    /** Returns the record of {@code parameters} in the current capture; null without one. */
     static @Nullable CapturedGradients of(Parameters parameters) {
         Stream stream = parameters.scope().stream();
         Capture capture = Inside.state(stream).capture();
@@ -65,20 +65,20 @@ final class CapturedGradients implements StepWork {
         return present;
     }
 
-    /** Says that a backward call is about to write a gradient. */
+    /** Records that a backward call is about to write a gradient. */
     void write(Parameter parameter) {
         backward = true;
         read(parameter);
     }
 
-    /** Says that a norm or an optimizer is about to read a gradient. */
+    /** Records that a norm or an optimizer is about to read a gradient. */
     void read(Parameter parameter) {
         if (!stepped && used.add(parameter)) {
             (parameter.hasGradient() ? added : first).add(parameter);
         }
     }
 
-    /** Says that all gradients are forgotten, now and for good: a launch asks that it would forget none. */
+    /** Records that all gradients are forgotten, now and not at launches: a launch is refused if it would forget some. */
     void forget() {
         before.clear();
         for (Parameter parameter : parameters.all()) {
@@ -88,7 +88,7 @@ final class CapturedGradients implements StepWork {
         }
     }
 
-    /** Says that a step has used the gradients. */
+    /** Records that a step has used the gradients. */
     void step() {
         stepped = true;
     }
@@ -147,7 +147,7 @@ final class CapturedGradients implements StepWork {
         ensureWholeStep();
     }
 
-    /** Of gradients that are summed over ranks, the host knows what was summed in steps that are whole. */
+    /** For gradients that are summed over ranks, the host knows their state only if whole steps are captured. */
     private void ensureWholeStep() {
         boolean whole = stepped && added.isEmpty() && left.isEmpty();
         if (!whole && !used.isEmpty() && parameters.sharing().isOverRanks()) {
@@ -157,7 +157,7 @@ final class CapturedGradients implements StepWork {
         }
     }
 
-    /** A step of the same graph counts after this. */
+    /** Called at each launch, before a step of the same graph is counted. */
     @Override
     public void count() {
         if (backward) {

@@ -14,19 +14,19 @@ import java.util.function.Predicate;
 import java.util.stream.Collectors;
 
 /**
- * What was declared by all parts of one plan: parameters by group, and places where a recipe may cast.
+ * The declarations of all parts of one plan: parameters by group, and quantizer sites.
  *
  * <p>Threading: one thread at a time.
  */
 final class Declarations {
-    /** So many elements that their bytes, with those that align each parameter, are still counted by a long. */
+    /** The most elements whose bytes, alignment of parameters included, a long can count. */
     private static final long MOST_ELEMENTS = Long.MAX_VALUE / 16;
 
     private final TensorParallel tensorParallel;
     private final ContextParallel contextParallel;
     private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
     private final List<Parameter> parameters = new ArrayList<>();
-    /** Those of the model that this is a part of; else the same. */
+    /** The declarations of the model that this is a part of; else this. */
     private List<Parameter> model = parameters;
 
     private final Set<String> names = new HashSet<>();
@@ -82,14 +82,14 @@ final class Declarations {
         }
     }
 
-    /** Adds a place where a recipe may cast, and returns it. */
+    /** Adds a quantizer site, and returns it. */
     QuantizerSite add(QuantizerSite site) {
         sites.add(site);
         return site;
     }
 
     /**
-     * Returns those of some parameters, the same objects, and all places. Nothing more is declared in either.
+     * Returns declarations of some of the parameters, the same objects, and of all sites. Nothing more can be declared in either.
      *
      * @param kind parameters of a group whose kinds are not equal form groups of their own
      */

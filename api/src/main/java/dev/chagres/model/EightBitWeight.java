@@ -7,7 +7,7 @@ import dev.chagres.internal.Checks;
 import java.util.function.Consumer;
 
 /**
- * A weight that exists in eight bits alone, as a recipe has cast it.
+ * A weight that exists only in eight bits, as a recipe has cast it.
  *
  * <p>Threading: the device's thread.
  *

@@ -9,7 +9,7 @@ import java.lang.foreign.ValueLayout;
 import java.util.stream.LongStream;
 
 /**
- * Draws the first weights on the host, in parallel, and copies them to the device piece by piece.
+ * Draws the initial weights on the host, in parallel, and copies them to the device piece by piece.
  *
  * <p>Threading: the device's thread; the drawing uses the common pool.
  */
@@ -25,12 +25,12 @@ final class FirstWeights implements AutoCloseable {
         host = HostBuffer.pageable(scope.device(), PIECE * Float.BYTES);
     }
 
-    /** Writes the first weights of {@code parameter}; zeros are there already. */
+    /** Writes the initial weights of {@code parameter}, whose memory is zeroed. */
     void write(Parameter parameter, long seed) {
         write(parameter, seed, parameter.weight());
     }
 
-    /** Writes the first weights of {@code parameter} into {@code target}, which has as many elements, all 0. */
+    /** Writes the initial weights of {@code parameter} into {@code target}, which has as many elements, all 0. */
     void write(Parameter parameter, long seed, Tensor target) {
         write(parameter, seed, target, 0, 0, parameter.shape().count());
     }

@@ -10,7 +10,7 @@ import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
 
 /**
- * For sharding: the norm of gradients of which each rank has a part, that is the norm of the vector of the ranks' norms.
+ * For sharding: the norm of sharded gradients, which is the norm of the vector of the ranks' norms.
  *
  * <p>Threading: the device's thread.
  */

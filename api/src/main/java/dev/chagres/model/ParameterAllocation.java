@@ -11,14 +11,14 @@ import java.util.function.LongFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Takes memory for parameters and begins them.
+ * Allocates parameters and writes their initial values.
  *
  * <p>Threading: the device's thread.
  */
 final class ParameterAllocation {
     private ParameterAllocation() {}
 
-    /** Takes memory for the part of a model that {@code shard} keeps; that of weights where {@code weightMemory} says, if it is not null. */
+    /** Allocates the part of a model that {@code shard} keeps; its weights in {@code weightMemory}, unless that is null. */
     static Parameters allocate(
             Device device,
             ModelPlan plan,
@@ -97,7 +97,7 @@ final class ParameterAllocation {
         }
     }
 
-    /** Tells each parameter of its group, and where it lies. */
+    /** Sets the group and place of each parameter. */
     private static void place(Parameters parameters, ParameterLayout layout, ParameterVectors vectors) {
         List<PlacedGroup> groups = parameters.sharing().groups();
         for (int i = 0; i < groups.size(); i++) {
@@ -115,7 +115,7 @@ final class ParameterAllocation {
         });
     }
 
-    /** Writes the first values of what is kept here of {@code parameter}. */
+    /** Writes the initial values of this rank's part of {@code parameter}. */
     private static void write(Parameter parameter, ParameterSharing sharing, FirstWeights first, long seed) {
         ParameterShard shard = sharing.shard();
         Part part = shard == null ? null : shard.weights();

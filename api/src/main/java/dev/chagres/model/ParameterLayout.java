@@ -9,13 +9,13 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Where each parameter of a plan lies: group by group; in a group what decays, then what does not, then what is frozen. Types
- * have vectors of their own. The gradients of what is trained follow the same order in one vector.
+ * The memory layout of a plan's parameters: group by group; in a group first those with weight decay, then those without, then frozen ones.
+ * Each type has its own vector. Gradients of trained parameters have the same order in one vector.
  *
  * <p>Threading: immutable.
  */
 final class ParameterLayout {
-    /** Elements to whose multiple every parameter is aligned: 32 bytes of 16-bit numbers. */
+    /** Every parameter is aligned to a multiple of this many elements: 32 bytes of 16-bit numbers. */
     static final long ALIGNMENT = 16;
 
     private static final int NO_GRADIENT = -1;
@@ -43,7 +43,7 @@ final class ParameterLayout {
     private final List<PlacedGroup> groups = new ArrayList<>();
     private long gradientCount;
 
-    /** Parameters know how they are kept. */
+    /** Sets how each parameter is kept. */
     ParameterLayout(ModelPlan plan, DType modelType) {
         long alignment = ALIGNMENT * plan.ranks();
         plan.groups().forEach((name, group) -> {
@@ -139,7 +139,7 @@ final class ParameterLayout {
         return weightCounts;
     }
 
-    /** Returns what optimizers treat alike, in order. */
+    /** Returns the ranges that optimizers update in the same way, in order. */
     List<Stretch> stretches() {
         return stretches;
     }

@@ -3,7 +3,7 @@ package dev.chagres.model;
 import java.util.List;
 
 /**
- * What is saved and loaded of parameters: their weights by name, and the number of steps.
+ * The state of parameters that is saved and loaded: their weights by name, and the number of steps.
  *
  * <p>Threading: the device's thread.
  */
@@ -13,7 +13,7 @@ final class ParameterStates {
     private final StepCount steps;
     private final RecipeNames recipeNames;
 
-    /** {@code places}: where a recipe may cast. */
+    /** {@code places}: the quantizer sites. */
     ParameterStates(List<Parameter> parameters, List<QuantizerSite> places, ParameterVectors vectors, StepCount steps) {
         this.parameters = parameters;
         recipeNames = new RecipeNames(places);

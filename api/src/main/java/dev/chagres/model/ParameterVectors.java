@@ -32,11 +32,11 @@ final class ParameterVectors {
     private final int issue;
 
     private int version;
-    /** Changes of a capture under way, which its launches will make. */
+    /** Changes that the launches of the current capture will make. */
     private int capturedChanges;
 
     /**
-     * Takes memory, which begins as 0.
+     * Allocates zeroed memory.
      *
      * @param weightScope that of the weights
      * @param shard the part that is kept here, null for all
@@ -141,12 +141,12 @@ final class ParameterVectors {
                 + weights.values().stream().mapToLong(Tensor::byteSize).sum();
     }
 
-    /** Says that something else than a method of {@link Tensor} has written weights. */
+    /** Records that weights were written, but not by a method of {@link Tensor}. */
     void changed() {
         version++;
     }
 
-    /** Says so of the capture under way, until that ends. */
+    /** Records it for the current capture, until that ends. */
     void changed(Capture capture) {
         if (capturedChanges++ == 0) {
             capture.onRecordedOrFailure(this::forgetCapturedChanges);
@@ -182,7 +182,7 @@ final class ParameterVectors {
         return false;
     }
 
-    /** Counts changes from 0 again: writing the first weights was none. */
+    /** Counts changes from 0 again: writing the initial weights does not count. */
     void countChanges() {
         version -= version();
     }

@@ -10,7 +10,7 @@ import java.util.function.BiFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Adds up the gradients of which each tensor-parallel rank has computed a term, in one call, once a step; then those of parameters that
+ * All-reduces the gradients of which each tensor-parallel rank has computed a term, in one call, once a step; then those of parameters that
  * several stages of a pipeline have. With sharded gradients each rank does so with its shard.
  *
  * <p>Threading: the device's thread.
@@ -22,13 +22,13 @@ final class PartialGradients {
     private final TensorParallel ranks;
     private final Scope scope;
     private final Stream stream;
-    /** Returns what this rank keeps of a gradient, null for nothing. */
+    /** Returns this rank's part of a gradient, or null. */
     private final BiFunction<Parameter, Scope, @Nullable Tensor> kept;
 
     private final Runnable sums = this::enqueue;
-    /** Made by the first sum. */
+    /** Allocated by the first sum. */
     private @Nullable List<Tensor> terms;
-    /** Null where this rank has all stages of the model. */
+    /** Null if this rank has all stages of the model. */
     private @Nullable PipelineStages stages;
     /** The generation of gradients that was summed last. */
     private int summed = NEVER;
@@ -47,13 +47,13 @@ final class PartialGradients {
                 .toList();
     }
 
-    /** Sums over stages, too, from now on. */
+    /** From now on also sums over stages. */
     void sumOverStages(PipelineStages newStages) {
         stages = newStages;
         newStages.tie(parameter -> kept.apply(parameter, scope));
     }
 
-    /** Enqueues the sums, unless this generation of gradients has them. */
+    /** Enqueues the sums, unless they were enqueued for this generation of gradients. */
     void sum(int generation) {
         PipelineStages present = stages;
         if ((parameters.isEmpty() && present == null) || summed == generation) {
@@ -91,7 +91,7 @@ final class PartialGradients {
         return summed == generation;
     }
 
-    /** Says that this generation of gradients has the sums. */
+    /** Records that this generation of gradients has the sums. */
     void summed(int generation) {
         summed = generation;
     }

@@ -4,7 +4,7 @@ import dev.chagres.internal.Checks;
 import java.util.List;
 
 /**
- * A group of the plan, and where its gradients lie.
+ * A group of the plan, and the place of its gradients.
  *
  * <p>Threading: immutable.
  *

@@ -11,7 +11,7 @@ import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One rank's parts of all pieces, as optimizers see them.
+ * One rank's shards of all pieces, as optimizers see them.
  *
  * <p>Threading: immutable.
  */
@@ -74,7 +74,7 @@ final class ShardRanges {
         }
     }
 
-    /** Returns what {@code part} of a group's {@code gradients} has of a trained parameter; null where that is nothing. */
+    /** Returns the elements of a trained parameter in {@code part} of a group's {@code gradients}, or null. */
     static @Nullable Tensor gradient(Parameter parameter, PlacedGroup group, Part part, Tensor gradients, Scope scope) {
         for (GroupPiece piece : group.pieces()) {
             if (piece.isTrained() && piece.holds(parameter)) {
@@ -91,7 +91,7 @@ final class ShardRanges {
         return null;
     }
 
-    /** Writes the first weights of a part of the weights, of {@code parameter}. */
+    /** Writes the initial values of {@code parameter} in a shard of the weights. */
     static void write(
             Parameter parameter, GroupPiece piece, Part part, Tensor vector, FirstWeights weights, long seed) {
         long begin = part.begin(piece.count());

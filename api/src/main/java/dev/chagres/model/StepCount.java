@@ -25,11 +25,11 @@ final class StepCount implements StepWork {
     /** The capture that has a step of these parameters already. */
     private @Nullable Capture captured;
 
-    /** What says on the device whether the step that ends was skipped; null where no step is, and between steps. */
+    /** The device's flag whether the ending step was skipped; null if steps cannot be skipped, and between steps. */
     private @Nullable Tensor skip;
 
     private int generation;
-    /** How often gradients were written or forgotten. */
+    /** Counts how often gradients were written or forgotten. */
     private long gradientChanges;
 
     private long step;
@@ -52,7 +52,7 @@ final class StepCount implements StepWork {
         return generation;
     }
 
-    /** Goes on as after so many steps. */
+    /** Sets the number of steps taken. */
     void restore(long steps) {
         step = steps;
     }
@@ -61,22 +61,22 @@ final class StepCount implements StepWork {
         return gradientChanges;
     }
 
-    /** Says that gradients are written or forgotten now, which a capture does not do. */
+    /** Records that gradients are written or forgotten now; not for captures. */
     void changeGradients() {
         gradientChanges++;
     }
 
-    /** Begins a generation: the gradients that are there belong to none. */
+    /** Begins a generation of gradients, to which none of the present ones belongs. */
     void renew() {
         generation++;
     }
 
-    /** Says that the weights change: a backward call that is to come of an earlier forward call would read others. */
+    /** Records that the weights change: backward calls of earlier forward calls would read other weights. */
     void changeWeights() {
         changedAt = Inside.state(stream).countChange();
     }
 
-    /** Says so now and, where a stream captures, at each launch of the graph. */
+    /** Records it now and, in a capture, at each launch of the graph. */
     void changeWeightsEachStep() {
         changeWeights();
         Inside.eachStep(stream, weightChange);
@@ -92,14 +92,14 @@ final class StepCount implements StepWork {
     }
 
     void next(@Nullable Tensor skipped) {
-        CapturedGradients gradients = CapturedGradients.of(parameters); // Its work at a launch comes before the step's.
+        CapturedGradients gradients = CapturedGradients.of(parameters); // At a launch it runs before the step.
         if (gradients != null) {
             gradients.step();
         }
         Capture capture = Inside.capture(stream);
         if (capture != null) {
             ensureOnlyStep(capture);
-            generation++; // What a captured pass would have written is written by launches alone.
+            generation++; // Gradients of a captured pass are written only by launches.
         }
         Inside.eachStep(stream, this);
         skip = skipped;
@@ -110,7 +110,7 @@ final class StepCount implements StepWork {
         }
     }
 
-    /** A graph has one step at most: each launch counts one. */
+    /** A graph has at most one step: each launch counts one. */
     private void ensureOnlyStep(Capture capture) {
         if (captured == capture) {
             throw new CaptureException("nextStep: expected at most one step of the parameters in a graph, got"
@@ -169,7 +169,7 @@ final class StepCount implements StepWork {
         }
     }
 
-    /** From the last to the first, for an action may take itself away; all of them, though one fails, for the step is made. */
+    /** Runs actions from last to first, since one may remove itself, and all even if one fails, since the step is made. */
     private static void run(List<Runnable> actions) {
         RuntimeException first = null;
         for (int i = actions.size() - 1; i >= 0; i--) {

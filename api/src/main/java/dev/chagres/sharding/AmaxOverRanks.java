@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.zip.CRC32C;
 
 /**
- * The quantizers whose scales are those of all ranks: {@code amax = max over ranks of amax} at the end of each step.
+ * The quantizers whose scales are reduced over all ranks: {@code amax = max over ranks of amax} at the end of each step.
  *
  * <p>Threading: the device's thread.
  */
@@ -32,7 +32,7 @@ final class AmaxOverRanks implements AmaxReduction {
         stream = parameters.scope().stream();
     }
 
-    /** Reduces those of {@code quantizers} from now on. */
+    /** Reduces the amaxes of {@code quantizers} from now on. */
     void add(Quantizers quantizers) {
         if (reduced.contains(quantizers)) {
             throw new IllegalStateException(
@@ -43,7 +43,7 @@ final class AmaxOverRanks implements AmaxReduction {
         reduced.add(quantizers);
     }
 
-    /** A rank with another recipe would cast its part of weights by scales that the others do not read it with. */
+    /** A rank with another recipe would cast its shard of weights with scales that differ from those that the others dequantize it with. */
     private void ensureSame(Quantizers quantizers) {
         CRC32C checksum = new CRC32C();
         String places = String.join(" ", quantizers.state().tensors().keySet());
@@ -56,7 +56,7 @@ final class AmaxOverRanks implements AmaxReduction {
                 "; give Quantizers.allocate the same recipe and groups on each, here " + quantizers.recipe());
     }
 
-    /** Over these ranks in one call, then over those that split layers, and over a pipeline's. */
+    /** Reduces over these ranks in one call, then over tensor-parallel ranks, and over those of a pipeline. */
     @Override
     public void max(List<Tensor> amaxes) {
         Communicator.group(() -> {
@@ -80,7 +80,7 @@ final class AmaxOverRanks implements AmaxReduction {
         return open().stream().map(Quantizers::state).toList();
     }
 
-    /** Leaves the quantizers to their own rank. */
+    /** Stops reducing: the quantizers are those of their own rank again. */
     void end() {
         open().forEach(quantizers -> quantizers.reduceAmax(null));
     }

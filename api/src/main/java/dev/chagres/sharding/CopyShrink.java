@@ -37,7 +37,7 @@ record CopyShrink(
                     shape = copies.remaining();
                     next = remaining(from, shape, scales);
                 } catch (RankFailedException another) {
-                    // Another rank has failed: who is left agrees again.
+                    // Another rank has failed: the remaining ranks agree again.
                 }
             }
             if (next != null) {
@@ -45,7 +45,7 @@ record CopyShrink(
                 successor.accept(next);
                 return next;
             }
-            // Where ranks of other copies are left, they leave now.
+            // Remaining ranks of incomplete copies leave now.
             left = Agreement.of(from, steps.completed());
         }
     }
@@ -101,7 +101,7 @@ record CopyShrink(
         return copies;
     }
 
-    /** After a shrink that did not end ranks have other numbers than the strategy's. */
+    /** After a shrink that failed, ranks have other numbers than the strategy's. */
     private String lost(MeshShape shape, Agreement left) {
         return shape.equals(ranks.shape())
                 ? "; "
@@ -129,7 +129,7 @@ record CopyShrink(
         steps.ensureAllAwaited();
     }
 
-    /** Says what went with the ranks that have failed, where they are known. */
+    /** Tells which shards were lost with the failed ranks, if these are known. */
     private String lost() {
         List<Integer> failed = LostLayers.failed(strategy.parameters());
         boolean areKnown =

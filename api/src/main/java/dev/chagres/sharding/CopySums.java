@@ -13,10 +13,9 @@ import java.util.BitSet;
 import java.util.List;
 
 /**
- * Sums over copies of a model what the ranks of each have summed in parts, once a step, on a stream and with a communicator of their
- * own.
+ * All-reduces over copies of a model the gradient shards that each copy has reduced, once a step, on a separate stream and communicator.
  *
- * <p>Groups are summed in the order in which each was reduced last, which is the same on every rank.
+ * <p>Groups are summed in the order of their last reductions, which is the same on every rank.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,7 +25,7 @@ final class CopySums implements AutoCloseable {
     private final Stream sums;
     private final Event reduced;
     private final Event summed;
-    /** By group, when it was reduced last in this step; 0 where it was not. */
+    /** By group, the number of its last reduction in this step; 0: none. */
     private final long[] turns;
 
     private final Scope scope;
@@ -35,7 +34,7 @@ final class CopySums implements AutoCloseable {
     private final BitSet done = new BitSet();
     private long turn;
 
-    /** {@code parts}: this rank's, by group. */
+    /** {@code parts}: this rank's shards, by group. */
     CopySums(Stream compute, List<List<Tensor>> parts, DType reduceType, Communicator along, ByteCounts bytes) {
         this.bytes = bytes;
         copies = along.split(0, along.rank(), along.config().withName("copies"));
@@ -52,7 +51,7 @@ final class CopySums implements AutoCloseable {
         casts = GradientCasts.ofFloats(reduceType, longest, scope);
     }
 
-    /** Says that parts of {@code group} were reduced within the copy. */
+    /** Records that {@code group} was reduced within the copy. */
     void reduced(int group) {
         turns[group] = ++turn;
     }
@@ -62,7 +61,7 @@ final class CopySums implements AutoCloseable {
         return done.get(group);
     }
 
-    /** Sums the parts of {@code group}, after what {@code reductions} has been given. */
+    /** Sums the shards of {@code group}, after the work enqueued on {@code reductions}. */
     void sum(int group, List<Tensor> parts, Stream reductions) {
         reduced.record(reductions);
         sums.await(reduced);
@@ -117,7 +116,7 @@ final class CopySums implements AutoCloseable {
         return scope.reservedBytes();
     }
 
-    /** Throws what has failed in sums that were enqueued. */
+    /** Throws if an enqueued sum has failed. */
     void check() {
         copies.check();
     }

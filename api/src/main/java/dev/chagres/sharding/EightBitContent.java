@@ -21,22 +21,22 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Weights of groups, those of products in eight bits: of each piece that has such weights a vector of bytes as long as the piece, and one
- * of what lies between them and behind, in its own type.
+ * Gathered weights of groups, those of products in eight bits: each piece with such weights has a vector of bytes as long as the piece, and
+ * a second one, in its own type, of the elements between and behind those weights.
  *
  * <p>Threading: the device's thread.
  */
 final class EightBitContent implements GroupContent {
-    /** Elements of a piece that stay in their type, and where they lie in the vector of those. */
+    /** Elements of a piece that keep their type, and their place in the second vector. */
     record Stretch(long begin, long end, long offset) {}
 
-    /** What one rank broadcasts of a piece: elements of it, and where they lie among those that stay in their type. */
+    /** What one rank broadcasts of a piece: elements of it, and their place in the second vector. */
     record Broadcast(int piece, int root, long begin, long offset, long count) {}
 
     private final ParameterSharing sharing;
-    /** The places of weights in eight bits. */
+    /** The sites of weights in eight bits. */
     private final Map<Parameter, QuantizerSite> products;
-    /** By the number of the place: that of the weight in its group. */
+    /** By index of the site: the number of the weight in its group. */
     private final int[] members;
 
     private final DType dtype;
@@ -72,8 +72,8 @@ final class EightBitContent implements GroupContent {
     }
 
     /**
-     * Of each weight that its own layer multiplies in eight bits; another layer's, as a tied one, is read in its own type, too. Weights whose
-     * scales are those of a row's blocks are gathered in their own type: the transpose has other scales, and other bytes.
+     * Covers each weight that the layer which declares it multiplies in eight bits; other layers that share it, such as a tied head, read
+     * it in its own type. Weights scaled by BLOCK_1D are gathered in their own type: their transpose has other scales, and other bytes.
      */
     static EightBitContent of(Quantizers quantizers, Communicator ranks) {
         Parameters parameters = quantizers.parameters();
@@ -187,7 +187,7 @@ final class EightBitContent implements GroupContent {
         }
     }
 
-    /** Returns what ranks broadcast of a group, on each rank in the same order. */
+    /** Returns the broadcasts of a group, in the same order on each rank. */
     List<Broadcast> broadcasts(int group) {
         return broadcasts.get(group);
     }
@@ -214,12 +214,12 @@ final class EightBitContent implements GroupContent {
         return hasProducts(group);
     }
 
-    /** Returns the number of the vector that has a piece whole, the bytes of one with products; what it keeps lies in the next one. */
+    /** Returns the index of the vector of a whole piece, or of its bytes; the second vector is the next one. */
     int vector(int group, int piece) {
         return vectors.get(group)[piece];
     }
 
-    /** Returns a view for each member, and after them one for what each broadcast writes. */
+    /** Returns a view for each member, then one for the target of each broadcast. */
     @Override
     public Tensor[] views(int group, Tensor[] memory, Scope scope) {
         List<Broadcast> moved = broadcasts(group);
@@ -253,7 +253,7 @@ final class EightBitContent implements GroupContent {
                 + sharing.groups().get(group).name());
     }
 
-    /** Lends what is not in eight bits. */
+    /** Sets the weights that are not in eight bits. */
     @Override
     public void lend(int group, Tensor[] views) {
         List<Parameter> ofGroup = members(group);

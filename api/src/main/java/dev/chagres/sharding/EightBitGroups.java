@@ -26,8 +26,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Weights of groups for products in eight bits: each rank casts its part once a step, and the bytes are gathered. What products do not
- * read, such as norms and biases, is broadcast in its own type by the ranks that have it, in the same call of NCCL's.
+ * Weights of groups for products in eight bits: each rank casts its shard once a step, and the bytes are gathered. Parameters that products
+ * do not read, such as norms and biases, are broadcast in their own type by the ranks that have them, in the same NCCL group call.
  *
  * <p>Threading: the device's thread.
  */
@@ -37,13 +37,13 @@ final class EightBitGroups extends GatheredGroups {
     private final EightBitContent content;
     private final WeightParts casts;
     private final Scope scope;
-    /** Where this rank's bytes lie; null where they lie in {@link #scope}. */
+    /** The memory of this rank's bytes; null: {@link #scope}. */
     private final @Nullable CollectiveMemory window;
 
     private final Event cast;
-    /** By group and piece: what this rank gathers, its bytes where there are products. */
+    /** By group and piece: this rank's input of the gather, bytes if there are products. */
     private final Tensor[][] parts;
-    /** By group: what this rank sends in each broadcast, null where another rank does. */
+    /** By group: what this rank sends in each broadcast; null if another rank sends. */
     private final @Nullable Tensor[][] sent;
 
     private final Runnable calls = this::call;
@@ -98,7 +98,7 @@ final class EightBitGroups extends GatheredGroups {
         return bytes;
     }
 
-    /** Takes memory for this rank's bytes of a group, and adds what it has of each weight there. */
+    /** Allocates this rank's bytes of a group, and adds its shards of each weight of the group. */
     private void take(int of, List<WeightPart> own) {
         Scope memory = window == null ? scope : window.scope();
         List<GroupPiece> pieces = content.pieces(of);
@@ -149,7 +149,7 @@ final class EightBitGroups extends GatheredGroups {
         }
     }
 
-    /** Returns whose weights these are. */
+    /** Returns the quantizers of these weights. */
     Quantizers quantizers() {
         return quantizers;
     }
@@ -166,7 +166,7 @@ final class EightBitGroups extends GatheredGroups {
         return content.isProduct(parameter);
     }
 
-    /** Casts this rank's parts unless this step has, for {@code pass}. */
+    /** Casts this rank's shards for {@code pass}, unless they were cast in this step. */
     void prepare(Pass pass) {
         if (casts.isCast(pass.recording())) {
             return;

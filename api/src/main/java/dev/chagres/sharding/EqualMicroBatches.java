@@ -7,11 +7,11 @@ import dev.chagres.nccl.RankFailedException;
 import java.util.Arrays;
 
 /**
- * Sees that ranks, each of which has a part of the weights, compute equally many micro-batches in a step. Their numbers are compared before
- * the sums of a step are used, unless this rank's number is that of the step before. The comparison has a stream and a communicator of its
- * own, so that it does not wait on the device behind a call of another micro-batch.
+ * Checks that ranks with sharded weights compute equally many micro-batches in a step. Their numbers are compared before the sums of a step
+ * are used, unless this rank's number is that of the previous step. The comparison has its own stream and communicator, so that it does not
+ * wait on the device behind a call of another micro-batch.
  *
- * <p>Ranks that wait on the host in each collective do not come so far: what they throw then says so.
+ * <p>Ranks whose host waits in each collective do not reach this check: their exceptions say so.
  *
  * <p>Threading: the device's thread.
  */

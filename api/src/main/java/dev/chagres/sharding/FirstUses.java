@@ -4,14 +4,14 @@ import java.util.Arrays;
 import java.util.function.IntConsumer;
 
 /**
- * The earliest forward call of a micro-batch that uses each group of parameters, and of which backward is to come.
+ * For each group of parameters, the earliest forward call of a micro-batch that uses it and whose backward is still to come.
  *
  * <p>Threading: the device's thread.
  */
 final class FirstUses {
     private static final int UNUSED = -1;
 
-    /** By group, of its earliest call: how much was saved before it, and how many calls were around it. */
+    /** By group, for its earliest call: how much was saved before it, and how many calls enclosed it. */
     private final int[] savedBefore;
 
     private final int[] depthBefore;
@@ -37,8 +37,8 @@ final class FirstUses {
     }
 
     /**
-     * Tells {@code complete} of each group whose earliest call was undone by a backward call, after which {@code saved} are saved. A call
-     * inside the one that used the group may return while that one still has gradients to write.
+     * Calls {@code complete} for each group whose earliest call was undone by a backward call, after which {@code saved} are saved. An
+     * inner call of the one that used the group may return while the outer one still has gradients to write.
      */
     void undone(int saved, int depth, IntConsumer complete) {
         for (int group = savedBefore.length - 1; group >= 0; group--) {

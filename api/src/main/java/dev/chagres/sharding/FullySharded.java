@@ -289,7 +289,7 @@ public final class FullySharded extends Strategy {
         return weights != null && weights.gathersEightBits();
     }
 
-    /** Closes this without the parameters, which another strategy has from now on. */
+    /** Closes this without the parameters, which another strategy takes over. */
     void handOver() {
         ownsParameters = false;
         parameters.forgetGradients();
@@ -371,7 +371,7 @@ public final class FullySharded extends Strategy {
         return this + ": " + ranks.explain(config, gathersEightBits());
     }
 
-    /** Also frees the parameters, which this has made, unless another strategy has them now. */
+    /** Also frees the parameters, which this has allocated, unless another strategy has taken them over. */
     @Override
     void free() {
         if (weights != null) {

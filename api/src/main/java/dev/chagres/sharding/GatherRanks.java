@@ -14,8 +14,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The ranks that gather weights, and memory in windows of their communicator, where a {@link WeightGather} asks for it. NCCL's ranks write into
- * each other's windows at the place that their own has, so all of them take the same memory in the same order, and hand the same tensors out.
+ * The ranks that gather weights, and memory in windows of their communicator if {@link WeightGather} asks for it. Ranks write into each
+ * other's windows at the offset of their own, so all of them allocate the same sizes and tensors in the same order.
  *
  * <p>Threading: the device's thread.
  */
@@ -23,9 +23,9 @@ final class GatherRanks implements AutoCloseable {
     private final WeightGather gather;
     private final Communicator communicator;
     private final List<CollectiveMemory> windows = new ArrayList<>();
-    /** Those of the windows that have the parameters' weights, null before they are taken and where there are none. */
+    /** The window of the parameters' weights; null before it is allocated, and without windows. */
     private @Nullable CollectiveMemory weights;
-    /** How they are gathered, as NCCL made of the memory what it could. */
+    /** How weights are really gathered: NCCL may have made no windows. */
     private WeightGather made = WeightGather.DEVICE;
 
     private GatherRanks(WeightGather gather, Communicator communicator) {
@@ -33,7 +33,7 @@ final class GatherRanks implements AutoCloseable {
         this.communicator = communicator;
     }
 
-    /** Each rank of a copy calls it. */
+    /** Called by each rank of a copy. */
     static GatherRanks of(ShardedRanks ranks, WeightGather gather) {
         Communicator copy = ranks.copy();
         CommunicatorConfig config = copy.config().withName("weights");
@@ -54,7 +54,7 @@ final class GatherRanks implements AutoCloseable {
         }
     }
 
-    /** Returns those of other ranks, which gather the weights that {@code former} have gathered, where they lie. */
+    /** Returns the gathering ranks of a new communicator, with the memory of {@code former}. */
     static GatherRanks of(ShardedRanks ranks, GatherRanks former) {
         GatherRanks made = of(ranks, former.gather);
         CollectiveMemory kept = former.weights;
@@ -72,7 +72,7 @@ final class GatherRanks implements AutoCloseable {
         }
     }
 
-    /** NCCL takes what copy engines need when they gather first: now rather than in a step. */
+    /** Makes NCCL allocate what copy engines need for their first gather now, rather than in a step. */
     private void gatherOnce() {
         Stream stream = communicator.device().stream();
         long count = CollectiveMemory.byteSizeOf(DType.BYTE, 1);
@@ -92,7 +92,7 @@ final class GatherRanks implements AutoCloseable {
         return gather != WeightGather.DEVICE;
     }
 
-    /** Returns a window for what gathers read and write, null where they use the device's memory. Each rank calls it, with the same size. */
+    /** Returns a window for the buffers of gathers; null if they use device memory. Each rank calls it, with the same size. */
     @Nullable
     CollectiveMemory take(long byteSize) {
         if (!usesWindows() || byteSize == 0) {
@@ -125,12 +125,12 @@ final class GatherRanks implements AutoCloseable {
         made = ofWeights.kind() == Registration.Kind.WINDOW ? gather : WeightGather.DEVICE;
     }
 
-    /** Returns in which memory weights are gathered, as NCCL made it. */
+    /** Returns in which memory weights are really gathered. */
     WeightGather made() {
         return made;
     }
 
-    /** Says where weights are gathered; empty for memory of the device. */
+    /** Describes where weights are gathered; empty for device memory. */
     String explain() {
         return switch (made) {
             case WINDOW -> ", weights gathered in registered windows";
@@ -142,7 +142,7 @@ final class GatherRanks implements AutoCloseable {
         };
     }
 
-    /** Memory that is still there belongs to no communicator any more. */
+    /** Deregisters the remaining memory, which then belongs to no communicator. */
     @Override
     public void close() {
         try {

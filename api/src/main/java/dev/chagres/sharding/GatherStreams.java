@@ -4,7 +4,7 @@ import dev.chagres.Event;
 import dev.chagres.Stream;
 
 /**
- * Where weights are gathered.
+ * The streams and memory of gathers.
  *
  * <p>Threading: immutable.
  *

@@ -7,7 +7,7 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.sharding.GroupBuffers.Buffer;
 
 /**
- * Weights of groups in one form, gathered on a stream of their own into memory that groups take in turn, or that each has until they
+ * Weights of groups in one form, gathered on a separate stream into buffers that groups share in turn, or that each keeps until weights
  * change.
  *
  * <p>Threading: the device's thread.
@@ -19,7 +19,7 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
     final Communicator communicator;
     final Stream compute;
     final Stream gathers;
-    /** On the computing stream: the parts are as the last step left them. */
+    /** On the computing stream: the shards have been updated by the last step. */
     final Event stepped;
 
     final GroupBuffers buffers;
@@ -38,7 +38,9 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
                 streams.ranks());
     }
 
-    /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. A call that throws holds nothing. */
+    /**
+     * Makes the computing stream wait for the weights of {@code group}, which stay until {@link #release}. If it throws, nothing is held.
+     */
     final void use(int group) {
         Buffer buffer = buffers.held(group);
         if (buffer == null) {
@@ -52,7 +54,7 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
         buffer.pins++;
     }
 
-    /** Gathers a group that will be used next, where there is idle memory. */
+    /** Prefetches the group that will be used next, if a buffer is idle. */
     final void prefetch(int group) {
         if (buffers.held(group) == null) {
             Buffer idle = buffers.takeIdle(group);
@@ -78,10 +80,10 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
         }
     }
 
-    /** Enqueues what gathers a group. */
+    /** Enqueues the gather of a group. */
     abstract void enqueue(int group, Buffer buffer);
 
-    /** Says that a call has enqueued all that reads the weights of {@code group}. */
+    /** Records that a call has enqueued all reads of the weights of {@code group}. */
     final void release(int group) {
         Buffer buffer = buffers.held(group);
         if (buffer != null && buffer.pins > 0 && --buffer.pins == 0) {
@@ -90,7 +92,7 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
         }
     }
 
-    /** Says that what was gathered is old. */
+    /** Marks gathered weights as outdated. */
     final void changed() {
         buffers.takeBackAll();
     }

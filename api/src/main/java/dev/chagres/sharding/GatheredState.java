@@ -16,7 +16,7 @@ import java.util.List;
 import java.util.function.BiConsumer;
 
 /**
- * Makes whole tensors of the ranks' parts, one piece of a group at a time.
+ * Gathers whole tensors from the ranks' shards, one piece of a group at a time.
  *
  * <p>Threading: the device's thread.
  */
@@ -31,7 +31,7 @@ final class GatheredState {
         stream = parameters.scope().stream();
     }
 
-    /** Hands out the weights of every group, and what {@code vectors} have of those that are trained, as tensors of whole layers. */
+    /** Passes on the weights of every group, and the {@code vectors} of trained ones, as tensors of whole layers. */
     void all(List<StateVector> vectors, BiConsumer<String, Tensor> sink) {
         allOfRank(
                 vectors,
@@ -39,7 +39,7 @@ final class GatheredState {
                         parameters, new State.Builder().tensor(name, tensor).build(), sink));
     }
 
-    /** The same as this tensor-parallel rank has the layers. */
+    /** The same, with this tensor-parallel rank's part of layers. */
     private void allOfRank(List<StateVector> vectors, BiConsumer<String, Tensor> sink) {
         for (PlacedGroup group : parameters.sharing().groups()) {
             for (GroupPiece piece : group.pieces()) {
@@ -53,7 +53,7 @@ final class GatheredState {
         }
     }
 
-    /** Hands out the weights of the members of {@code piece}. */
+    /** Passes on the weights of the members of {@code piece}. */
     private void weights(PlacedGroup group, GroupPiece piece, BiConsumer<String, Tensor> sink) {
         Tensor vector = parameters.sharing().vector(piece.dtype());
         ParameterShard shard = parameters.sharing().shard();
@@ -70,7 +70,7 @@ final class GatheredState {
         }
     }
 
-    /** Hands out what {@code vector} has of the members of {@code piece}. */
+    /** Passes on the elements in {@code vector} of the members of {@code piece}. */
     private void vector(PlacedGroup group, GroupPiece piece, StateVector vector, BiConsumer<String, Tensor> sink) {
         Part updated = ranks.shard(ZeroStage.ONE).updated();
         try (Scope room = stream.device().openScope(stream)) {

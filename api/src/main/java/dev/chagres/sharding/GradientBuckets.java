@@ -16,8 +16,8 @@ import java.util.BitSet;
 import java.util.List;
 
 /**
- * Sums gradients over ranks bucket by bucket, on a stream and with a communicator of their own. A bucket has neighbouring groups; it
- * is enqueued when they are complete and all buckets behind it are enqueued, so that every rank has the same order.
+ * All-reduces gradients bucket by bucket, on a separate stream and communicator. A bucket has neighbouring groups; it is enqueued when they
+ * are complete and all later buckets are enqueued, so that every rank has the same order.
  *
  * <p>Threading: the device's thread.
  */
@@ -41,7 +41,7 @@ final class GradientBuckets implements AutoCloseable {
     private final BitSet complete = new BitSet();
     private int next;
     private int overlapped;
-    /** Whether the parameters' stream waits for this step's sums already. */
+    /** Whether the parameters' stream already waits for this step's sums. */
     private boolean awaited;
 
     /** Each rank makes one. */
@@ -80,7 +80,7 @@ final class GradientBuckets implements AutoCloseable {
         return List.copyOf(all);
     }
 
-    /** Says that no later backward call of this step writes gradients of {@code group}. */
+    /** Records that no later backward call of this step writes gradients of {@code group}. */
     void complete(int group) {
         complete.set(group);
         while (next < buckets.size() && isComplete(buckets.get(next))) {
@@ -123,7 +123,7 @@ final class GradientBuckets implements AutoCloseable {
         }
     }
 
-    /** Enqueues what is left, and lets later work of the parameters' stream wait for all sums. */
+    /** Enqueues the remaining buckets, and makes later work of the parameters' stream wait for all sums. */
     void finish() {
         while (next < buckets.size()) {
             sum(buckets.get(next++));
@@ -147,7 +147,7 @@ final class GradientBuckets implements AutoCloseable {
     /** A step begins, or its gradients are forgotten. */
     void restart() {
         if (next > 0 && !awaited) {
-            await(); // The next backward overwrites what may be under way.
+            await(); // The next backward overwrites gradients that a sum may still read.
         }
         awaited = false;
         next = 0;

@@ -16,7 +16,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class GradientCasts {
     private final DType dtype;
-    /** What is cast, one vector at a time; null where nothing is. */
+    /** The cast copy, of one vector at a time; null without casts. */
     private final @Nullable Tensor room;
 
     /** {@code longest}: elements of the longest vector that has another type. */
@@ -51,7 +51,7 @@ final class GradientCasts {
         return dtype != DType.FLOAT32;
     }
 
-    /** Returns what is summed: {@code gradients} that have the type, else, behind an enqueued cast, their copy, which the next call overwrites. */
+    /** Returns the tensor to sum: {@code gradients} if they have the type, else their cast copy, which the next call overwrites. */
     Tensor cast(Tensor gradients, Scope views, Stream stream) {
         if (gradients.dtype() == dtype) {
             return gradients;

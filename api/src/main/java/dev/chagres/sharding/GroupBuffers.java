@@ -15,8 +15,8 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Memory for what groups have whole for a while, weights or gradients, which groups of equal sizes take in turn: usually one works while the other
- * travels.
+ * Buffers for whole weights or gradients of groups, which groups of equal sizes use in turn: usually one is computed with while another is
+ * communicated.
  *
  * <p>Threading: the device's thread.
  */
@@ -25,9 +25,9 @@ final class GroupBuffers implements AutoCloseable {
 
     /** Memory for one group at a time. */
     static final class Buffer {
-        /** As the content says, one after another. */
+        /** The vectors of the content, one after another. */
         private final Tensor[] vectors;
-        /** By group, the views that the content has of it, once it has held the group. */
+        /** By group, the content's views of this buffer, once it has held the group. */
         private final Tensor[] @Nullable [] views;
         /** On the stream that used it last. */
         final Event free;
@@ -36,9 +36,9 @@ final class GroupBuffers implements AutoCloseable {
 
         private int holder = NONE;
         private long turn;
-        /** Calls that use it, or 1 while it holds what nobody else has. */
+        /** The number of calls that use it; 1 while it holds the only copy of its content. */
         int pins;
-        /** Whether the computing stream waits for {@link #ready}. */
+        /** Whether the computing stream already waits for {@link #ready}. */
         boolean awaited;
 
         private Buffer(Tensor[] vectors, int groups, Event free, Event ready) {
@@ -56,7 +56,7 @@ final class GroupBuffers implements AutoCloseable {
     /** Groups whose vectors have the same types and lengths. */
     private static final class SizeClass {
         private final List<Buffer> buffers = new ArrayList<>();
-        /** Those that are ever held, and one of them. */
+        /** The number of groups that use such buffers, and one of them. */
         private int groups;
 
         private int group = NONE;
@@ -65,19 +65,19 @@ final class GroupBuffers implements AutoCloseable {
     private final GroupContent content;
     private final int usual;
     private final Scope scope;
-    /** Where the usual buffers lie, all of them made at once; null where each is made when it is needed. */
+    /** The memory of the usual buffers, which are then made at once; null: each is made when needed. */
     private final @Nullable CollectiveMemory window;
 
     private final SizeClass[] classes;
     private final @Nullable Buffer[] held;
     private long turns;
 
-    /** {@code usual}: buffers of one size before groups take turns; more are made where all are in use. */
+    /** {@code usual}: number of buffers of one size; more are made only if all are in use. */
     GroupBuffers(Parameters parameters, GroupContent content, int usual) {
         this(parameters, content, usual, null);
     }
 
-    /** Where {@code gathers} take windows the usual buffers lie in one; further ones, which are made in steps, in the device's memory. */
+    /** If {@code gathers} use windows, the usual buffers lie in one; further ones, made during steps, lie in device memory. */
     GroupBuffers(Parameters parameters, GroupContent content, int usual, @Nullable GatherRanks gathers) {
         this.content = content;
         this.usual = usual;
@@ -132,13 +132,13 @@ final class GroupBuffers implements AutoCloseable {
         return held[group];
     }
 
-    /** Gives {@code group} a buffer: one of its own where there are fewer than usual, else one that is not in use. */
+    /** Gives {@code group} a buffer: a new one if there are fewer than usual, else one that is not in use. */
     Buffer take(int group) {
         Buffer idle = idle(group);
         return hold(group, idle == null ? make(group, scope) : idle);
     }
 
-    /** Gives {@code group} a buffer unless all that there usually are are in use; null then. */
+    /** Gives {@code group} a buffer; null if all usual ones are in use. */
     @Nullable
     Buffer takeIdle(int group) {
         Buffer idle = idle(group);
@@ -188,12 +188,12 @@ final class GroupBuffers implements AutoCloseable {
         return buffer;
     }
 
-    /** Lends the members of a group what {@code buffer} has. */
+    /** Sets the members of a group to the views of {@code buffer}. */
     void lend(int group, Buffer buffer) {
         content.lend(group, views(group, buffer));
     }
 
-    /** Returns what the content sees of {@code buffer} for a group. */
+    /** Returns the content's views of {@code buffer} for a group. */
     Tensor[] views(int group, Buffer buffer) {
         Tensor[] views = buffer.views[group];
         if (views == null) {
@@ -203,7 +203,7 @@ final class GroupBuffers implements AutoCloseable {
         return views;
     }
 
-    /** Lends views of a buffer of its size to every group, of which only types and places count. */
+    /** Gives every group views of a buffer of its size, for their types and offsets only. */
     void lendAll() {
         for (int group = 0; group < classes.length; group++) {
             if (classes[group].buffers.isEmpty()) {
@@ -213,13 +213,13 @@ final class GroupBuffers implements AutoCloseable {
         }
     }
 
-    /** Says that a group is used no more; it stays until another takes the memory. */
+    /** Records that a group is no longer used; its content stays until another group takes the buffer. */
     void letGo(Buffer buffer) {
         buffer.pins = 0;
         buffer.turn = ++turns;
     }
 
-    /** Takes the memory of a group. */
+    /** Takes the buffer away from a group. */
     void takeBack(Buffer buffer) {
         letGo(buffer);
         if (buffer.holder != NONE) {
@@ -238,7 +238,7 @@ final class GroupBuffers implements AutoCloseable {
         return false;
     }
 
-    /** Takes the memory of every group. */
+    /** Takes the buffers away from all groups. */
     void takeBackAll() {
         for (Buffer buffer : held) {
             if (buffer != null) {

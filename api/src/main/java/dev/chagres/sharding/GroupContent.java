@@ -6,7 +6,7 @@ import dev.chagres.Tensor;
 import java.util.List;
 
 /**
- * What {@link GroupBuffers} have memory for.
+ * Describes the content of {@link GroupBuffers}.
  *
  * <p>Threading: the device's thread.
  */
@@ -14,17 +14,17 @@ interface GroupContent {
     /** Memory of one type. */
     record Vector(DType dtype, long count) {}
 
-    /** Returns what a group needs, the same each time. */
+    /** Returns the vectors that a group needs, the same in each call. */
     List<Vector> vectors(int group);
 
-    /** Returns whether a group ever has memory of this. */
+    /** Returns whether a group ever uses a buffer. */
     default boolean holds(int group) {
         return true;
     }
 
-    /** Hands out what is seen of such memory for a group. */
+    /** Makes the views of a buffer for a group. */
     Tensor[] views(int group, Tensor[] vectors, Scope scope);
 
-    /** Gives members of a group what they have there. */
+    /** Sets members of a group to their views. */
     void lend(int group, Tensor[] views);
 }

@@ -12,7 +12,7 @@ import java.util.function.IntConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Finds out, while a pass goes backward, whose gradients no later call of the pass will write.
+ * Finds out, while a pass goes backward, which groups' gradients no later call of the pass will write.
  *
  * <p>A forward call that uses a group of parameters saves something on top of what the pass had saved before. Once the earliest such
  * call has been undone, that is, once no more is saved than before it and its backward call has returned, the group is complete.
@@ -31,19 +31,19 @@ final class GroupProgress implements CallObserver {
 
     private int[] begins = new int[8];
     private int depth;
-    /** By pass that is followed: a pipeline has several under way. */
+    /** By followed pass: a pipeline has several in flight. */
     private final List<Pass> followed = new ArrayList<>();
 
     private final List<FirstUses> firstUses = new ArrayList<>();
 
-    /** Is told which groups a call has used. */
+    /** Receives the groups that a call has used. */
     interface Released {
         void accept(int group, WeightForm form);
     }
 
     /**
-     * {@code owner} stands in errors. {@code complete} is told the number of each group once; {@code released} that of each group that a call has used, once
-     * a call and form.
+     * {@code owner} is for errors. {@code complete} receives the number of each group once; {@code released} the number of each group that
+     * a call has used, once per call and form.
      */
     GroupProgress(Object owner, int groups, IntConsumer complete, Released released) {
         this.owner = owner;
@@ -70,12 +70,12 @@ final class GroupProgress implements CallObserver {
         return firstUses.get(followed.indexOf(one));
     }
 
-    /** Returns whether the innermost call has said that it uses {@code group} in this form. */
+    /** Returns whether the innermost call has recorded that it uses {@code group} in this form. */
     boolean isUsing(int group, WeightForm form) {
         return depth > 0 && frames.get(depth - 1).get(use(group, form));
     }
 
-    /** Says that the innermost call uses {@code group} in this form: it is released when the call ends or fails. */
+    /** Records that the innermost call uses {@code group} in this form, which is released when the call ends or fails. */
     void uses(int group, WeightForm form) {
         if (depth > 0) {
             frames.get(depth - 1).set(use(group, form));
@@ -100,7 +100,7 @@ final class GroupProgress implements CallObserver {
         return depth > 0;
     }
 
-    /** Returns which way the outermost call goes: backward may run forward again. */
+    /** Returns the direction of the outermost call: backward may call forward to recompute. */
     Direction direction() {
         return outermost;
     }
@@ -110,7 +110,7 @@ final class GroupProgress implements CallObserver {
         this.pass = pass;
         if (depth == 0) {
             outermost = direction;
-            // An evaluation between a micro-batch's forward and backward begins none.
+            // An evaluation between a micro-batch's forward and backward begins no micro-batch.
             if (direction == Direction.FORWARD
                     && pass.isSaving()
                     && pass.calls().savedCount() == 0) {
@@ -149,7 +149,7 @@ final class GroupProgress implements CallObserver {
                 of(pass).use(use % groups, begins[depth], depth);
             }
         } else if (depth > 0) {
-            // Recomputation saves nothing inside, but the call around it does.
+            // Recomputed layers save nothing, but the call around them does.
             handOver(used, frames.get(depth - 1));
         }
         release(used);

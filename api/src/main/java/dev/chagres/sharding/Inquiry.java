@@ -11,12 +11,12 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * A question to all ranks, where they are, and what they answer. A process that is stopped answers nothing.
+ * Asks all ranks where they are, and collects their answers. A stopped process does not answer.
  *
  * <p>Threading: thread-safe.
  */
 final class Inquiry {
-    /** How long ranks have to answer: their machines may be busy, but the threads that answer have nothing else to do. */
+    /** How long ranks have to answer: hosts may be busy, but the answering threads have no other work. */
     private static final long PATIENCE_NANOS = TimeUnit.MILLISECONDS.toNanos(700);
 
     private final ReentrantLock lock = new ReentrantLock();
@@ -38,7 +38,7 @@ final class Inquiry {
         }
     }
 
-    /** Waits for the answers, and returns who is to blame: those that say nothing or are late; or else those that wait for others. */
+    /** Waits for the answers, and returns the ranks at fault: those that do not answer or are late, else those that wait for others. */
     List<Integer> await() {
         boolean interrupted = false;
         lock.lock();

@@ -19,7 +19,7 @@ import java.util.zip.ZipFile;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Which build of this library a process runs, and which NCCL: ranks of others would not understand each other.
+ * Identifies the build of this library and of NCCL that a process runs: ranks of different builds are incompatible.
  *
  * <p>Threading: immutable.
  */
@@ -28,12 +28,12 @@ final class LibraryBuild {
 
     private LibraryBuild() {}
 
-    /** Returns a text that is the same in processes which run the same classes with the same NCCL. */
+    /** Returns a text that is equal in processes with the same classes and the same NCCL. */
     static String text() {
         return "classes " + classes() + ", " + Provider.current().label() + " with NCCL " + UniqueId.ncclVersion();
     }
 
-    /** Returns a checksum of all classes of this library; of an image that holds them otherwise, the module's version. */
+    /** Returns a checksum of all classes of this library; in a runtime image, the module's version. */
     private static String classes() {
         try {
             Path place = place();

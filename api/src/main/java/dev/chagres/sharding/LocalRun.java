@@ -19,7 +19,7 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One run of a body on ranks that are threads: starts them, releases the others when one fails, and says which it was.
+ * One run of a body on ranks that are threads: starts them, releases the others when one fails, and tells which it was.
  *
  * <p>Threading: thread-safe.
  */
@@ -40,7 +40,7 @@ final class LocalRun<T> {
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition changed = lock.newCondition();
     private final List<Thrown> thrown = new ArrayList<>();
-    /** Ranks that were told to end: what they throw is no cause. */
+    /** Ranks that were told to end; their exceptions are not causes. */
     private final Set<Integer> interrupted = new HashSet<>();
 
     /** Ranks that have finished after they had agreed to go on without others. */
@@ -90,7 +90,7 @@ final class LocalRun<T> {
         try (Device device = Device.open(rank);
                 Communicator communicator = Communicator.open(device, id, threads.size(), rank, config)) {
             runBody(new Rank(rank, threads.size(), device, communicator));
-            // A communicator that is closed while a peer still works is an error there.
+            // Closing a communicator while a peer still uses it is an error at the peer.
             if (awaitPeers()) {
                 awaitThoseThatGoOn();
             }
@@ -99,7 +99,7 @@ final class LocalRun<T> {
         }
     }
 
-    /** The others hear of a failure before the communicator is closed, which would be an error of its own to them. */
+    /** Tells the others of a failure before the communicator is closed, which would be another error for them. */
     private void runBody(Rank rank) throws Exception {
         try {
             results[rank.index()] = body.run(rank);
@@ -157,7 +157,7 @@ final class LocalRun<T> {
         lock.lock();
         try {
             while (IntStream.range(0, threads.size()).anyMatch(id::goesOn)) {
-                // Ranks that fail while they agree are not told of.
+                // Ranks that fail during the agreement are not reported.
                 var _ = changed.await(LOOK_MILLIS, TimeUnit.MILLISECONDS);
             }
         } catch (InterruptedException _) {
@@ -204,7 +204,7 @@ final class LocalRun<T> {
                 try {
                     return thread.join(Duration.ofNanos(end - System.nanoTime()));
                 } catch (InterruptedException _) {
-                    // The ranks end by themselves; the caller finds the interrupt after them.
+                    // The ranks end by themselves; the caller sees the interrupt afterwards.
                     interrupted = true;
                 }
             }
@@ -215,7 +215,7 @@ final class LocalRun<T> {
         }
     }
 
-    /** Names the rank that failed by itself; ranks that it took along are no news. */
+    /** Names the rank that failed first; failures that it caused in other ranks are not reported. */
     private RankFailedException failure(List<Integer> lost) {
         List<Thrown> causes = thrown.stream()
                 .filter(one -> !(one.failure instanceof RankFailedException) && !interrupted.contains(one.rank))

@@ -13,14 +13,14 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /**
- * What went with ranks that have failed, where a mesh's ranks split a model by layers, by heads and columns, or by tokens.
+ * Tells what was lost with failed ranks of a mesh that splits a model by layers, by heads and columns, or by tokens.
  *
  * <p>Threading: the device's thread.
  *
  * @param own this rank's number in the mesh
  */
 record LostLayers(Parameters parameters, MeshShape shape, int own) {
-    /** Returns the ranks whose failure has ended a communicator of the parameters' device, as the mesh numbers them, as far as they are known. */
+    /** Returns the known failed ranks of communicators of the parameters' device, by their numbers in the mesh. */
     static List<Integer> failed(Parameters parameters) {
         try {
             Inside.state(parameters.scope().stream()).waits().checkAll();
@@ -31,8 +31,8 @@ record LostLayers(Parameters parameters, MeshShape shape, int own) {
     }
 
     /**
-     * Returns the end of an error's text, which begins with a semicolon: what went with the ranks that have failed. Where no rank or no mesh
-     * is known, it is what to do.
+     * Returns the end of an error's text, which begins with a semicolon: what was lost with failed ranks. If no rank or no mesh is known,
+     * it says only what to do.
      *
      * @param communicator of ranks that have the same layers, heads and columns
      */
@@ -68,7 +68,7 @@ record LostLayers(Parameters parameters, MeshShape shape, int own) {
                 && shape.coordinate(MeshDimension.TENSOR, rank) == shape.coordinate(MeshDimension.TENSOR, other);
     }
 
-    /** Names what a rank of the mesh has that ranks beside it along PIPELINE and TENSOR have not. */
+    /** Names the part of the model that a rank has, by its coordinates along PIPELINE and TENSOR. */
     String what(int rank) {
         int stage = shape.coordinate(MeshDimension.PIPELINE, rank);
         int parts = shape.size(MeshDimension.TENSOR);

@@ -24,15 +24,16 @@ import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Lists the tensors of a model whose stages, or parts of whose layers, lie on several ranks, in the order in which one rank lists them: the weights, then the optimizer's state, which copies of whole layers may shard.
+ * Lists the tensors of a model that is split into stages, or by heads and columns, in the order of one rank: the weights, then the
+ * optimizer's state, which copies of whole layers may shard.
  *
  * <p>Threading: the device's thread.
  */
 final class MeshState {
-    /** Of a parameter: elements of its piece of a group, and the first one that is its own. */
+    /** A parameter's place: the elements of its piece of a group, and its first element among them. */
     private static final int NUMBERS = 2;
 
-    /** Of the whole model, group by group. */
+    /** The places of the whole model, group by group. */
     private final List<Parameter> all;
     /** Which coordinates along the pipeline have a parameter. */
     private final Function<Parameter, BitSet> stages;
@@ -50,14 +51,14 @@ final class MeshState {
         strategy.checkMesh(mesh);
     }
 
-    /** Makes that of ranks that have some of the stages of {@code plan} each. */
+    /** Makes the state of ranks that each have some stages of {@code plan}. */
     static MeshState ofStages(PipelinePlan plan, Strategy strategy, Mesh mesh) {
         List<Parameter> all =
                 plan.whole().groups().values().stream().flatMap(List::stream).toList();
         return new MeshState(all, plan::ranksOf, strategy, mesh);
     }
 
-    /** Makes that of ranks that have some of each layer. */
+    /** Makes the state of ranks that each have a part of each layer. */
     static MeshState ofLayers(Strategy copies, Mesh mesh) {
         BitSet first = new BitSet();
         first.set(0);
@@ -65,8 +66,8 @@ final class MeshState {
     }
 
     /**
-     * Returns the weights, and what {@code vectors} have of each trained one. Each rank calls it, for where a parameter lies is known to the
-     * ranks of its stages alone.
+     * Returns the weights, and the {@code vectors} of trained ones. Each rank calls it, since only the ranks of a parameter's stages know
+     * its place.
      */
     List<StateTensor> of(List<StateVector> vectors) {
         long[] places = places();
@@ -134,7 +135,7 @@ final class MeshState {
                 holders(parameter, strategy::updatedBy));
     }
 
-    /** Where layers are split pieces may differ from rank to rank, so that each knows its own alone. */
+    /** With split layers, pieces may differ between ranks, and each rank knows only its own. */
     private SplitTensor split(
             Parameter parameter,
             TensorSpec spec,
@@ -161,7 +162,7 @@ final class MeshState {
         return new ParameterSplit(shape, 0, List.of(shape.size(0)), 0, 1);
     }
 
-    /** Of the ranks that hold the same elements the first one gives them. */
+    /** The first of the ranks that hold the same elements sends them. */
     private SplitTensor.Copy gives(Parameter parameter, IntFunction<Part> part) {
         MeshShape shape = mesh.shape();
         int rank = mesh.world().rank();
@@ -178,13 +179,13 @@ final class MeshState {
         return SplitTensor.Copy.RECEIVES_ONLY;
     }
 
-    /** Returns where a parameter of this rank's stages lies; null of others, and where it has no element here. */
+    /** Returns the place of a parameter of this rank's stages; null for others, and if it has no element here. */
     private @Nullable GroupPiece own(Parameter parameter) {
         boolean isHere = stages.apply(parameter).get(mesh.coordinate(MeshDimension.PIPELINE));
         return isHere && parameter.shape().count() > 0 ? SharedTensors.piece(parameters, parameter) : null;
     }
 
-    /** Returns the numbers of all parameters; where several stages have one, it lies alike. */
+    /** Returns the numbers of all parameters; one that several stages have is at the same place in each. */
     private long[] places() {
         long[] places = new long[NUMBERS * all.size()];
         for (int i = 0; i < all.size(); i++) {
@@ -208,7 +209,7 @@ final class MeshState {
         }
     }
 
-    /** Returns what each rank keeps of a parameter, null for the ranks that do not have its stages. */
+    /** Returns each rank's shard of a parameter; null for ranks without its stages. */
     private List<@Nullable Part> holders(Parameter parameter, IntFunction<Part> part) {
         BitSet present = stages.apply(parameter);
         List<@Nullable Part> parts = new ArrayList<>();

@@ -5,15 +5,15 @@ import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Reduces the gradients of each micro-batch, or of the last one of a step, as their {@link GradientSync} says, and sees that all ranks
- * compute equally many where they must.
+ * Reduces the gradients of each micro-batch, or of the last one of a step, as their {@link GradientSync} says, and checks that all ranks
+ * compute equally many if they must.
  *
  * <p>Threading: the device's thread.
  */
 final class MicroBatchSums implements AutoCloseable {
     private final ShardedGradients gradients;
     private final GradientSync sync;
-    /** Null where ranks may compute other numbers of micro-batches. */
+    /** Null if ranks may compute different numbers of micro-batches. */
     private final @Nullable EqualMicroBatches equal;
 
     MicroBatchSums(ShardedGradients gradients, GradientSync sync, @Nullable EqualMicroBatches equal) {
@@ -44,7 +44,7 @@ final class MicroBatchSums implements AutoCloseable {
         }
     }
 
-    /** Enqueues what is left of the step's sums. */
+    /** Enqueues the step's remaining sums. */
     void finish() {
         try {
             if (equal != null) {
@@ -56,7 +56,7 @@ final class MicroBatchSums implements AutoCloseable {
         }
     }
 
-    /** Returns {@code failed}, with the likely reason where other numbers of micro-batches are one. */
+    /** Returns {@code failed}, with different numbers of micro-batches as reason if that is likely. */
     RankFailedException explained(RankFailedException failed) {
         return equal == null ? failed : equal.explained(failed);
     }

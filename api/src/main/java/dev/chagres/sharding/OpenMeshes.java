@@ -7,7 +7,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The meshes of one device, so that a strategy finds the one that its communicator belongs to.
+ * The open meshes of one device, in which a strategy looks up the mesh of its communicator.
  *
  * <p>Threading: the device's thread.
  */

@@ -17,21 +17,21 @@ import org.jspecify.annotations.Nullable;
  */
 final class PartSums implements AutoCloseable {
     private final Communicator copy;
-    /** Null where each copy updates its weights itself. */
+    /** Null if each copy has the whole optimizer's state. */
     private final @Nullable Communicator copies;
 
     private final Stream stream;
     private final ByteCounts bytes;
     private final long longest;
     private final Scope scope;
-    /** The sum over the copy, of which this rank gets a part; null where that is its part. */
+    /** The sum over the copy, before it is reduce-scattered over copies; null without that. */
     private final @Nullable Tensor copySum;
 
     private final GradientCasts casts;
-    /** A sum that is not written where it stays: cast back, or added by a later micro-batch; made when there is one. */
+    /** A buffer for sums that are cast or added afterwards; made when needed. */
     private @Nullable Tensor addend;
 
-    /** {@code parts}: this rank's, by group, FP32, of {@code content}. */
+    /** {@code parts}: this rank's FP32 shards of {@code content}, by group. */
     PartSums(
             ShardedRanks ranks,
             DType reduceType,
@@ -98,7 +98,7 @@ final class PartSums implements AutoCloseable {
         return scope.reservedBytes();
     }
 
-    /** Throws what has failed in sums that were enqueued. */
+    /** Throws if an enqueued sum has failed. */
     void check() {
         copy.check();
         if (copies != null) {

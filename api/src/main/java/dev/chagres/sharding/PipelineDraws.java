@@ -9,8 +9,8 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.sharding.PipelineSchedule.Call;
 
 /**
- * Lets each stage of a pipeline draw the random numbers that it draws on one rank, where the stages before have drawn already. How many
- * those draw travels with the first micro-batch of the first step, and is the same from then on.
+ * Makes each stage of a pipeline draw the random numbers that it would draw on one rank, after the draws of earlier stages. Their number of
+ * draws is sent with the first micro-batch of the first step, and must stay the same.
  *
  * <p>Threading: the device's thread.
  */
@@ -20,11 +20,11 @@ final class PipelineDraws implements AutoCloseable {
     private final Communicator ranks;
     private final Stream stream;
     private final Scope scope;
-    /** By stage: what the stages before it have drawn. */
+    /** By stage: the number of draws of the stages before it. */
     private final long[] before;
-    /** By stage: what it and the stages before it have drawn. */
+    /** By stage: the number of draws up to its end. */
     private final long[] after;
-    /** The same on their way: INT64 [1] each. */
+    /** The same, to be sent or received: INT64 [1] each. */
     private final Tensor[] arriving;
 
     private final Tensor[] leaving;
@@ -52,14 +52,14 @@ final class PipelineDraws implements AutoCloseable {
         return !known && call.microBatch() == 0;
     }
 
-    /** In a group: sends what was drawn until the end of the stage of {@code call}. */
+    /** In a group: sends the number of draws up to the end of the stage of {@code call}. */
     void send(Call call, int peer) {
         if (travel(call)) {
             ranks.send(leaving[call.stage()], peer, stream);
         }
     }
 
-    /** In a group: receives what was drawn until the stage of {@code call} begins. */
+    /** In a group: receives the number of draws before the stage of {@code call}. */
     void receive(Call call, int peer) {
         if (travel(call)) {
             ranks.receive(arriving[call.stage()], peer, stream);
@@ -89,7 +89,7 @@ final class PipelineDraws implements AutoCloseable {
         }
     }
 
-    /** A whole step was run: the numbers are the same in the next ones. */
+    /** A whole step was run: later steps need not exchange the numbers. */
     void learned() {
         known = true;
     }

@@ -6,8 +6,8 @@ import dev.chagres.sharding.PipelineSchedule.Call;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Forward alone of micro-batches, all in one pass: what travels lies in places, so nothing that is still needed lies in the pass when the
- * next micro-batch begins it.
+ * Forward of micro-batches in evaluation, all in one pass: tensors to be sent or received are kept in {@link PipelinePlaces}, so the next
+ * micro-batch may begin the pass anew.
  *
  * <p>Threading: the device's thread.
  */

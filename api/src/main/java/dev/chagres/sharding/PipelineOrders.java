@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * In which order each rank of a pipeline computes.
+ * The order of the calls of each rank of a pipeline.
  *
  * <p>Threading: immutable.
  */
@@ -37,8 +37,8 @@ final class PipelineOrders {
     }
 
     /**
-     * Returns how many forward calls a rank makes, with those that are left out: the interleaved order is that of whole groups of as many
-     * micro-batches as there are ranks, without those that are not there.
+     * Returns how many forward calls a rank makes, skipped ones included: the interleaved order has groups of as many micro-batches as
+     * there are ranks, and skips those of an incomplete group.
      */
     private int count() {
         int groups = (microBatches + ranks - 1) / ranks;
@@ -74,7 +74,7 @@ final class PipelineOrders {
         }
     }
 
-    /** Returns how many forward calls a rank makes before forward and backward take turns. */
+    /** Returns how many forward calls a rank makes before forward and backward alternate. */
     static int forwardsBeforeBackward(int ranks, int stagesPerRank, int rank) {
         return stagesPerRank == 1 ? ranks - rank - 1 : 2 * (ranks - rank - 1) + (stagesPerRank - 1) * ranks;
     }
@@ -88,7 +88,7 @@ final class PipelineOrders {
         return new Work(Direction.BACKWARD, turn * ranks + rank, microBatch(call));
     }
 
-    /** Returns which of a rank's stages has a call: each has as many micro-batches in turn as there are ranks. */
+    /** Returns the stage of a call among the rank's: each takes as many micro-batches in turn as there are ranks. */
     private int turn(int call) {
         return stagesPerRank == 1 ? 0 : call / ranks % stagesPerRank;
     }

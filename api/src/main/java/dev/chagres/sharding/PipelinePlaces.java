@@ -8,8 +8,7 @@ import dev.chagres.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Memory for what travels between stages and lies in no pass: what a call is given by another rank, and the results of this rank's calls
- * until they are sent.
+ * Buffers of transfers between stages that do not lie in a pass: received inputs of a call, and results until they are sent.
  *
  * <p>Threading: the device's thread.
  */
@@ -18,11 +17,11 @@ final class PipelinePlaces implements AutoCloseable {
     private final long width;
     private final Scope room;
     private @Nullable Tensor receiving;
-    /** As much of that as was received. */
+    /** The received part of it. */
     private @Nullable Tensor received;
     /** By place. */
     private @Nullable Tensor[] memory = new Tensor[0];
-    /** As much of those as the results are. */
+    /** The part of each that is the result. */
     private @Nullable Tensor[] results = new Tensor[0];
 
     PipelinePlaces(DType dtype, long width, Stream stream) {
@@ -31,7 +30,7 @@ final class PipelinePlaces implements AutoCloseable {
         room = stream.device().openScope(stream);
     }
 
-    /** Takes memory for a run with so many places, whose longest micro-batch has {@code tokens}. What lay here is gone. */
+    /** Allocates the buffers of a run, whose longest micro-batch has {@code tokens}. Old content is lost. */
     void take(int places, long tokens) {
         room.restart();
         if (memory.length < places) {
@@ -44,22 +43,22 @@ final class PipelinePlaces implements AutoCloseable {
         }
     }
 
-    /** Returns memory of {@code scope} for what travels of a micro-batch. */
+    /** Returns memory of {@code scope} for a transfer of a micro-batch. */
     Tensor tensor(Scope scope, long tokens) {
         return scope.tensor(dtype, tokens, width);
     }
 
-    /** Makes room for what the next call is given. */
+    /** Makes room for the input of the next call. */
     void receive(long tokens) {
         received = room.view(Checks.given("receiving", receiving), 0, tokens, width);
     }
 
-    /** Returns what the next call is given, after {@link #receive}. */
+    /** Returns the input of the next call, after {@link #receive}. */
     Tensor received() {
         return Checks.given("received", received);
     }
 
-    /** Returns where a call is to write its result. */
+    /** Returns the buffer for a call's result. */
     Tensor begin(int place, long tokens) {
         Tensor result = room.view(Checks.given("memory", memory[place]), 0, tokens, width);
         results[place] = result;

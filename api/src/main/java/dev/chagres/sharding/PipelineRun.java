@@ -15,8 +15,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Runs schedules of one rank of a pipeline: their calls, and the transfers between. What a call does, and where its argument and its result
- * lie, is another thing in training than in evaluation.
+ * Runs the schedule of one rank of a pipeline: its calls, and the transfers between. Subclasses for training and evaluation say what a call
+ * does, and where its input and result lie.
  *
  * <p>Threading: the device's thread.
  */
@@ -35,7 +35,7 @@ abstract sealed class PipelineRun implements AutoCloseable permits PipelineTrain
     /** Returns the method of {@link PipelineParallel} that runs this, for errors. */
     abstract String method();
 
-    /** Returns what runs, with its article, for errors. */
+    /** Returns the name of this kind of run, with its article, for errors. */
     abstract String name();
 
     /** Makes the schedule of so many micro-batches. */
@@ -44,19 +44,19 @@ abstract sealed class PipelineRun implements AutoCloseable permits PipelineTrain
     /** Takes memory for a run whose longest micro-batch has {@code tokens}. */
     abstract void take(PipelineSchedule schedule, long tokens);
 
-    /** Makes room for what {@code call} is given by another rank. */
+    /** Makes room for the input of {@code call} from another rank. */
     abstract void expect(Call call, long tokens);
 
-    /** Returns what {@code call} is given by another rank, after {@link #expect}. */
+    /** Returns the input of {@code call} from another rank, after {@link #expect}. */
     abstract Tensor argument(Call call);
 
     /** Makes a call. */
     abstract void compute(Call call, PipelineStage stage);
 
-    /** Returns what {@code call} has given, for another rank. */
+    /** Returns the result of {@code call}, for another rank. */
     abstract Tensor result(Call call);
 
-    /** In a group: the result of {@code call} was sent. Unless this is overridden nothing travels with it. */
+    /** In a group: the result of {@code call} was sent. By default nothing is sent with it. */
     void sent(Call call, int peer) {}
 
     /** In a group: the argument of {@code call} was received. */
@@ -80,7 +80,7 @@ abstract sealed class PipelineRun implements AutoCloseable permits PipelineTrain
         return made;
     }
 
-    /** Checks what does not depend on other ranks, and takes memory; enqueues nothing that other ranks wait for. */
+    /** Makes the checks that do not depend on other ranks, and allocates; enqueues nothing that other ranks wait for. */
     final void prepare(PipelineSchedule schedule, PipelineStage stage) {
         if (Inside.capture(rank.stream()) != null) {
             throw new CaptureException(method() + ": expected a stream that does not capture, got " + rank.stream()
@@ -113,7 +113,7 @@ abstract sealed class PipelineRun implements AutoCloseable permits PipelineTrain
         return tokens;
     }
 
-    /** Makes room for what is received, and enqueues all transfers. */
+    /** Makes room for received tensors, and enqueues all transfers. */
     private void exchange(Exchange next, PipelineStage stage) {
         List<Transfer> all = next.transfers();
         for (int i = 0; i < all.size(); i++) {

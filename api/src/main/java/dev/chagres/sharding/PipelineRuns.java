@@ -5,7 +5,7 @@ import dev.chagres.model.Parameters;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The runs of one rank of a pipeline, trainings and evaluations: one at a time, the same on all ranks, and none after one that has failed
+ * The runs of one rank of a pipeline, in training and evaluation: one at a time, the same on all ranks, and none after one that failed
  * among several ranks.
  *
  * <p>Threading: the device's thread.
@@ -18,7 +18,7 @@ final class PipelineRuns implements AutoCloseable {
     private final SameMicroBatches evaluated;
     /** The one that is under way. */
     private @Nullable PipelineRun running;
-    /** The one that has failed after it began to send and receive. */
+    /** The run that failed after its transfers had begun. */
     private @Nullable PipelineRun failed;
 
     PipelineRuns(PipelineRank rank, Parameters parameters) {
@@ -45,7 +45,7 @@ final class PipelineRuns implements AutoCloseable {
         run(evaluation, stage, microBatches, evaluated, -microBatches);
     }
 
-    /** Runs, if all ranks come with the same {@code number}. */
+    /** Runs, if all ranks call with the same {@code number}. */
     private void run(PipelineRun run, PipelineStage stage, int microBatches, SameMicroBatches numbers, int number) {
         ensureNoneRuns(run.method());
         ensureInStep(run.method());
@@ -72,7 +72,7 @@ final class PipelineRuns implements AutoCloseable {
         }
     }
 
-    /** Returns the call in which a rank comes with {@code number}. */
+    /** Returns the text of a rank's call with {@code number}. */
     private static String call(long number) {
         return number < 0 ? "evaluate(stage, " + -number + ")" : "run(stage, " + number + ")";
     }

@@ -17,15 +17,15 @@ import java.util.TreeMap;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Lays out the steps of one rank of a pipeline: its calls, the transfers between them, and which pass and which place each takes.
+ * Lays out the steps of one rank of a pipeline: its calls, the transfers between them, and the pass and place of each.
  *
  * <p>Threading: confined to the thread that made it.
  */
 final class PipelineSteps {
     private final PipelineTimes times;
-    /** Whether there are backward calls, for which passes keep what forward calls were given and have given. */
+    /** Whether there are backward calls, for which passes keep inputs and outputs of forward calls. */
     private final boolean trains;
-    /** By forward call of which backward is to come: its pass. */
+    /** By forward call whose backward is still to come: its pass. */
     private final Map<Work, Integer> underWay = new HashMap<>();
 
     private final List<Step> steps = new ArrayList<>();
@@ -33,7 +33,7 @@ final class PipelineSteps {
     private final BitSet busyPlaces = new BitSet();
     private int passes;
     private int places;
-    /** What is to be sent, by time and number of what is sent. */
+    /** Transfers, by time and number. */
     private final TreeMap<Integer, TreeMap<Integer, Transfer>> waiting = new TreeMap<>();
 
     PipelineSteps(PipelineTimes times, int rank) {
@@ -88,7 +88,7 @@ final class PipelineSteps {
         return free;
     }
 
-    /** Notes what is to be sent of the result, and when. */
+    /** Records the transfer of the result, and its time. */
     private void finished(Work work, Call call) {
         if (leavesPass(work.direction())) {
             busyPasses.clear(call.pass());
@@ -126,7 +126,7 @@ final class PipelineSteps {
         steps.add(new Exchange(List.copyOf(transfers.values())));
     }
 
-    /** What was sent may be overwritten by the calls that follow. */
+    /** Sent results may be overwritten by later calls. */
     private void release(@Nullable Map<Integer, Transfer> sent) {
         if (sent == null) {
             return;

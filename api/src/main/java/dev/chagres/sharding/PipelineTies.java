@@ -16,14 +16,14 @@ import java.util.Set;
 import java.util.zip.CRC32C;
 
 /**
- * What the parameters of one rank of a pipeline have to do with those of the others: which are the same.
+ * The tied parameters of a pipeline: those that several ranks have.
  *
  * <p>Threading: the device's thread.
  *
  * @param communicators of the ranks that have parameters in common with this one; closed by whoever made this
  */
 record PipelineTies(List<Communicator> communicators) {
-    /** Makes communicators of the ranks that have parameters in common, and tells the parameters of them; each rank calls it. */
+    /** Makes communicators of ranks with common parameters, and registers them with the parameters; each rank calls it. */
     static PipelineTies of(PipelinePlan plan, Parameters parameters, Communicator ranks) {
         Map<BitSet, List<Parameter>> shared = new LinkedHashMap<>();
         for (Parameter parameter : plan.whole().parameters()) {
@@ -61,7 +61,7 @@ record PipelineTies(List<Communicator> communicators) {
         return new PipelineTies(communicators);
     }
 
-    /** Checks that all ranks have the same plan: others would wait for each other for ever. */
+    /** Checks that all ranks have the same plan; with different plans they would hang. */
     static void ensureSame(PipelinePlan plan, Parameters parameters, long width, Communicator ranks) {
         CRC32C checksum = new CRC32C();
         String head = width + " " + parameters.dtype() + " " + plan.stages();

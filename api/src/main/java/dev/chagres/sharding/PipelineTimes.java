@@ -7,11 +7,10 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * When each rank of a pipeline computes what, if every call takes the same time: as early as its order and its input allow.
+ * A timetable of a pipeline in which every call takes the same time, and begins as early as its order and its input allow.
  *
- * <p>Transfers are placed by these times, on both ends before the call that needs them. So every rank has its exchanges in the order of
- * time, and those that belong together at the same time: ranks that make them one after another never wait for each other in a circle,
- * whatever time calls really take.
+ * <p>Transfers are placed by these times, on both ends before the call that needs them. So every rank makes its exchanges in the order of
+ * time, and both ends of a transfer at the same time: ranks cannot deadlock, however long calls really take.
  *
  * <p>Threading: immutable.
  */
@@ -58,7 +57,7 @@ final class PipelineTimes {
         return source == null || times[index(source)] < time;
     }
 
-    /** Returns the work of another rank whose result {@code work} needs; null where it needs none. */
+    /** Returns the work of another rank whose result {@code work} needs, or null. */
     @Nullable
     Work source(Work work) {
         boolean forward = work.direction() == Direction.FORWARD;
@@ -66,7 +65,7 @@ final class PipelineTimes {
         return stage < 0 || stage == stages ? null : new Work(work.direction(), stage, work.microBatch());
     }
 
-    /** Returns the work of another rank that needs the result of {@code work}; null where none does. */
+    /** Returns the work of another rank that needs the result of {@code work}, or null. */
     @Nullable
     Work target(Work work) {
         boolean forward = work.direction() == Direction.FORWARD;
@@ -79,7 +78,7 @@ final class PipelineTimes {
         return times[index(work)];
     }
 
-    /** Returns a number of {@code work} of its own, by which both ends order transfers. */
+    /** Returns a unique number of {@code work}, by which both ends order transfers. */
     int index(Work work) {
         int direction = work.direction() == Direction.FORWARD ? 0 : 1;
         return (direction * stages + work.stage()) * microBatches + work.microBatch();

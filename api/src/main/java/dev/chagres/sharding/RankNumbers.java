@@ -7,7 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
 
 /**
- * Numbers that each rank tells all others, and waits for.
+ * Exchanges some numbers among all ranks, and waits for them.
  *
  * <p>Threading: the device's thread.
  */

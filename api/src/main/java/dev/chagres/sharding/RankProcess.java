@@ -1,7 +1,7 @@
 package dev.chagres.sharding;
 
 /**
- * Which rank a process is, and how it comes to know where all meet.
+ * Which rank a process is, and how it finds the store.
  *
  * <p>Threading: immutable.
  */
@@ -19,7 +19,7 @@ interface RankProcess {
     String launcher();
 
     /**
-     * Returns where the ranks meet, and what they prove to each other that they know.
+     * Returns the store's address and the shared secret.
      *
      * @throws IllegalStateException when the ranks cannot meet; the text says why
      */

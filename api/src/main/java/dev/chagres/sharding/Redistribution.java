@@ -14,9 +14,9 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The way from one placement of a tensor to another: along one dimension of the mesh after the other, each with one collective at most.
+ * Changes the placement of a tensor, along one dimension of the mesh after the other, with at most one collective for each.
  *
- * <p>Stretches are of unequal lengths; collectives move equal blocks, which have room for the largest stretch.
+ * <p>Slices may be of unequal lengths; collectives move equal blocks with room for the longest slice.
  *
  * <p>Threading: the device's thread.
  */
@@ -25,7 +25,7 @@ final class Redistribution {
     private final Stream stream;
     private final Scope room;
 
-    /** Takes memory for what lies between from {@code room}. */
+    /** Allocates intermediate tensors in {@code room}. */
     Redistribution(Mesh mesh, Scope room) {
         this.mesh = mesh;
         this.room = room;
@@ -36,8 +36,8 @@ final class Redistribution {
     private record Step(MeshDimension along, ShardedTensorMetadata before, ShardedTensorMetadata after) {}
 
     /**
-     * Returns the steps, the same on each rank. What cuts the stretches that another dimension changes is gathered before, from the last
-     * dimension to the first; then each changes, from the first to the last.
+     * Returns the steps, the same on each rank. Dimensions that cut slices which another dimension changes are gathered first, from the
+     * last dimension to the first; then each dimension changes, from the first to the last.
      */
     private static List<Step> steps(ShardedTensorMetadata from, Placements target) {
         List<Step> steps = new ArrayList<>();
@@ -63,7 +63,7 @@ final class Redistribution {
         return after;
     }
 
-    /** Returns whether an earlier dimension changes the stretches that {@code dimension} cuts. */
+    /** Returns whether an earlier dimension changes the slices that {@code dimension} cuts. */
     private static boolean isCutAnew(MeshDimension dimension, Placements from, Placements target) {
         Placement cut = from.along(dimension);
         if (!(cut instanceof Shard)) {
@@ -157,7 +157,7 @@ final class Redistribution {
         Slices.copy(to, slices.alone(0, own.count()), from, slices.rectangle(0, own.begin(), own.count()), stream);
     }
 
-    /** The summand of what others have is 0. */
+    /** The term of elements of other ranks is 0. */
     private void fill(Tensor from, Slices slices, MeshDimension along, Tensor to) {
         Stretch own = stretch(slices, along, mesh.coordinate(along));
         to.zero(stream);
@@ -180,7 +180,7 @@ final class Redistribution {
             return;
         }
         Tensor blocks = room.tensor(from.dtype(), block * ranks);
-        blocks.zero(stream); // Sums of what nobody reads must not be taken of whatever lies there.
+        blocks.zero(stream); // Padding is summed, too, and must not be undefined.
         for (int i = 0; i < ranks; i++) {
             Stretch one = stretch(slices, along, i);
             Rectangle source = slices.rectangle(0, one.begin(), one.count());
@@ -213,7 +213,7 @@ final class Redistribution {
         }
     }
 
-    /** What was cut along {@code before} is cut along {@code after}: rank q gets its part of this rank's stretch. */
+    /** A tensor that was sliced along {@code before} is sliced along {@code after}: rank q gets its part of this rank's slice. */
     private void allToAll(Tensor from, Shape whole, int before, int after, MeshDimension along, Tensor to) {
         int ranks = mesh.size(along);
         Slices joined = Slices.of(whole, before);
@@ -230,7 +230,7 @@ final class Redistribution {
         }
         Slices mine = Slices.of(resized(whole, before, had.count()), after);
         Tensor send = room.tensor(from.dtype(), block * ranks);
-        send.zero(stream); // What lies between blocks travels, too.
+        send.zero(stream); // Padding between blocks is sent, too.
         for (int i = 0; i < ranks; i++) {
             Stretch one = stretch(split, along, i);
             Rectangle source = mine.rectangle(0, one.begin(), one.count());

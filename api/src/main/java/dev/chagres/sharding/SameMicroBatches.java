@@ -8,8 +8,8 @@ import dev.chagres.nccl.Communicator;
 import java.util.function.LongFunction;
 
 /**
- * Compares the numbers of micro-batches of ranks, or others that say the same, in the first run and in each run in which a rank's own
- * number is another one than before: while none changes, all stay the same.
+ * Compares ranks' numbers of micro-batches, in the first run and in each run in which a rank's own number changes: while none changes, all
+ * stay equal.
  *
  * <p>Threading: the device's thread.
  */
@@ -20,12 +20,12 @@ final class SameMicroBatches {
     private final Stream stream;
     private final Tensor own;
     private final Tensor all;
-    /** The number that all ranks had when they were compared last. */
+    /** The number of all ranks at the last comparison. */
     private int agreed = UNKNOWN;
 
     private long[] gathered = new long[0];
 
-    /** Takes a few bytes of {@code memory}, which outlives this: a scope of its own would take a whole chunk of the device's. */
+    /** Uses a few bytes of {@code memory}, which outlives this: a separate scope would take a whole chunk of device memory. */
     SameMicroBatches(Scope memory, Communicator ranks, Stream stream) {
         this.ranks = ranks;
         this.stream = stream;
@@ -33,7 +33,7 @@ final class SameMicroBatches {
         all = memory.tensor(DType.INT64, ranks.ranks());
     }
 
-    /** Returns whether all ranks have {@code microBatches}; waits for the device where that is not known. */
+    /** Returns whether all ranks have {@code microBatches}; waits for the device unless that is known. */
     boolean areSame(int microBatches) {
         if (microBatches == agreed || ranks.ranks() == 1) {
             return true;
@@ -52,12 +52,12 @@ final class SameMicroBatches {
         return true;
     }
 
-    /** Returns which numbers differ, after {@link #areSame} has said so. */
+    /** Returns which numbers differ, after {@link #areSame} has returned false. */
     String difference() {
         return difference(Long::toString);
     }
 
-    /** Returns which numbers differ, each in the words of {@code text}. */
+    /** Returns which numbers differ, each formatted by {@code text}. */
     String difference(LongFunction<String> text) {
         int other = 1;
         while (gathered[other] == gathered[0]) {

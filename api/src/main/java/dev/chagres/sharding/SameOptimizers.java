@@ -12,15 +12,15 @@ import java.util.Arrays;
 import java.util.zip.CRC32C;
 
 /**
- * Sees that ranks which update the same weights do so with the same settings, without which their weights would part. They are compared
- * before the first step and, where a rank had no optimizer by then, before the second one. Each rank learns what all have told,
- * so all end alike: none waits for one that does not come. Ranks without an optimizer are left out. A step that is captured compares
- * nothing: settings that no step before it has compared are compared by the next one that is enqueued, and never where none is.
+ * Checks that ranks which update the same weights have the same optimizer settings, since weights would diverge otherwise. Settings are
+ * compared before the first step and, if a rank had no optimizer then, before the second one. Each rank receives all settings, so all reach
+ * the same result and none hangs. Ranks without an optimizer are ignored. A captured step compares nothing: settings that are not compared
+ * yet are compared by the next enqueued step, if there is one.
  *
  * <p>Threading: the device's thread.
  */
 final class SameOptimizers {
-    /** What each rank tells: bytes of its settings, 0 without an optimizer, and their checksum. */
+    /** The numbers of each rank: bytes of its settings, 0 without an optimizer, and their checksum. */
     private static final int NUMBERS = 2;
 
     private static final int MOST_COMPARISONS = 2;
@@ -37,8 +37,8 @@ final class SameOptimizers {
     }
 
     /**
-     * Compares the settings where that is not done. While the stream captures it does nothing, and leaves what is not compared to the next
-     * call that is enqueued.
+     * Compares the settings unless that is done. While the stream captures it does nothing, and leaves the comparison to the next enqueued
+     * call.
      *
      * @throws IllegalStateException on all ranks alike, when two differ
      */
@@ -65,7 +65,7 @@ final class SameOptimizers {
         comparisons = without == 0 ? MOST_COMPARISONS : comparisons + 1;
     }
 
-    /** Each rank comes here, with the same numbers: they tell each other their settings in words. */
+    /** Called by each rank, with the same numbers: exchanges the texts of the settings. */
     private IllegalStateException difference(byte[] own, long[] all, int first, int rank) {
         int longest = 0;
         for (int i = 0; i < communicator.ranks(); i++) {

@@ -18,7 +18,7 @@ import java.util.zip.CRC32C;
  * <p>Threading: the device's thread.
  */
 final class SameParameters {
-    /** What each rank tells: checksum, elements, setting, its context-parallel rank of how many, its tensor-parallel rank, its seed. */
+    /** The numbers of each rank: checksum, elements, setting, context-parallel rank and size, tensor-parallel rank, seed. */
     private static final int NUMBERS = 7;
 
     private static final int CONTEXT_RANK = 3;
@@ -29,14 +29,14 @@ final class SameParameters {
 
     /**
      * Compares a checksum of all parameters' descriptions, the {@code seed} of their first weights, and the {@code value} of a {@code
-     * setting}: a sum over other gradients would be nonsense, or hang. Where layers are split, checks that the ranks have the same part of them; where tokens are split, that the
-     * ranks of all parts take part.
+     * setting}: otherwise sums of gradients would be wrong, or hang. If layers are split, checks that the ranks have the same part of them;
+     * if tokens are split, that the ranks of all parts take part.
      */
     static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
         ensure(parameters, communicator, seed, setting, value, Long::toString);
     }
 
-    /** The same for a setting that the error names by its constants. */
+    /** The same for an enum setting, whose constants the error names. */
     static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, Enum<?> value) {
         Enum<?>[] constants = value.getDeclaringClass().getEnumConstants();
         ensure(parameters, communicator, seed, setting, value.ordinal(), number -> constants[(int) number].toString());
@@ -94,13 +94,13 @@ final class SameParameters {
         }
     }
 
-    /** Compares, before there are parameters, a setting by which ranks call other collectives. */
+    /** Compares, before there are parameters, a setting that decides which collectives ranks call. */
     static void ensureSame(Communicator communicator, String setting, Enum<?> value) {
         Enum<?>[] constants = value.getDeclaringClass().getEnumConstants();
         ensureSame(communicator, setting, value.ordinal(), number -> constants[(int) number].toString(), "");
     }
 
-    /** Compares a number that must be the same on all ranks before they go on; {@code mend} says what to do where it is not. */
+    /** Compares a number that must be the same on all ranks before they go on; {@code mend} is the error's advice. */
     static void ensureSame(Communicator communicator, String what, long value, LongFunction<String> name, String mend) {
         long[] values = RankNumbers.ofAll(communicator, communicator.device().stream(), value);
         for (int rank = 1; rank < values.length; rank++) {
@@ -120,7 +120,7 @@ final class SameParameters {
         }
     }
 
-    /** Each rank computes a term of a gradient: a sum in which one is missing, or counted twice, would be wrong. */
+    /** Each rank computes a term of a gradient; a sum with a missing or repeated term would be wrong. */
     private static void ensureAllParts(long[] values) {
         long size = values[CONTEXT_RANK + 1];
         int ranks = values.length / NUMBERS;

@@ -10,7 +10,7 @@ import dev.chagres.nccl.Communicator;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Memory for the part of a model that a rank keeps.
+ * Allocates a rank's shard of a model.
  *
  * <p>Threading: the device's thread.
  */

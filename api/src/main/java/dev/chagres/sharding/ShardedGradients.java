@@ -16,16 +16,15 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Gradients of which each rank keeps the sum of a part: backward writes those of a group whole, and they are reduced and scattered on a
- * stream and with a communicator of their own.
+ * Sharded gradients: backward writes the whole gradients of a group, which are reduce-scattered on a separate stream and communicator.
  *
- * <p>With {@link GradientSync#LAST_MICRO_BATCH} each group is reduced once a step, the last declared first, on every rank alike; with {@link
+ * <p>With {@link GradientSync#LAST_MICRO_BATCH} each group is reduced once a step, the last declared first; with {@link
  * GradientSync#EACH_MICRO_BATCH} in each micro-batch, in the order in which backward completes them.
  *
  * <p>Threading: the device's thread.
  */
 final class ShardedGradients implements AutoCloseable {
-    /** Which of a step's micro-batches one is. */
+    /** Position of a micro-batch in its step. */
     enum MicroBatch {
         EARLIER,
         LAST
@@ -43,11 +42,11 @@ final class ShardedGradients implements AutoCloseable {
     private final Event summed;
     private final WholeGradients content;
     private final GroupBuffers buffers;
-    /** By group, this rank's part of each trained piece. */
+    /** By group, this rank's shard of each trained piece. */
     private final List<List<Tensor>> parts = new ArrayList<>();
 
     private final PartSums sums;
-    /** Null where there is one copy of the model, or each rank updates another part. */
+    /** Null with one copy of the model, or if the optimizer's state is sharded among all ranks. */
     private final @Nullable CopySums copies;
 
     private final BitSet complete = new BitSet();
@@ -62,7 +61,7 @@ final class ShardedGradients implements AutoCloseable {
         reductions = compute.device().openStream();
         written = compute.device().openEvent();
         summed = compute.device().openEvent();
-        // What micro-batches add up stays FP32.
+        // Sums of micro-batches stay FP32.
         DType productType = sync == GradientSync.EACH_MICRO_BATCH ? config.reduceType() : DType.FLOAT32;
         content = new WholeGradients(parameters.sharing(), productType);
         buffers = new GroupBuffers(parameters, content, stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS);
@@ -90,7 +89,7 @@ final class ShardedGradients implements AutoCloseable {
         return copies != null && copies.isSummed(group) || sync == GradientSync.LAST_MICRO_BATCH && reduced.get(group);
     }
 
-    /** Sees that {@code group} has memory for its whole gradients. */
+    /** Gives {@code group} a buffer for its whole gradients. */
     void write(int group) {
         Buffer buffer = buffers.held(group);
         if (buffer == null) {
@@ -103,7 +102,10 @@ final class ShardedGradients implements AutoCloseable {
         }
     }
 
-    /** Says that no later backward call of a micro-batch writes gradients of {@code group}: of each, or of the last alone. */
+    /**
+     * Records that no later backward call of a micro-batch writes gradients of {@code group}; called for each micro-batch, or only for the
+     * last.
+     */
     void complete(int group, MicroBatch microBatch) {
         if (sync == GradientSync.EACH_MICRO_BATCH) {
             reduceWritten(group);
@@ -157,7 +159,9 @@ final class ShardedGradients implements AutoCloseable {
         giveBack(group, buffer);
     }
 
-    /** Says that whole gradients of a group are used no more. In stage 1 they stay, in the others their memory becomes another group's. */
+    /**
+     * Records that the whole gradients of a group are no longer used. Stage 1 keeps them; in the others another group may take the buffer.
+     */
     private void giveBack(int group, Buffer buffer) {
         if (stage == ZeroStage.ONE) {
             buffers.letGo(buffer);
@@ -168,7 +172,7 @@ final class ShardedGradients implements AutoCloseable {
         }
     }
 
-    /** Reduces what is left, and lets later work of the computing stream wait for all sums. */
+    /** Reduces the remaining groups, and makes later work of the computing stream wait for all sums. */
     void finish() {
         if (sync == GradientSync.EACH_MICRO_BATCH) {
             for (int group = parts.size() - 1; group >= 0; group--) {
@@ -197,7 +201,7 @@ final class ShardedGradients implements AutoCloseable {
 
     /** A step begins, or its gradients are forgotten. */
     void restart() {
-        await(); // What is under way reads buffers that the next backward overwrites.
+        await(); // Sums in progress read buffers that the next backward overwrites.
         for (int group = 0; group < parts.size(); group++) {
             Buffer buffer = buffers.held(group);
             if (buffer != null && buffer.pins > 0) {
@@ -216,7 +220,7 @@ final class ShardedGradients implements AutoCloseable {
         return buffers.byteSize() + sums.byteSize() + (copies == null ? 0 : copies.byteSize());
     }
 
-    /** Throws what has failed in sums that were enqueued. */
+    /** Throws if an enqueued sum has failed. */
     void check() {
         sums.check();
         if (copies != null) {

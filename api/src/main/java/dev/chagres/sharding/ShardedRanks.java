@@ -38,7 +38,7 @@ record ShardedRanks(
         return new ShardedRanks(mesh.world(), mesh.shape(), all, copy, copies, optimizer);
     }
 
-    /** Returns the number among {@link #all} of a rank of the mesh, or of one that has the same part of other layers. */
+    /** Returns the number among {@link #all} of a rank of the mesh, or of the rank that corresponds to it with other layers. */
     int place(int rank) {
         int place = 0;
         for (MeshDimension dimension : List.of(MeshDimension.REPLICATE, MeshDimension.SHARD, MeshDimension.CONTEXT)) {
@@ -58,19 +58,19 @@ record ShardedRanks(
         return copies != null && optimizer == OptimizerSharding.ALL_RANKS;
     }
 
-    /** Returns the part of the weights that this rank has of its copy. */
+    /** Returns this rank's shard of the weights of its copy. */
     Part part() {
         return new Part(copy.rank(), copy.ranks());
     }
 
-    /** Returns what this rank keeps in {@code stage}. */
+    /** Returns this rank's shard in {@code stage}. */
     ParameterShard shard(ZeroStage stage) {
         return shard(all.rank(), stage);
     }
 
     /**
-     * Returns what {@code rank} of all keeps in {@code stage}: ranks of a copy are neighbours, and where all ranks update, those of one
-     * part lie side by side.
+     * Returns the shard of {@code rank} of all in {@code stage}: shards of a copy's ranks are neighbours, and if all ranks shard the
+     * optimizer's state, each of these is split among the copies.
      */
     ParameterShard shard(int rank, ZeroStage stage) {
         Part part = new Part(rank % copy.ranks(), copy.ranks());
@@ -83,7 +83,7 @@ record ShardedRanks(
         return new ParameterShard(updated, weights);
     }
 
-    /** Throws what has failed in collectives among them that have returned. */
+    /** Throws if a collective among them that has returned has failed. */
     void check() {
         all.check();
         copy.check();
@@ -92,12 +92,12 @@ record ShardedRanks(
         }
     }
 
-    /** Returns the ranks whose parts of gradients make a whole. */
+    /** Returns the ranks whose gradient shards form the whole. */
     Communicator updating() {
         return splitsOptimizer() ? all : copy;
     }
 
-    /** Says how gradients and weights travel. */
+    /** Describes how gradients and weights are communicated. */
     String explain(FullyShardedConfig config, boolean eightBits) {
         boolean summedLate =
                 config.stage() == ZeroStage.THREE && config.gradientSync() == GradientSync.LAST_MICRO_BATCH;
@@ -114,7 +114,7 @@ record ShardedRanks(
                 + explainCopies();
     }
 
-    /** Says how copies exchange what they train; empty where there is one. */
+    /** Describes how copies exchange gradients or weights; empty with one copy. */
     private String explainCopies() {
         if (copies == null) {
             return "";

@@ -26,7 +26,7 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
         strategy.ensureEnqueues();
         try {
             weights.use(group, form, progress.pass());
-            // Only now: the end of the call releases what it has said to use, which must be held.
+            // Only now: the end of the call releases recorded groups, which must be held.
             progress.uses(group, form);
             weights.prefetch(group, progress.pass(), progress.direction());
         } catch (RankFailedException failed) {

@@ -227,7 +227,7 @@ public final class ShardedState {
         }
     }
 
-    /** Checks that all ranks have the same tensors: otherwise they would hang, or mix tensors up. */
+    /** Checks that all ranks have the same tensors; otherwise they would hang, or mix up tensors. */
     private void ensureSame() {
         CRC32C checksum = new CRC32C();
         specs().forEach(spec -> checksum.update(spec.toString().getBytes(StandardCharsets.UTF_8)));

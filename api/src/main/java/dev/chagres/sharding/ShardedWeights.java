@@ -14,8 +14,8 @@ import dev.chagres.sharding.GroupBuffers.Buffer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Weights of which each rank keeps a part: a group is gathered, on a stream and with a communicator of their own, into the memory that
- * its layers read, and the next group while they run. What a pass multiplies in eight bits is gathered in eight bits.
+ * Sharded weights: a group is gathered, on a separate stream and communicator, into the buffer that its layers read, and the next group is
+ * prefetched while they run. Weights that a pass multiplies in eight bits are gathered in eight bits.
  *
  * <p>Threading: the device's thread.
  */
@@ -25,11 +25,11 @@ final class ShardedWeights implements AutoCloseable {
     private final ByteCounts bytes;
     private final int groups;
     private final WholeGroups whole;
-    /** By group: from where its members have their weights. */
+    /** By group: the buffer that its members' weights are views of. */
     private final @Nullable Buffer[] lent;
-    /** Null where no pass computes in eight bits. */
+    /** Null if no pass computes in eight bits. */
     private @Nullable EightBitGroups eightBits;
-    /** That of the parts which are gathered. */
+    /** The version of the parameters that were gathered. */
     private int version;
 
     ShardedWeights(Parameters parameters, GatherRanks ranks, Reshard reshard, ByteCounts bytes) {
@@ -46,7 +46,7 @@ final class ShardedWeights implements AutoCloseable {
         whole = new WholeGroups(parameters, streams, bytes);
     }
 
-    /** Gathers in eight bits from now on what passes read that {@code quantizers} cast; those of others only once these are closed. */
+    /** From now on gathers the weights that {@code quantizers} cast in eight bits; others are ignored until these are closed. */
     void gatherInEightBits(Quantizers quantizers, GatheredWeights gathered) {
         EightBitGroups present = eightBits;
         if (present != null && !present.quantizers().isOpen()) {
@@ -58,7 +58,7 @@ final class ShardedWeights implements AutoCloseable {
         }
     }
 
-    /** Returns whether products of weights in eight bits are gathered so. */
+    /** Returns whether weights of products in eight bits are gathered in eight bits. */
     boolean gathersEightBits() {
         return eightBits != null;
     }
@@ -76,13 +76,13 @@ final class ShardedWeights implements AutoCloseable {
         return present != null && present.isRead(group, pass, direction) ? WeightForm.EIGHT_BITS : WeightForm.WHOLE;
     }
 
-    /** Lets the computing stream wait for the weights of {@code group}, until {@link #release}. */
+    /** Makes the computing stream wait for the weights of {@code group}, which stay until {@link #release}. */
     void use(int group, WeightForm form, Pass pass) {
         follow();
         of(form, pass).use(group);
     }
 
-    /** Forgets what was gathered where parts were written from outside since; not while calls read some, whose memory is theirs. */
+    /** Discards gathered weights if shards were written from outside since, unless calls are reading some. */
     private void follow() {
         boolean isRead = whole.buffers.isPinned() || (eightBits != null && eightBits.buffers.isPinned());
         if (version != parameters.version() && !isRead) {
@@ -90,7 +90,7 @@ final class ShardedWeights implements AutoCloseable {
         }
     }
 
-    /** Gathers what comes after {@code group}, where there is idle memory. */
+    /** Prefetches the group after {@code group}, if a buffer is idle. */
     void prefetch(int group, Pass pass, Direction direction) {
         int next = direction == Direction.FORWARD ? group + 1 : group - 1;
         if (next >= 0 && next < groups) {
@@ -107,7 +107,7 @@ final class ShardedWeights implements AutoCloseable {
         return present;
     }
 
-    /** Gives members of a group in use what was gathered in this form. */
+    /** Sets members of a group in use to the weights gathered in this form. */
     void lend(int group, WeightForm form) {
         GroupBuffers from = form == WeightForm.WHOLE || eightBits == null ? whole.buffers : eightBits.buffers;
         Buffer held = from.held(group);
@@ -117,7 +117,7 @@ final class ShardedWeights implements AutoCloseable {
         }
     }
 
-    /** Records what a pass that calibrates asks for. */
+    /** Records amaxes for a calibrating pass. */
     void record(Pass pass) {
         of(WeightForm.EIGHT_BITS, pass);
     }
@@ -131,7 +131,7 @@ final class ShardedWeights implements AutoCloseable {
         return present.weight(site);
     }
 
-    /** Says that a call has enqueued all that reads the weights of {@code group}. */
+    /** Records that a call has enqueued all reads of the weights of {@code group}. */
     void release(int group, WeightForm form) {
         EightBitGroups present = eightBits;
         if (form == WeightForm.WHOLE) {
@@ -141,7 +141,7 @@ final class ShardedWeights implements AutoCloseable {
         }
     }
 
-    /** Says that the parts were written: what was gathered is old. */
+    /** Records that the shards were written, so that gathered weights are outdated. */
     void changed() {
         version = parameters.version();
         streams.stepped().record(streams.compute());

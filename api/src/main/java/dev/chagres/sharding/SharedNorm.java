@@ -7,7 +7,7 @@ import dev.chagres.nccl.RankFailedException;
 import java.util.function.UnaryOperator;
 
 /**
- * The norm over ranks of which each has a part of the gradients. It comes before the ranks wait for each other's update.
+ * The norm over ranks with sharded gradients. It is computed before the ranks wait for each other's update.
  *
  * <p>Threading: the device's thread.
  */

@@ -12,11 +12,11 @@ import java.util.Collections;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The steps of ranks of which each updates a part of a model: when some fail, all that are left have completed the same ones, for nobody
- * has what another one would have to be given.
+ * The optimizer's steps of ranks with sharded state. When some fail, all remaining ranks must have completed the same steps, since no rank
+ * has another one's shard.
  *
- * <p>Before its update each rank waits until all have come so far. One that learns meanwhile that another has failed asks whether a rank
- * has made its update: then it makes its own.
+ * <p>Before its update each rank waits until all have reached it. A rank that learns of a failure meanwhile asks whether any rank has made
+ * its update, and if so makes its own.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,12 +26,12 @@ final class SharedSteps implements AutoCloseable {
     private final Scope scope;
     private final Tensor word;
     private long completed;
-    /** Whether this step's update may be made, the step's before, and whether one was made without that. */
+    /** Whether this step's update may be made, whether the previous one's might, and whether one was made without permission. */
     private boolean awaited;
 
     private boolean wasAwaited;
     private boolean unawaited;
-    /** Who is left, where that is known already. */
+    /** The remaining ranks, if known already. */
     private @Nullable Agreement agreed;
 
     SharedSteps(Communicator world, Stream stream, long completed) {
@@ -47,7 +47,7 @@ final class SharedSteps implements AutoCloseable {
         return completed;
     }
 
-    /** Waits until all ranks have come to their update; {@code check} throws what has failed in this rank's collectives. */
+    /** Waits until all ranks have reached their update; {@code check} throws if one of this rank's collectives has failed. */
     void await(Runnable check) {
         world.synchronize(stream);
         check.run();
@@ -60,7 +60,7 @@ final class SharedSteps implements AutoCloseable {
             if (Collections.max(made.values()) == completed) {
                 throw failed;
             }
-            // Another rank has made its update, so all have come that far: the next collective tells of the failure.
+            // Another rank has made its update, so all have reached it: the next collective reports the failure.
         }
         awaited = true;
         unawaited = false;

@@ -14,8 +14,8 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A tensor of the state of a whole model, and which of its elements each rank holds. It is a stretch of a piece of a group, of which rank
- * r holds {@code parts[r]}.
+ * A tensor of the state of a whole model, and which of its elements each rank holds. It is a range of a piece of a group, of which rank r
+ * holds {@code parts[r]}.
  *
  * <p>Threading: the device's thread.
  *
@@ -61,7 +61,7 @@ record SharedTensor(
         return end - begin(rank, first);
     }
 
-    /** Of several ranks that hold the same elements, the first one gives them. */
+    /** Of several ranks that hold the same elements, the first one sends them. */
     private boolean gives(int rank, long first, long count) {
         return held(rank, first, count) > 0 && parts.indexOf(parts.get(rank)) == rank;
     }

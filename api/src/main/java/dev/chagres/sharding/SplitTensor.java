@@ -16,7 +16,8 @@ import org.jspecify.annotations.Nullable;
 /**
  * A tensor of the state of a whole model that is split among tensor-parallel ranks as a {@link ParameterSplit} says, and perhaps sharded further among the ranks that have the same part.
  *
- * <p>Each rank puts what it gives of a piece into a piece of zero bytes; the root adds the bytes up, of which one rank alone gives each.
+ * <p>Each rank copies the elements that it sends into a piece of zeros; a sum over the ranks, in which only one rank sends each element,
+ * collects them on the root.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,7 +30,7 @@ import org.jspecify.annotations.Nullable;
 record SplitTensor(
         TensorSpec spec, State.Values may, @Nullable Own own, ParameterSplit split, Copy gives) implements StateTensor {
     /**
-     * A stretch of a rank's part.
+     * A range of a rank's part.
      *
      * @param vector has it, and others
      * @param place its first element there
@@ -38,7 +39,7 @@ record SplitTensor(
      */
     record Own(Tensor vector, long place, long first, long count) {
         /**
-         * Returns what a rank holds of a stretch of elements that lies in a piece of a group; null for nothing.
+         * Returns the elements that a rank holds of a range of a piece of a group, or null.
          *
          * @param pieceOffset first element of the piece where all its parts lie together
          * @param pieceCount elements of the piece
@@ -56,7 +57,7 @@ record SplitTensor(
         }
     }
 
-    /** Of ranks that hold the same elements one gives them. */
+    /** Of ranks that hold the same elements one sends them. */
     enum Copy {
         GIVES,
         RECEIVES_ONLY
@@ -107,7 +108,7 @@ record SplitTensor(
     private record Moved(Tensor own, Tensor index, Tensor piece) {}
 
     private Moved moved(Own held, long first, Tensor elements, Stream stream, Scope views) {
-        // Nothing computes with pairs of bytes: they move as numbers of 16 bits.
+        // Pairs of bytes are not computed with, and are moved as 16-bit numbers.
         boolean pairs = isPairs(spec);
         DType type = pairs ? DType.BFLOAT16 : spec.dtype();
         long width = pairs ? 2 : 1;

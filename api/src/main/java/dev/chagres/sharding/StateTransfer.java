@@ -19,13 +19,13 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The way of a state between rank 0, which has the file, and the others. Rank 0 says what comes next, piece by piece, and the others
- * take part in it; so a failure of the file ends all of them.
+ * Transfers a state between rank 0, which has the file, and the other ranks. Rank 0 announces what comes next, piece by piece, and the
+ * others take part; so a failure of the file ends all of them.
  *
  * <p>Threading: the device's thread.
  */
 final class StateTransfer implements AutoCloseable {
-    /** Of a tensor's bytes that travel at a time; a multiple of every element's size. */
+    /** How many bytes of a tensor are sent at a time; a multiple of every element's size. */
     static final long PIECE_BYTES = 16L << 20;
 
     /** What comes next: its number, and three that belong to it. */
@@ -65,7 +65,7 @@ final class StateTransfer implements AutoCloseable {
         piece = room.tensor(DType.BYTE, Math.min(largest, PIECE_BYTES));
     }
 
-    /** On rank 0: runs {@code body}, which calls the methods below, and lets the others go; they throw what it throws. */
+    /** On rank 0: runs {@code body}, which calls the methods below, then ends the others' part; they throw what it throws. */
     void lead(Runnable body) {
         try {
             body.run();
@@ -115,24 +115,24 @@ final class StateTransfer implements AutoCloseable {
         numbers.get(index).writer().accept(value);
     }
 
-    /** On rank 0: tells of a tensor that the file has of another recipe. */
+    /** On rank 0: reports a tensor of another recipe in the file. */
     void ignored(String name) {
         ignored.add(name);
         say(IGNORED, name);
     }
 
-    /** On rank 0: tells of a tensor that the file has not, for its recipe was another. */
+    /** On rank 0: reports a tensor that the file lacks, because its recipe was another. */
     void missing(String name) {
         missing.add(name);
         say(MISSING, name);
     }
 
-    /** On every rank, at the end: returns what rank 0 has told of. */
+    /** On every rank, at the end: returns what rank 0 has reported. */
     RecipeDifferences differences() {
         return new RecipeDifferences(ignored, missing);
     }
 
-    /** On the other ranks: does what rank 0 says, and throws what it has thrown. */
+    /** On the other ranks: takes part in what rank 0 announces, and throws what it has thrown. */
     void follow() {
         while (true) {
             long[] words = hear();

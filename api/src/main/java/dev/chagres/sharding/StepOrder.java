@@ -65,12 +65,12 @@ final class StepOrder implements ParameterUse {
         }
     }
 
-    /** What is left of the sums is enqueued now: no micro-batch is under way. */
+    /** The remaining sums are enqueued now: no micro-batch is in progress. */
     void summing() {
         last = false;
     }
 
-    /** All of it was enqueued. */
+    /** All sums were enqueued. */
     void summed() {
         summed = true;
     }
@@ -83,7 +83,7 @@ final class StepOrder implements ParameterUse {
     @Override
     public void writing(Parameter parameter) {
         strategy.ensureEnqueues();
-        // Of what has no elements on this rank, a sum waits for nothing.
+        // A sum without elements on this rank waits for nothing.
         if (summed || (parameter.shape().count() > 0 && strategy.isSummed(parameter.group()))) {
             throw new IllegalStateException("gradient of " + parameter.name()
                     + ": summed over the ranks already, got another backward call; call "
