@@ -8,12 +8,12 @@ import java.util.function.IntPredicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One agreement of ranks that are threads of one program. Who is left is decided once.
+ * One agreement of ranks that are threads of one program. The remaining ranks are decided once.
  *
  * <p>Threading: under the lock of the {@link Meeting}.
  */
 final class Accord {
-    /** Who may come: all, or those of the accord before. */
+    /** Ranks that may take part: all, or those of the previous accord. */
     private final Collection<Integer> expected;
 
     private final SortedMap<Integer, Long> came = new TreeMap<>();
@@ -34,7 +34,7 @@ final class Accord {
         return came.containsKey(rank);
     }
 
-    /** Decides when nobody else will come; returns whether it is decided. */
+    /** Decides when no further rank will come; returns whether it is decided. */
     boolean decide(IntPredicate isGone) {
         if (decided == null && expected.stream().allMatch(rank -> came.containsKey(rank) || isGone.test(rank))) {
             decideNow();
@@ -42,7 +42,7 @@ final class Accord {
         return decided != null;
     }
 
-    /** Decides that who has come is left. */
+    /** Decides that the ranks that have come remain. */
     SortedMap<Integer, Long> decideNow() {
         SortedMap<Integer, Long> present = decided;
         if (present == null) {

@@ -15,7 +15,7 @@ final class Accords {
     private final Monitor monitor;
     private final Arrivals arrivals;
     private final List<Accord> accords = new ArrayList<>();
-    /** In how many a rank has taken part. */
+    /** By rank, in how many accords it has taken part. */
     private final int[] taken;
 
     Accords(Meeting meeting) {
@@ -25,7 +25,7 @@ final class Accords {
         taken = new int[meeting.ranks()];
     }
 
-    /** Waits until it is decided which ranks are left; returns what each of them said. */
+    /** Waits until the remaining ranks are decided; returns the proposals of each of them. */
     SortedMap<Integer, Long> agree(int rank, long value, String waiting, long timeoutMillis) {
         monitor.lock();
         try {
@@ -34,7 +34,7 @@ final class Accords {
                 accord.come(rank, value);
             }
             monitor.changed();
-            // Who has not come when the time is up is not left.
+            // Ranks that have not come within the timeout do not remain.
             var _ = monitor.waitUntil(() -> accord.decide(meeting::isGone), timeoutMillis);
             SortedMap<Integer, Long> decided = accord.decideNow();
             if (!decided.containsKey(rank)) {

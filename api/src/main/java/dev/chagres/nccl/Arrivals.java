@@ -8,26 +8,26 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * How far ranks that are threads of one program have come, and their waiting for each other before a call. A wait makes no garbage.
+ * The progress of ranks that are threads of one program, by which they wait for each other before a call. A wait makes no garbage.
  *
  * <p>Threading: thread-safe; a rank's own number is written by one thread.
  */
 final class Arrivals {
-    /** Every rank, of those that a rank waits for. */
+    /** Stands for all ranks as the peer that a rank waits for. */
     private static final int ALL = -1;
 
     private static final int NONE = -1;
 
-    /** Ranks' numbers lie apart, so that counting them does not move one cache line between cores. */
+    /** Ranks' counters are padded to separate cache lines. */
     private static final int STRIDE = 16;
-    /** Looks before a thread sleeps: some tens of microseconds, in which a peer that does the same work comes. */
+    /** Polls before a thread sleeps: some tens of microseconds, in which a peer with the same work usually arrives. */
     private static final int LOOKS = 1000;
 
     private final Meeting meeting;
     private final int ranks;
     private final int looks;
     private final AtomicLongArray collectives;
-    /** By rank: its sends to each, then its receives from each. */
+    /** By rank: its sends to each peer, then its receives from each peer. */
     private final AtomicLongArray transfers;
 
     private final AtomicReferenceArray<Thread> sleeping;
@@ -47,7 +47,10 @@ final class Arrivals {
         collectives.set(rank * STRIDE, number);
     }
 
-    /** Says how many sends {@code rank} has come to in {@code slot}, the number of the one that receives, or, ranks further, receives. */
+    /**
+     * Sets how many sends {@code rank} has reached; {@code slot} is the receiver's number. For receives it is the sender's plus the number
+     * of ranks.
+     */
     void transferred(int rank, int slot, long number) {
         transfers.set(rank * 2 * ranks + slot, number);
     }
@@ -60,7 +63,7 @@ final class Arrivals {
         return transfers.get(rank * 2 * ranks + ranks + from);
     }
 
-    /** Lets the peers of {@code rank} look again. */
+    /** Wakes the peers of {@code rank}. */
     void wake(int rank) {
         for (int other = 0; other < ranks; other++) {
             if (other != rank) {
@@ -72,12 +75,12 @@ final class Arrivals {
         }
     }
 
-    /** Lets all ranks look again. */
+    /** Wakes all ranks. */
     void wakeAll() {
         wake(ALL);
     }
 
-    /** Says that {@code rank} has closed its communicator: it will not come any more. */
+    /** Records that {@code rank} has closed its communicator, and makes no further calls. */
     void left(int rank) {
         left.set(rank, 1);
         wake(rank);
@@ -99,7 +102,7 @@ final class Arrivals {
         return left.get(rank) != 0;
     }
 
-    /** Waits until all ranks have come to the collective of that number, or the ranks have failed. */
+    /** Waits until all ranks have reached the collective of that number, or the ranks have failed. */
     void await(int rank, long number) {
         await(rank, ALL, number, 0);
     }
@@ -125,7 +128,7 @@ final class Arrivals {
                     break;
                 }
                 LockSupport.park(this);
-                // The wait has an end of its own; the thread finds the interrupt after it.
+                // The wait has its own timeout; the thread sees the interrupt afterwards.
                 interrupted |= Thread.interrupted();
             }
         } finally {

@@ -3,7 +3,7 @@ package dev.chagres.nccl;
 import java.util.List;
 
 /**
- * The calls for which a rank waits: those that it has given to NCCL, or one that is compared first.
+ * The calls for which a rank waits: those that it has passed to NCCL, or one that is compared first.
  *
  * <p>Threading: asked by any thread.
  */
@@ -11,6 +11,6 @@ interface Awaited {
     /** Returns the ranks whose calls make one with what this one waits for. */
     List<Integer> awaited();
 
-    /** Returns those of them that have not come. */
+    /** Returns the peers that have not reached them. */
     List<Integer> missing();
 }

@@ -9,8 +9,7 @@ import java.util.Set;
 import java.util.TreeSet;
 
 /**
- * Who keeps ranks of one program waiting. A rank that did not come because it waits for another one itself, of any communicator, is not to
- * blame.
+ * Finds the ranks that keep others of one program waiting. A rank that itself waits for another one, on any communicator, is not at fault.
  *
  * <p>Threading: thread-safe.
  */
@@ -33,7 +32,7 @@ final class Blame {
             Endpoint next = left.remove();
             Meeting where = Objects.requireNonNull(next.meeting());
             List<Integer> late = next == waiting ? missing : next.calls().behind();
-            // Where all have come, one of them may wait for others before it goes on.
+            // If all have come, one of them may wait for others before it goes on.
             for (int rank :
                     where.numbers(late.isEmpty() ? next.calls().peerWait().awaited() : late)) {
                 Endpoint other = seen.add(rank) ? meeting.root().waiting(rank) : next;
@@ -44,7 +43,7 @@ final class Blame {
                 }
             }
         }
-        // Ranks that wait for each other, in other orders, are all to blame.
+        // Ranks that wait for each other in different orders are all at fault.
         return blamed.isEmpty() ? meeting.numbers(missing) : List.copyOf(blamed);
     }
 }

@@ -6,7 +6,7 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Compares a call of a communicator with what its peers call, before NCCL is given it.
+ * Compares a call of a communicator with those of its peers, before it is passed to NCCL.
  *
  * <p>Threading: the device's thread, but for what says otherwise.
  */
@@ -20,7 +20,7 @@ final class CallComparison implements Awaited {
     private final List<Integer> callers;
     private @Nullable ComparedCall call;
 
-    /** Keeps what the endpoint is about to call; {@code tensor} has the shape that all ranks of a collective name alike. */
+    /** Records the endpoint's next call; {@code tensor} is the one whose shape is equal on all ranks of the collective. */
     CallComparison(Endpoint endpoint, @Nullable Tensor tensor) {
         this.endpoint = endpoint;
         CallExchange known = endpoint.exchange();
@@ -50,7 +50,7 @@ final class CallComparison implements Awaited {
         return tensor == null || tensor.rank() == 1 ? "" : ", shape " + tensor.shape();
     }
 
-    /** Tells the peers. */
+    /** Sends the call to the peers. */
     void announce() {
         ComparedCall announced = operation.isTransfer() ? nextTransfer() : nextCollective();
         call = announced;
@@ -74,7 +74,7 @@ final class CallComparison implements Awaited {
         return new ComparedCall("collective-" + number, title, said, callers);
     }
 
-    /** Waits for what the peers say. */
+    /** Waits for the calls of the peers. */
     void compare() {
         ComparedCall announced = call;
         if (isAlone() || announced == null) {
@@ -99,7 +99,7 @@ final class CallComparison implements Awaited {
         return announced == null ? List.of() : exchange.missing(announced);
     }
 
-    /** A rank that sends to itself says both things at once. */
+    /** A rank that sends to itself announces both calls at once. */
     private boolean isAlone() {
         return callers.getFirst().equals(callers.getLast());
     }

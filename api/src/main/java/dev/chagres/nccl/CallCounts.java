@@ -8,11 +8,11 @@ import java.util.TreeSet;
 import org.jspecify.annotations.Nullable;
 
 /**
- * How many collectives and transfers a rank has called of a communicator, and its waiting for the peers of the next one.
+ * Counts the collectives and transfers that a rank has called on a communicator, and waits for the peers of the next one.
  *
- * <p>Where ranks are threads of one program, a rank gives a call to NCCL only when its peers have come to theirs. NCCL's kernels wait
- * on the device for those of the peers; a peer that is still in a call of CUDA which waits for all devices, as freeing memory does,
- * would never start its own.
+ * <p>If ranks are threads of one program, a rank passes a call to NCCL only when its peers have reached theirs. NCCL's kernels wait on the
+ * device for those of the peers; a peer that is still in a CUDA call which waits for all devices, such as freeing memory, would never start
+ * its own.
  *
  * <p>Threading: the device's thread.
  */
@@ -37,12 +37,12 @@ final class CallCounts implements Awaited {
         }
     }
 
-    /** Of questions about the first call, and about all calls, of what a rank waits for. */
+    /** Prefixes of questions about the first call, and about all calls, for which a rank waits. */
     private static final String FIRST = "first";
 
     private static final String ALL = "all";
 
-    /** Null where ranks are no threads of one program. */
+    /** Null unless ranks are threads of one program. */
     private final @Nullable Arrivals arrivals;
 
     private final MovedBytes moved;
@@ -50,18 +50,18 @@ final class CallCounts implements Awaited {
     private final int rank;
     /** Collectives called, those of an open group included. */
     private long called;
-    /** Collectives that were given to NCCL. */
+    /** Collectives that were passed to NCCL. */
     private long given;
-    /** What the peers' numbers must reach before this rank goes on, 0 when none is awaited. */
+    /** The number that peers must reach before this rank goes on; 0: no wait. */
     private long awaited;
-    /** The same of the sends to each peer, and behind them of the receives from each. */
+    /** The same for the sends to each peer, then for the receives from each. */
     private final long[] calledTransfers;
 
     private final long[] givenTransfers;
     private final long[] awaitedTransfers;
     private boolean transfersAwaited;
     private long announced;
-    /** By operation, of the calls that were counted and that NCCL has not taken. */
+    /** Bytes by operation, of counted calls that were not passed to NCCL yet. */
     private final long[] bytes = MovedBytes.emptySums();
 
     CallCounts(@Nullable Arrivals arrivals, MovedBytes moved, int ranks, int rank) {
@@ -74,7 +74,7 @@ final class CallCounts implements Awaited {
         awaitedTransfers = new long[2 * ranks];
     }
 
-    /** Counts a call that is about to be given to NCCL; returns its number among the collectives, or the transfers with that peer. */
+    /** Counts a call that is about to be passed to NCCL; returns its number among the collectives, or the transfers with that peer. */
     long count(Operation operation, int peer) {
         if (!operation.isTransfer()) {
             return ++called;
@@ -94,19 +94,19 @@ final class CallCounts implements Awaited {
         return ranks + peer;
     }
 
-    /** Counts what a call moves that was counted. */
+    /** Counts the bytes of a counted call. */
     void moves(Operation operation, long newBytes) {
         bytes[operation.ordinal()] += newBytes;
     }
 
-    /** Forgets the calls that were counted and not given to NCCL. */
+    /** Forgets counted calls that were not passed to NCCL. */
     void forget() {
         Arrays.fill(bytes, 0);
         called = given;
         System.arraycopy(givenTransfers, 0, calledTransfers, 0, givenTransfers.length);
     }
 
-    /** Adds the calls that were counted and not given to NCCL to {@code together}, or to a new one, and forgets them. */
+    /** Moves counted calls that were not passed to NCCL to {@code together}, or to a new object. */
     Together take(@Nullable Together together) {
         Together taken = together == null ? new Together(givenTransfers.length) : together;
         taken.collectives += called - given;
@@ -118,7 +118,7 @@ final class CallCounts implements Awaited {
         return taken;
     }
 
-    /** Tells the peers of the calls that were counted. Of several the first is awaited, for peers may make theirs one by one. */
+    /** Publishes counted calls to the peers. Of several only the first is awaited, since peers may make theirs one by one. */
     void publish() {
         awaited = called == given ? 0 : given + 1;
         given = called;
@@ -145,13 +145,13 @@ final class CallCounts implements Awaited {
         }
     }
 
-    /** Counts what was moved by the calls that NCCL has taken since. */
+    /** Counts the bytes of calls that NCCL has accepted since. */
     void given() {
         moved.add(bytes);
         Arrays.fill(bytes, 0);
     }
 
-    /** Counts what the calls of a graph move that is launched. */
+    /** Counts the bytes of the calls of a launched graph. */
     void given(Together captured) {
         moved.add(captured.bytes);
     }
@@ -164,7 +164,7 @@ final class CallCounts implements Awaited {
         }
     }
 
-    /** Waits for the peers of what was published. */
+    /** Waits for the peers of published calls. */
     void meet() {
         if (arrivals == null) {
             return;
@@ -224,12 +224,12 @@ final class CallCounts implements Awaited {
         return List.copyOf(behind);
     }
 
-    /** Returns what a rank in another process is asked, to find out whether it has come to the first call that this one waits for. Any thread. */
+    /** Returns the question to a rank in another process whether it has reached the first call that this one waits for. Any thread. */
     String question() {
         return question(FIRST, awaited, transfersAwaited ? awaitedTransfers : new long[2 * ranks]);
     }
 
-    /** The same of all calls that were given to NCCL. Any thread. */
+    /** The same for all calls that were passed to NCCL. Any thread. */
     String questionOfAll() {
         return question(ALL, given, givenTransfers);
     }

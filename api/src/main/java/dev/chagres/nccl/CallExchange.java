@@ -4,12 +4,12 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Where the ranks of a communicator tell each other what they are about to call.
+ * Through which the ranks of a communicator announce their next calls to each other.
  *
  * <p>Threading: the device's thread, but for what says otherwise.
  */
 interface CallExchange {
-    /** Returns that of ranks that meet in this program, or are elsewhere; null where those cannot be told anything. */
+    /** Returns the exchange of ranks in this program or in other processes; null if those cannot be reached. */
     static @Nullable CallExchange of(@Nullable Meeting meeting, @Nullable PeerPlace elsewhere, int rank) {
         if (meeting != null) {
             return meeting.comparisons();
@@ -20,12 +20,12 @@ interface CallExchange {
     /** Returns the number of a transfer, the same on both ends: their own counts of them. */
     long nextTransfer(int from, int to, boolean sends);
 
-    /** Says what {@code rank} calls. */
+    /** Announces the call of {@code rank}. */
     void announce(int rank, ComparedCall call);
 
-    /** Waits until all callers have said what they call, and compares; {@code waiting} is what the rank is in. */
+    /** Waits until all callers have announced their calls, and compares; {@code waiting} is the rank's own call. */
     void compare(Endpoint endpoint, ComparedCall call, Called waiting);
 
-    /** Returns which of the callers have not said what they call. Any thread. */
+    /** Returns which of the callers have not announced their call. Any thread. */
     List<Integer> missing(ComparedCall call);
 }

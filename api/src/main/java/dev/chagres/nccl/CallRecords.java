@@ -6,7 +6,7 @@ import dev.chagres.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a communicator tells its rank's {@link FlightRecorder}.
+ * Records a communicator's calls in its rank's {@link FlightRecorder}.
  *
  * <p>Threading: the device's thread.
  */
@@ -24,16 +24,16 @@ final class CallRecords {
         return recorder;
     }
 
-    /** Keeps a call that comes next. */
+    /** Records the next call. */
     void enter(CurrentCall call, long sequence, @Nullable Stream stream, boolean captured) {
         if (!Group.ofThread().isOpen()) {
-            recorder.abandoned(); // whatever was refused before it was given to NCCL
+            recorder.abandoned(); // calls that were refused before they were passed to NCCL
         }
         recorder.enter(
                 member, call, sequence, stream == null ? 0 : stream.handle().address(), captured);
     }
 
-    /** Says that the call, or the group of calls, was given to NCCL, and what that returned. */
+    /** Records that the call, or the group of calls, was passed to NCCL, and its status. */
     void given(int status) {
         if (status == 0) {
             recorder.enqueued();
@@ -42,7 +42,7 @@ final class CallRecords {
         }
     }
 
-    /** Keeps that a graph is about to run {@code calls}, of which {@code sequence} is the last collective. */
+    /** Records that a graph is about to run {@code calls}, of which {@code sequence} is the last collective. */
     void launches(CallCounts.Together calls, long sequence) {
         launch.set(Operation.LAUNCH, calls.count(), DType.BYTE, null, 0);
         enter(launch, sequence, null, false);

@@ -4,7 +4,7 @@ import java.time.Duration;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Where a rank was when others failed.
+ * The call that a rank was in when others failed.
  *
  * <p>Threading: immutable.
  *
@@ -20,12 +20,12 @@ record Called(
         return "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks;
     }
 
-    /** Returns that of a rank that has called nothing. */
+    /** Returns the value for a rank that has called nothing. */
     static Called nothing(String caller) {
         return new Called(caller, null, null, false);
     }
 
-    /** Returns that of a rank that is in a call. */
+    /** Returns the value for a rank that is in a call. */
     static Called in(String caller, String call) {
         return new Called(caller, call, null, true);
     }

@@ -7,8 +7,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What CUDA allows a thread to call while a stream of it captures. NCCL connects ranks in the first call that needs it, and asks CUDA
- * for memory and for access to other devices then.
+ * The thread's capture mode, which decides what CUDA allows a thread to call while one of its streams captures. NCCL connects ranks in the
+ * first call that needs it, and then asks CUDA for memory and for access to other devices.
  *
  * <p>Threading: the device's thread.
  *
@@ -21,7 +21,7 @@ final class CaptureMode {
     private static final int NONE = -1;
 
     private final DeviceState state;
-    /** The thread's mode before {@link #relax}; NONE where it is that mode. */
+    /** The thread's mode before {@link #relax}; NONE if that was not called. */
     private int before = NONE;
 
     CaptureMode(DeviceState state) {
@@ -33,7 +33,7 @@ final class CaptureMode {
         before = exchange(RELAXED);
     }
 
-    /** Sets the thread's mode before {@link #relax} again; nothing where that was not called. */
+    /** Restores the thread's mode before {@link #relax}; does nothing if that was not called. */
     void restore() {
         if (before != NONE) {
             var _ = exchange(before);

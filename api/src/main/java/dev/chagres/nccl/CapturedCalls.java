@@ -5,8 +5,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The calls of communicators that a graph has recorded: at each launch a rank meets its peers before the first of them. While the
- * graph lives the communicators stay open, for NCCL would wait for its end.
+ * The calls of communicators that a graph has recorded: at each launch a rank waits for its peers before the first of them. The
+ * communicators stay open as long as the graph, since destroying one would wait for the graph's end.
  *
  * <p>Threading: the device's thread.
  */
@@ -18,7 +18,7 @@ final class CapturedCalls implements Runnable {
         capture.onEnd(() -> members.forEach(RankCalls::releaseFromGraph));
     }
 
-    /** Keeps the calls that {@code member} has counted and not given to NCCL. */
+    /** Records the calls that {@code member} has counted and not passed to NCCL. */
     static void add(Capture capture, RankCalls member) {
         capture.beforeLaunch(CapturedCalls.class, () -> new CapturedCalls(capture))
                 .add(member);
@@ -43,7 +43,7 @@ final class CapturedCalls implements Runnable {
         for (int i = 0; i < members.size(); i++) {
             members.get(i).launches(calls.get(i));
         }
-        // A peer that calls one by one comes to the other communicators only after the launch.
+        // A peer that calls one by one reaches the other communicators only after the launch.
         RankCalls first = members.getFirst();
         try {
             first.meet();

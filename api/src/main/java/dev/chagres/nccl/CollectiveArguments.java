@@ -27,7 +27,7 @@ final class CollectiveArguments {
             throw new IllegalArgumentException("stream: expected a stream of " + endpoint.device() + ", got one of "
                     + Checks.other(stream.device(), endpoint.device()));
         }
-        var _ = stream.handle(); // throws where it is closed, before a peer is told of the call
+        var _ = stream.handle(); // throws if it is closed, before the call is announced to peers
         Checks.on(stream, argument, tensor);
     }
 

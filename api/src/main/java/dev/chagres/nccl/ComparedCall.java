@@ -4,7 +4,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One rank's side of a call that ranks compare.
+ * One rank's announcement of a call, which ranks compare.
  *
  * <p>Threading: immutable.
  *
@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  * @param callers ranks that call it, in the order of the error
  */
 record ComparedCall(String key, String title, String said, List<Integer> callers) {
-    /** Throws where what the callers have said differs; {@code all} is in their order. */
+    /** Throws if the callers' announcements differ; {@code all} is in their order. */
     void refuseDifference(List<@Nullable String> all) {
         boolean differs = false;
         StringBuilder text = new StringBuilder(title).append(": expected the same call on every rank, got ");

@@ -8,7 +8,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What ranks, as threads of one program, are about to call, until all of them have compared it.
+ * The announced calls of ranks that are threads of one program, until all of them have compared them.
  *
  * <p>Threading: thread-safe, under the {@link Monitor} of the {@link Meeting}.
  */
@@ -19,7 +19,7 @@ final class Comparisons implements CallExchange {
     private final Map<String, Comparison> open = new HashMap<>();
     private final Map<String, Long> transfers = new HashMap<>();
 
-    /** What ranks said of one call of theirs. */
+    /** The announcements of one call. */
     private static final class Comparison {
         private final @Nullable String[] said;
         private int waiting;

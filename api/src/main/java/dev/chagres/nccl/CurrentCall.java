@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The collective or transfer that a communicator was called for last.
+ * The latest collective or transfer of a communicator.
  *
  * <p>Threading: written on the device's thread before {@link PeerWait#begin} publishes it; read by any thread after that.
  */
@@ -80,7 +80,7 @@ final class CurrentCall {
         return peer;
     }
 
-    /** Returns what both ends of a transfer must say alike. */
+    /** Returns the properties that must be equal on both ends of a transfer. */
     String elements() {
         return count + " " + dtype;
     }

@@ -8,7 +8,7 @@ import java.util.Map;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Where the ranks of communicators meet that were made from one: by splits, and by shrinks.
+ * The meetings of communicators that were made from one by splits and shrinks.
  *
  * <p>Threading: thread-safe.
  */
@@ -56,7 +56,7 @@ final class Descendants {
         }
     }
 
-    /** Says what {@code rank} calls the split with that is the collective of that number. */
+    /** Records the arguments of {@code rank} in the split with that number among the collectives. */
     void say(long number, int rank, int color, int key) {
         lock.lock();
         try {
@@ -66,7 +66,7 @@ final class Descendants {
         }
     }
 
-    /** Says that a rank was in that split without part. */
+    /** Records that a rank was in that split without joining a part. */
     void splitWithoutPart(long number) {
         lock.lock();
         try {
@@ -76,7 +76,7 @@ final class Descendants {
         }
     }
 
-    /** Returns where the ranks of {@code color} meet after the split that is the collective of that number. */
+    /** Returns the meeting of the ranks of {@code color} after the split with that number. */
     Meeting split(long number, int color) {
         String key = "split " + number + " color " + color;
         Meeting child;
@@ -88,7 +88,7 @@ final class Descendants {
         } finally {
             lock.unlock();
         }
-        // A failure is told to those that are here; one that was before is told now.
+        // A failure is reported to existing meetings; an earlier one is reported to this one now.
         RankFailure failure = origin.failure();
         if (failure != null) {
             child.fail(failure);
@@ -96,7 +96,7 @@ final class Descendants {
         return child;
     }
 
-    /** The same for the ranks that stay when others have failed: what failed before does not end it. */
+    /** The same for the ranks that remain after others have failed: earlier failures do not end it. */
     Meeting shrink(String key, int... staying) {
         int[] numbers = Arrays.stream(staying).map(origin::number).toArray();
         lock.lock();

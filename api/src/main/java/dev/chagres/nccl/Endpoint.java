@@ -11,7 +11,7 @@ import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One rank's end of a communicator: NCCL's handle from its opening to its closing, and where its ranks know of each other.
+ * One rank's end of a communicator: NCCL's handle, and the rank's connections with the other ranks.
  *
  * <p>Threading: the device's thread, but for what says otherwise.
  */
@@ -21,7 +21,7 @@ final class Endpoint implements AutoCloseable {
     private final CommunicatorConfig config;
     private final @Nullable Meeting meeting;
     private final @Nullable PeerPlace elsewhere;
-    /** Null where ranks cannot tell each other what they call. */
+    /** Null if ranks cannot announce calls to each other. */
     private final @Nullable CallExchange exchange;
 
     private final int ranks;
@@ -36,7 +36,7 @@ final class Endpoint implements AutoCloseable {
     private final OpenEndpoints open;
     private int shrinks;
 
-    /** {@code meeting}: where ranks meet that are threads of this program; {@code elsewhere}: what is known of ranks in other processes. */
+    /** {@code meeting}: of ranks that are threads of this program; {@code elsewhere}: of ranks in other processes. */
     Endpoint(
             Device device,
             CommunicatorConfig config,
@@ -70,7 +70,7 @@ final class Endpoint implements AutoCloseable {
         Watch.add(this);
     }
 
-    /** Returns where its ranks tell each other what they call, or null. */
+    /** Returns the exchange of its ranks' calls, or null. */
     @Nullable
     CallExchange exchange() {
         return exchange;
@@ -93,7 +93,7 @@ final class Endpoint implements AutoCloseable {
         return meeting;
     }
 
-    /** Returns what is known of ranks that are in other processes; null where they are threads of this one. */
+    /** Returns the peers in other processes; null if ranks are threads of this one. */
     @Nullable
     PeerPlace elsewhere() {
         return elsewhere;
@@ -127,8 +127,7 @@ final class Endpoint implements AutoCloseable {
     }
 
     /**
-     * Returns what is equal for communicators that fail together, one shortly after the other: those that were split from the same one,
-     * whether directly or not.
+     * Returns a key that is equal for communicators that fail together: those that were split from the same one, directly or not.
      */
     Object family() {
         return family;
@@ -143,12 +142,12 @@ final class Endpoint implements AutoCloseable {
         }
     }
 
-    /** Returns what is done around each call that NCCL is given. */
+    /** Returns the object that runs before and after each call of NCCL. */
     RankCalls calls() {
         return calls;
     }
 
-    /** Returns what ends this rank's calls when others do not come. */
+    /** Returns the failure state, which ends this rank's calls if others do not come. */
     FailureState failures() {
         return failures;
     }
@@ -183,7 +182,7 @@ final class Endpoint implements AutoCloseable {
         calls.ensureInNoGraph();
         boolean aborts = endsByAbort();
         int status = Nccl.ncclSuccess();
-        // Where NCCL does not come back from revoking it, it is left to itself: no memory is worth that wait.
+        // If NCCL does not return from revoking it, the handle is leaked rather than waited for.
         boolean ends = failures.preventRevoking();
         try {
             MemorySegment old = handle;

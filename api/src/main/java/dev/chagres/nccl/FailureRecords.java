@@ -11,8 +11,8 @@ import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The files of {@link FlightRecorder}s that a failure of a rank has written. A thread of its own writes: a disk may hang, and ranks that
- * fail must not wait for it for long.
+ * Writes the files of {@link FlightRecorder}s after a failure of a rank, on a separate thread: a disk may hang, and failing ranks must not
+ * wait long for it.
  *
  * <p>Threading: thread-safe.
  */
@@ -29,7 +29,7 @@ final class FailureRecords {
         this.note = note;
     }
 
-    /** Begins to write, where the user has named a directory; else returns null. */
+    /** Begins to write if the user has named a directory; else returns null. */
     static @Nullable FailureRecords begin(List<FlightRecorder> recorders, String failure) {
         String directory = System.getProperty(DIRECTORY);
         if (directory == null || directory.isBlank() || recorders.isEmpty()) {
@@ -59,7 +59,7 @@ final class FailureRecords {
         }
     }
 
-    /** Returns what an error says of the files. */
+    /** Returns the text about the files for errors. */
     String note() {
         return note.completeOnTimeout(
                         "its calls are still being written to " + place, PATIENCE_MILLIS, TimeUnit.MILLISECONDS)

@@ -8,7 +8,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What made one rank of a communicator fail, if it has failed, and what ends its calls of NCCL then.
+ * The failure of one rank of a communicator, if it has failed, and the revocation that ends its calls of NCCL.
  *
  * <p>Threading: any thread, but for {@link #settle}.
  */
@@ -17,7 +17,7 @@ final class FailureState {
     private final @Nullable Meeting meeting;
     private final @Nullable PeerPlace elsewhere;
     private final Revocation revocation;
-    /** Why this rank cannot go on, where ranks do not know of each other. */
+    /** Why this rank cannot go on, if ranks have no meeting. */
     private volatile @Nullable RankFailure failure;
 
     /** {@code endpoint} knows its rank, and where its ranks meet; {@code handle} is NCCL's. */
@@ -75,7 +75,7 @@ final class FailureState {
                 || status == Nccl.ncclUnhandledCudaError();
     }
 
-    /** Says that a process has failed; -1 when nobody knows which. */
+    /** Records that a process has failed; -1 if it is not known which. */
     void peerFailed(int process, Throwable cause) {
         int other = elsewhere == null ? process : elsewhere.rank(process);
         if (process < 0) {
@@ -85,29 +85,29 @@ final class FailureState {
         }
     }
 
-    /** Ends what this rank waits for, and its peers where they are known, for good. */
+    /** Ends the waits of this rank, and of its known peers, for good. */
     void fail(RankFailure first) {
         if (meeting != null) {
             meeting.fail(first);
         } else {
-            synchronized (revocation) { // The first one stays.
+            synchronized (revocation) { // The first failure is kept.
                 failure = failure == null ? first.recorded(List.of(endpoint)) : failure;
             }
             revoke();
         }
     }
 
-    /** Lets NCCL end what is under way, on a thread of its own, for it waits until that has ended; the handle stays. */
+    /** Makes NCCL end running collectives, on a separate thread, since it waits for their end; the handle stays. */
     void revoke() {
         revocation.begin();
     }
 
-    /** Waits a while for NCCL to come back from {@link #revoke}; returns whether it has. */
+    /** Waits a while for NCCL to return from {@link #revoke}; returns whether it has. */
     boolean awaitRevoked() {
         return revocation.await();
     }
 
-    /** Lets {@link #revoke} do nothing any more, for the communicator is closed; returns whether NCCL has come back from it. */
+    /** Disables {@link #revoke}, since the communicator is closed; returns whether NCCL has returned from it. */
     boolean preventRevoking() {
         return revocation.prevent();
     }

@@ -114,7 +114,7 @@ public final class FlightRecorder {
                 return calls;
             }
         } catch (NumberFormatException _) {
-            // It is told below, as a number out of range is.
+            // Reported below, like a number out of range.
         }
         throw new IllegalArgumentException(
                 "-D" + CALLS + ": expected a number from 0 to " + MOST_CALLS + ", got \"" + value + '"');

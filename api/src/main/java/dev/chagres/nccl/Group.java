@@ -9,7 +9,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The calls that a thread gives to NCCL as one.
+ * The calls that a thread passes to NCCL as one group.
  *
  * <p>Threading: one for each thread.
  *
@@ -30,7 +30,7 @@ final class Group {
         return OF_THREAD.get();
     }
 
-    /** Refuses a call that no group can hold. */
+    /** Refuses a call that cannot be in a group. */
     static void refuse(String call) {
         if (ofThread().isOpen()) {
             throw new IllegalStateException(call + ": expected a call outside of Communicator.group, got one inside");
@@ -41,7 +41,7 @@ final class Group {
         return depth > 0;
     }
 
-    /** Adds a call of {@code member}, and what is to be compared first where that is not null. */
+    /** Adds a call of {@code member}, and its comparison unless that is null. */
     void add(RankCalls member, @Nullable CallComparison comparison) {
         if (comparison != null) {
             comparisons.add(comparison);
@@ -85,7 +85,7 @@ final class Group {
         }
     }
 
-    /** Gives the calls to NCCL, unless the body threw: then none. */
+    /** Passes the calls to NCCL, unless the body threw. */
     private void finish() {
         if (failed) {
             abandon();
@@ -122,7 +122,7 @@ final class Group {
         Status.nccl(status, "ncclGroupEnd");
     }
 
-    /** From the last to the first, for each sets the thread's capture mode to what it was when that one began. */
+    /** From the last to the first, since each restores the thread's capture mode of its beginning. */
     private void leave() {
         for (int i = members.size() - 1; i >= 0; i--) {
             members.get(i).leave();
@@ -139,7 +139,7 @@ final class Group {
                         0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.endpoint().handle(), MemorySegment.NULL);
             }
         } finally {
-            // Else every later group of this thread would be one inside this.
+            // Else every later group of this thread would be nested in this one.
             var _ = Nccl.ncclGroupEnd();
         }
     }

@@ -16,7 +16,7 @@ import java.util.concurrent.locks.LockSupport;
  */
 final class Health {
     private static final int NOT_READY = 600;
-    /** Waiting begins with looking again at once, for most waits are short. */
+    /** Waiting begins with polling, since most waits are short. */
     private static final int EAGER_LOOKS = 1000;
 
     private static final long PAUSE_NANOS = 50_000;
@@ -72,7 +72,7 @@ final class Health {
     private static boolean isIdle(Stream stream) {
         int status = CudaRuntime.cudaStreamQuery(stream.handle());
         if (status == NOT_READY) {
-            // It is kept as the thread's last error, in which TE would see a failure of its own next call.
+            // CUDA keeps it as the thread's last error, which TE would take for a failure of its own next call.
             CudaRuntime.cudaGetLastError();
             return false;
         }

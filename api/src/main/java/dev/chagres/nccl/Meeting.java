@@ -13,12 +13,12 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Where ranks that are threads of one program know of each other: who has come, how far each is, and what made them fail.
+ * The shared state of ranks that are threads of one program: which have joined, their progress, and their failure.
  *
  * <p>Threading: thread-safe.
  */
 final class Meeting {
-    /** How long a rank that closes its communicator has to say why. */
+    /** How long a rank that closes its communicator has to report why. */
     private static final long WORD_NANOS = TimeUnit.MILLISECONDS.toNanos(300);
 
     private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(1);
@@ -26,11 +26,11 @@ final class Meeting {
     private static final int NOWHERE = -1;
 
     private final int ranks;
-    /** What this was split from; null where it was opened or shrunk. */
+    /** The meeting that this was split from; null if it was opened or shrunk. */
     private final @Nullable Meeting parent;
     /** Each rank's number in the {@link #root}, by which errors name it. */
     private final int[] numbers;
-    /** Each rank's number where this comes from: in the root after a split, in the former communicator after a shrink. */
+    /** Each rank's number in the origin: in the root after a split, in the former communicator after a shrink. */
     private final int[] origins;
 
     private final Monitor monitor = new Monitor();
@@ -41,11 +41,11 @@ final class Meeting {
     private final Descendants descendants;
     private final Accords accords;
     private volatile @Nullable RankFailure failure;
-    /** Ranks that have come. */
+    /** Ranks that have joined. */
     private int cameCount;
     /** Ranks whose communicator was added so far. */
     private int added;
-    /** Takes this out of the meeting that it was made from, once every rank has closed its communicator. */
+    /** Removes this from the meeting that it was made from, once every rank has closed its communicator. */
     private final Runnable atEnd;
 
     Meeting(int ranks) {
@@ -53,7 +53,7 @@ final class Meeting {
     }
 
     /**
-     * Makes one that was split from {@code parent}, or shrunk where that is null.
+     * Makes one that was split from {@code parent}; null: shrunk.
      *
      * @param origins each rank's number where it comes from
      */
@@ -129,17 +129,17 @@ final class Meeting {
         return comparisons;
     }
 
-    /** Returns what guards all that ranks share here. */
+    /** Returns the lock of this state. */
     Monitor monitor() {
         return monitor;
     }
 
-    /** Returns how far the ranks have come, and who has closed its communicator. */
+    /** Returns the ranks' progress, and which have closed their communicators. */
     Arrivals arrivals() {
         return arrivals;
     }
 
-    /** Waits until every rank has come. */
+    /** Waits until every rank has joined. */
     void join(int rank, Called waiting, long timeoutMillis) {
         monitor.lock();
         try {
@@ -185,7 +185,7 @@ final class Meeting {
             monitor.unlocked(() -> root().fail(RankFailure.late(waiting, blame.apply(late), timeoutMillis)));
         }
         if (condition.getAsBoolean()) {
-            return; // A rank that has failed meanwhile had come, too.
+            return; // A rank that has failed meanwhile had joined, too.
         }
         throwFailure(waiting.waited(Duration.ofNanos(System.nanoTime() - begin)));
     }
@@ -197,7 +197,7 @@ final class Meeting {
         }
     }
 
-    /** Adds the rank's communicator, which a failure revokes. */
+    /** Registers the rank's communicator, which a failure revokes. */
     void add(Endpoint endpoint) {
         monitor.lock();
         try {
@@ -223,7 +223,7 @@ final class Meeting {
         }
     }
 
-    /** Ends every wait of these ranks, here and in NCCL, for good. The first failure stays. No meeting's lock is held. */
+    /** Ends every wait of these ranks, here and in NCCL, for good. The first failure is kept. No meeting's lock is held. */
     void fail(RankFailure first) {
         RankFailure told;
         List<Endpoint> revoked;
@@ -242,7 +242,7 @@ final class Meeting {
         descendants.split().forEach(child -> child.fail(told));
     }
 
-    /** Fails these ranks because {@code rank} has closed its communicator, unless it says in a moment why. */
+    /** Fails these ranks because {@code rank} has closed its communicator, unless it reports a reason in a moment. */
     void failAfterWord(int rank) {
         long end = System.nanoTime() + WORD_NANOS;
         while (failure == null && System.nanoTime() < end) {
@@ -255,7 +255,7 @@ final class Meeting {
                 null));
     }
 
-    /** Does so, with the lock held, and returns what {@code waiting} throws. */
+    /** The same with the lock held; returns the exception for {@code waiting}. */
     RankFailedException closed(int rank, Called waiting) {
         monitor.unlocked(() -> failAfterWord(rank));
         return Objects.requireNonNull(failure).exception(waiting);
@@ -279,7 +279,7 @@ final class Meeting {
         }
     }
 
-    /** Says that {@code rank} comes no more, here and where it is one of those that this was split into or shrunk to. */
+    /** Records that {@code rank} makes no further calls, here and on communicators that were split or shrunk from this. */
     void finished(int rank) {
         monitor.lock();
         try {

@@ -19,7 +19,7 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Who belongs to a communicator: opening, splitting, shrinking, revoking.
+ * The members of a communicator: opening, splitting, shrinking, revoking.
  *
  * <p>Threading: the device's thread.
  */
@@ -27,19 +27,19 @@ final class Membership {
     /** {@code NCCL_CONFIG_INITIALIZER}, which jextract cannot translate. */
     private static final int CONFIG_MAGIC = 0xcafebeef;
 
-    /** Far more than there are GPUs in a cluster; what ranks know of each other still fits in memory. */
+    /** Far more than the GPUs of a cluster; the state that ranks share still fits in memory. */
     private static final int MOST_RANKS = 1 << 20;
 
     private static final int UNDEFINED = Integer.MIN_VALUE;
 
     private static final String BLOCKING = "NCCL_COMM_BLOCKING";
-    /** What NCCL reads as another number than 0. */
+    /** Values that NCCL reads as a number other than 0. */
     private static final Pattern NOT_ZERO = Pattern.compile("\\s*[+-]?(0[xX]0*[1-9a-fA-F]|0*[1-9]).*");
 
     private Membership() {}
 
     /**
-     * Refuses a variable that wins over what {@link #write} says.
+     * Refuses a variable that overrides what {@link #write} sets.
      *
      * @throws IllegalStateException when NCCL's calls would return before they are done
      */
@@ -84,7 +84,7 @@ final class Membership {
         try {
             return new Endpoint(device, config, meeting, null, opening.call());
         } catch (NcclException refused) {
-            // A rank that NCCL refuses will not come: the others need not wait for it.
+            // A rank that NCCL refuses will not join: the others need not wait for it.
             meeting.fail(RankFailure.thrown(rank, refused));
             throw refused;
         }
@@ -131,7 +131,7 @@ final class Membership {
         return joined(new Endpoint(device, config, meeting, place, made));
     }
 
-    /** Where calls are compared over processes, waits until each rank of the new communicator has said in which process it is. */
+    /** If calls are compared between processes, waits until each rank of the new communicator has announced its process. */
     private static Endpoint joined(Endpoint made) {
         if (made.config().checks() == CollectiveChecks.FULL && made.exchange() instanceof PeerComparisons others) {
             try {
@@ -205,8 +205,8 @@ final class Membership {
     }
 
     /**
-     * Opens the communicator of the processes that are left by an identifier of its own: NCCL waits in a shrink without an end for one that
-     * fails meanwhile, and what the others have sent for it would be taken for that of the next shrink.
+     * Opens the communicator of the remaining processes with a new identifier, instead of NCCL's shrink: that waits forever for a process
+     * that fails meanwhile, and messages of the others would be mistaken for those of the next shrink.
      */
     private static Endpoint openedByThoseLeft(
             Endpoint parent, CommunicatorConfig config, PeerPlace elsewhere, PeerAgreement.Outcome agreed) {
@@ -215,12 +215,12 @@ final class Membership {
         UniqueId id = UniqueId.of(agreed.id(), elsewhere.peers(), left);
         int rank = left.indexOf(elsewhere.base().get(parent.rank()));
         MemorySegment handle = new Opening(device.index(), id, left.size(), rank, config).within(config.timeout());
-        // The same on all that are left, whichever communicator each of them had before.
+        // Equal on all remaining ranks, whichever communicator each of them had before.
         String name = "-" + HexFormat.of().formatHex(agreed.id());
         return joined(new Endpoint(device, config, null, new PeerPlace(elsewhere.peers(), name, left, true), handle));
     }
 
-    /** Waits for the ranks that stay, which NCCL would do without an end. */
+    /** Waits for the remaining ranks; NCCL would wait forever. */
     private static @Nullable Meeting meetingOfRest(
             Endpoint parent, CommunicatorConfig config, int number, int... excluded) {
         Meeting above = parent.meeting();

@@ -6,8 +6,8 @@ import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 
 /**
- * A lock, and waiting with it until what it guards has changed. A wait has an end of its own, so an interrupt does not end it: the thread
- * finds that afterwards.
+ * A lock, and waits with it until the guarded state has changed. Waits have their own timeouts, so an interrupt does not end them: the
+ * thread sees it afterwards.
  *
  * <p>Threading: thread-safe.
  */
@@ -21,7 +21,7 @@ final class Monitor {
         lock.lock();
     }
 
-    /** Gives the lock back, and lets those who wait look again. */
+    /** Releases the lock, and wakes the waiting threads. */
     void unlock() {
         changed.signalAll();
         lock.unlock();

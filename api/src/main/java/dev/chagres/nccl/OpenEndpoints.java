@@ -51,7 +51,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
         return false;
     }
 
-    /** Says that {@code endpoint} is called. */
+    /** Records that {@code endpoint} is called. */
     void begins(Endpoint endpoint) {
         latest = endpoint;
     }

@@ -18,10 +18,10 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: made and called on the device's thread, once.
  */
 final class Opening {
-    /** What a rank is in that opens a communicator. */
+    /** The call of a rank that opens a communicator. */
     static final String OPEN = "open";
 
-    /** How often it is asked whether a rank has failed meanwhile. */
+    /** How often to check whether a rank has failed meanwhile. */
     private static final long LOOK_MILLIS = 50;
 
     private final int device;
@@ -33,7 +33,7 @@ final class Opening {
     private final Monitor monitor = new Monitor();
     private @Nullable MemorySegment opened;
     private @Nullable Throwable thrown;
-    /** Whether nobody waits any more. */
+    /** Whether the caller has given up waiting. */
     private boolean abandoned;
 
     Opening(int device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
@@ -54,7 +54,7 @@ final class Opening {
             MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
             MemorySegment struct = Membership.write(config, arena);
             int status = Nccl.ncclCommInitRankConfig(out, ranks, id.copyTo(arena), rank, struct);
-            // Here, for NCCL keeps the text of an error for the thread that met it.
+            // On this thread, since NCCL keeps error texts by thread.
             Status.nccl(status, "ncclCommInitRankConfig");
             return out.get(ValueLayout.ADDRESS, 0);
         }
@@ -140,7 +140,7 @@ final class Opening {
             opened = done;
             thrown = failure;
             if (abandoned && done != null) {
-                // The rank has given up: the others, which have come after all, hear of it by their next call.
+                // The rank has given up: the others, which have joined after all, learn of it in their next call.
                 var _ = Nccl.ncclCommAbort(done);
             }
         } finally {

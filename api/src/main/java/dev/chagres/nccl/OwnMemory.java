@@ -9,7 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The memory of NCCL's own that one communicator knows, and what NCCL must not do with it.
+ * The memory of NCCL that is registered with one communicator, and the calls that NCCL must not make with it.
  *
  * <p>NCCL 2.24 to 2.28 lose the addresses by which a collective reaches the others' memory, where a transfer from or to the same memory came
  * before: the collective's kernel then reads at address 0 ({@code ipcRegisterBuffer} of {@code p2p.cc}, issue 1859 of NVIDIA/nccl; NCCL 2.29

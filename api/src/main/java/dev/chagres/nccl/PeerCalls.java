@@ -8,7 +8,7 @@ import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What ranks in other processes have said that they are about to call, until this one has compared it.
+ * The announced calls of ranks in other processes, until this one has compared them.
  *
  * <p>Threading: thread-safe.
  */
@@ -19,7 +19,7 @@ final class PeerCalls {
     private final Map<String, Map<Integer, String>> heard = new HashMap<>();
     private volatile @Nullable BiConsumer<List<Integer>, String> telling;
 
-    /** Names who passes on what this rank says, to the processes named. */
+    /** Sets the function that sends this rank's announcements to other processes. */
     void tellThrough(BiConsumer<List<Integer>, String> told) {
         telling = told;
     }
@@ -72,7 +72,7 @@ final class PeerCalls {
         }
     }
 
-    /** Returns what was said of {@code key} so far, by process. */
+    /** Returns the announcements for {@code key} so far, by process. */
     Map<Integer, String> said(String key) {
         monitor.lock();
         try {
@@ -82,7 +82,7 @@ final class PeerCalls {
         }
     }
 
-    /** Forgets what was said of {@code key}: all have compared it. */
+    /** Forgets the announcements for {@code key}: all ranks have compared them. */
     void forget(String key) {
         monitor.lock();
         try {
@@ -92,7 +92,7 @@ final class PeerCalls {
         }
     }
 
-    /** Forgets what was said of keys that nobody here will ask for. */
+    /** Forgets the announcements for keys that are not needed here. */
     void forgetIf(Predicate<String> unwanted) {
         monitor.lock();
         try {
@@ -102,7 +102,7 @@ final class PeerCalls {
         }
     }
 
-    /** Lets those who wait look again: a rank has failed. */
+    /** Wakes the waiting threads: a rank has failed. */
     void wake() {
         monitor.lock();
         monitor.unlock();

@@ -12,12 +12,12 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What ranks in several processes are about to call: each tells the others through their store, and compares what it hears.
+ * Compares the next calls of ranks in several processes: each announces its call to the others through the store.
  *
  * <p>Threading: as {@link CallExchange}.
  */
 final class PeerComparisons implements CallExchange {
-    /** What a question begins with that {@link #answers} answers. */
+    /** The prefix of questions that {@link #answers} answers. */
     static final String SAID = "said,";
 
     private static final String MEMBERS = "members";
@@ -30,9 +30,9 @@ final class PeerComparisons implements CallExchange {
     /** The process of each rank. */
     private List<Integer> processes = List.of();
 
-    /** How many transfers this rank has said, by direction and ends. */
+    /** How many transfers this rank has announced, by direction and ends. */
     private final Map<String, Long> transfers = new ConcurrentHashMap<>();
-    /** How many collectives this rank has said. */
+    /** How many collectives this rank has announced. */
     private volatile long collectives;
 
     PeerComparisons(PeerPlace place, int rank) {
@@ -41,7 +41,7 @@ final class PeerComparisons implements CallExchange {
         calls = place.peers().calls();
     }
 
-    /** Finds out in which process each rank is. Those of a split know it of themselves alone: each tells all that may be among them. */
+    /** Finds out in which process each rank is. After a split each rank knows only its own, and tells all that may be among them. */
     void join(Endpoint endpoint) {
         if (place.isKnownToAll()) {
             processes = place.base();
@@ -105,7 +105,7 @@ final class PeerComparisons implements CallExchange {
         call.refuseDifference(all);
     }
 
-    /** Waits for what others say; where a rank fails or does not come in time, this one throws why. */
+    /** Waits for the others' announcements; throws if a rank fails or does not announce in time. */
     private Map<Integer, String> await(
             Endpoint endpoint,
             String key,
@@ -117,7 +117,7 @@ final class PeerComparisons implements CallExchange {
         Map<Integer, String> said =
                 calls.await(wire(key), timeout, heard -> enough.test(heard) || endpoint.failure() != null);
         if (enough.test(said)) {
-            return said; // A rank that has failed meanwhile had come, too.
+            return said; // A rank that has failed meanwhile had announced its call, too.
         }
         if (endpoint.failure() == null) {
             List<Integer> behind = place.behind(SAID + key);
@@ -138,7 +138,7 @@ final class PeerComparisons implements CallExchange {
             return collectives >= number(words, 1);
         }
         if (words[0].equals(MEMBERS)) {
-            return true; // Else nobody here would know of the communicator.
+            return true; // Else the communicator would be unknown here.
         }
         String ends = words[2] + " " + words[3];
         long sent = transfers.getOrDefault("send " + ends, 0L);

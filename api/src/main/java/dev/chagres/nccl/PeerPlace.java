@@ -35,7 +35,7 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
     /** The communicators that fail together: one that was opened or shrunk, and all that were split from it. */
     private record Family(Peers peers, String name) {}
 
-    /** Returns what is equal for communicators that fail together. */
+    /** Returns a key that is equal for communicators that fail together. */
     Object family() {
         int split = name.indexOf('/', name.lastIndexOf('-') + 1);
         return new Family(peers, split < 0 ? name : name.substring(0, split));

@@ -7,8 +7,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One rank's waiting for its peers, in the api and in NCCL, as other threads see it: {@link Watch} ends a wait whose time is up, and
- * {@link Blame} follows who waits for whom.
+ * One rank's wait for its peers, in the api and in NCCL, as seen by other threads: {@link Watch} ends a wait that exceeds the timeout, and
+ * {@link Blame} follows which rank waits for which.
  *
  * <p>Threading: begun and ended on the device's thread; read by any thread where it says so.
  */
@@ -26,15 +26,15 @@ final class PeerWait {
     private final Awaited calls;
     /** How many waits have begun. */
     private long begun;
-    /** The number of the wait that the thread is in, from 1 on; outside of a wait the number of the last one with a minus, 0 before the first. */
+    /** The number of the thread's current wait, from 1 on; outside of a wait minus the number of the last one, or 0. */
     @SuppressWarnings("unused") // through UNDER_WAY
     private long underWay;
-    /** When the wait began that the thread is in, or was in last. */
+    /** When the current or last wait began. */
     private long sinceNanos;
-    /** What the thread waits to compare with its peers' calls, null outside. */
+    /** The call that the thread waits to compare with its peers', or null. */
     private volatile @Nullable Awaited compared;
 
-    /** {@code calls} are those that were given to NCCL. */
+    /** {@code calls} are those that were passed to NCCL. */
     PeerWait(Awaited calls) {
         this.calls = calls;
     }
@@ -48,7 +48,7 @@ final class PeerWait {
         UNDER_WAY.setRelease(this, -begun);
     }
 
-    /** Says what the thread waits to compare with its peers' calls, null when it goes on. */
+    /** Sets the call that the thread waits to compare with its peers', or null. */
     void compares(@Nullable Awaited comparison) {
         compared = comparison;
     }
@@ -73,7 +73,7 @@ final class PeerWait {
         return present().awaited();
     }
 
-    /** Returns those of them that have not come. Any thread. */
+    /** Returns the peers that have not come. Any thread. */
     List<Integer> missing() {
         return present().missing();
     }
@@ -88,7 +88,7 @@ final class PeerWait {
         return begun > 0;
     }
 
-    /** Returns that {@code caller} is in {@code call}, or was in it last, and since when. */
+    /** Returns the text that {@code caller} is in {@code call}, or was in it last, and since when. */
     Called describe(String caller, CurrentCall call) {
         boolean isInside = number() != 0;
         return begun == 0

@@ -12,7 +12,7 @@ import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a rank is told of ranks in other processes: the communicators that it shares with them, and which of them failed.
+ * The state of ranks in other processes: the communicators that a rank shares with them, and which of them failed.
  *
  * <p>Threading: thread-safe.
  */
@@ -33,7 +33,7 @@ final class Peers {
     private @Nullable Failed failed;
     private volatile @Nullable Function<String, List<Integer>> asking;
     private volatile @Nullable PeerAgreement agreeing;
-    /** What was decided last, until a communicator is made of it. */
+    /** The latest decision, until a communicator is made of it. */
     private PeerAgreement.@Nullable Outcome decided;
 
     void add(Endpoint endpoint) {
@@ -63,17 +63,17 @@ final class Peers {
         calls.forgetIf(key -> PeerComparisons.isUnwanted(key, open));
     }
 
-    /** Names who is asked which ranks are behind. */
+    /** Sets the function that finds out which ranks are behind. */
     void askThrough(Function<String, List<Integer>> asked) {
         asking = asked;
     }
 
-    /** Names who finds out which ranks are left. */
+    /** Sets the agreement on the remaining ranks. */
     void agreeThrough(PeerAgreement agreed) {
         agreeing = agreed;
     }
 
-    /** Returns who is left; null where nobody can find that out. */
+    /** Returns the remaining ranks; null without an agreement. */
     PeerAgreement.@Nullable Outcome agree(PeerAgreement.Proposal proposal) {
         PeerAgreement present = agreeing;
         PeerAgreement.Outcome outcome = present == null ? null : present.agree(proposal);
@@ -86,7 +86,7 @@ final class Peers {
         return outcome;
     }
 
-    /** Returns what was decided last, once, where it left those processes; else null. */
+    /** Returns the latest decision once, if those processes remain in it; else null. */
     PeerAgreement.@Nullable Outcome takeDecided(List<Integer> left) {
         lock.lock();
         try {
@@ -101,7 +101,7 @@ final class Peers {
         }
     }
 
-    /** Forgets who failed before it was decided who is left. */
+    /** Forgets failures before the decision on the remaining ranks. */
     void goOn() {
         lock.lock();
         try {
@@ -122,12 +122,12 @@ final class Peers {
         return present == null ? List.of() : present.apply(name + SEPARATOR + question);
     }
 
-    /** Returns what ranks in other processes have said that they call. */
+    /** Returns the announced calls of ranks in other processes. */
     PeerCalls calls() {
         return calls;
     }
 
-    /** Returns where this rank is, for one that asks in another process. */
+    /** Returns this rank's progress, for a question from another process. */
     PeerProgress answer(String question) {
         int end = question.lastIndexOf(SEPARATOR);
         String place = question.substring(0, Math.max(0, end));
@@ -161,7 +161,7 @@ final class Peers {
         }
     }
 
-    /** Ends what the communicators that are open now wait for. One that is shrunk from them later works. */
+    /** Ends the waits of the communicators that are open now. One that is shrunk from them later works. */
     void fail(int rank, Throwable cause) {
         List<Endpoint> open;
         lock.lock();
@@ -179,7 +179,7 @@ final class Peers {
         calls.wake();
     }
 
-    /** Waits a moment for the word of who failed: NCCL says that a rank is gone, and not which. */
+    /** Waits a moment for the report of which rank failed: NCCL says only that one is gone. */
     void awaitWord(Endpoint endpoint) {
         awaitWord(() -> endpoint.failure() != null);
     }

@@ -9,8 +9,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What one rank does before and after each call of a communicator that NCCL is given: it compares the call with those of its peers, counts
- * it, waits until the peers have come to it, and throws the error that NCCL returns.
+ * What one rank does before and after each call of NCCL: it compares the call with those of its peers, counts it, waits until the peers
+ * have reached it, and throws the error that NCCL returns.
  *
  * <p>Threading: the device's thread, but for what says otherwise.
  */
@@ -29,7 +29,7 @@ final class RankCalls {
     /** Graphs that have recorded calls of this communicator. */
     private int graphs;
 
-    /** {@code endpoint} knows its device, its ranks and where they meet. */
+    /** {@code endpoint} has its device, its ranks and their meeting. */
     RankCalls(Endpoint endpoint) {
         this.endpoint = endpoint;
         state = endpoint.state();
@@ -48,7 +48,7 @@ final class RankCalls {
     }
 
     /**
-     * Says what is about to be given to NCCL, after all checks of arguments. When NCCL has returned, {@link #end} is called.
+     * Announces the next call of NCCL, after all checks of arguments. When NCCL has returned, {@link #end} is called.
      *
      * @param tensor for a collective one that has the same shape on all ranks; for a transfer the one that is sent or received
      */
@@ -56,7 +56,7 @@ final class RankCalls {
         begin(called, tensor, elements, tensor.dtype(), by, other, stream);
     }
 
-    /** Says what is about to be given to NCCL without a tensor. */
+    /** Announces the next call of NCCL, without a tensor. */
     void begin(Operation called, long elements, DType type) {
         begin(called, null, elements, type, null, 0, null);
     }
@@ -89,7 +89,7 @@ final class RankCalls {
         meet();
     }
 
-    /** Says that the call that {@link #begin} announced has returned. */
+    /** Records that the call that {@link #begin} announced has returned. */
     void end(int status) {
         Called during = status == 0 ? null : called();
         if (!Group.ofThread().isOpen()) {
@@ -101,7 +101,7 @@ final class RankCalls {
         }
     }
 
-    /** Says what NCCL has returned for the call, or for the group of calls. */
+    /** Handles NCCL's status for the call, or for the group of calls. */
     void given(int status) {
         records.given(status);
         if (status == 0) {
@@ -109,14 +109,14 @@ final class RankCalls {
         }
     }
 
-    /** Says that a graph is about to run calls that it has recorded. */
+    /** Announces that a graph is about to run its recorded calls. */
     void launches(CallCounts.Together calls) {
         counts.count(calls);
         records.launches(calls, counts.collectives());
         counts.publish();
     }
 
-    /** Tells the peers what is about to be given to NCCL, or keeps it for the launches of the graph that is captured. */
+    /** Publishes the next calls of NCCL to the peers, or keeps them for the launches of the captured graph. */
     void publish() {
         Capture capture = state.capture();
         if (capture == null) {
@@ -126,7 +126,7 @@ final class RankCalls {
         }
     }
 
-    /** Waits until the peers have come to what was published. The wait that {@link Watch} ends begins here, and goes on in NCCL. */
+    /** Waits until the peers have reached the published calls. The wait that {@link Watch} ends begins here, and continues in NCCL. */
     void meet() {
         peerWait.begin();
         open.begins(endpoint);
@@ -143,13 +143,13 @@ final class RankCalls {
         }
     }
 
-    /** Says that the thread waits for no other rank any more. */
+    /** Records that the thread no longer waits for another rank. */
     void leave() {
         peerWait.end();
         captureMode.restore();
     }
 
-    /** Says that a graph has recorded calls of this communicator, which stays open until {@link #releaseFromGraph}. */
+    /** Records that a graph has calls of this communicator, which stays open until {@link #releaseFromGraph}. */
     void keepForGraph() {
         graphs++;
     }
@@ -167,8 +167,8 @@ final class RankCalls {
     }
 
     /**
-     * Returns what the rank is in, or was in last, and how long it has waited; where it has called nothing of this communicator, what it
-     * called last of another one.
+     * Returns the rank's current or last call, and how long it has waited; if it has called nothing on this communicator, its last call on
+     * another one.
      */
     Called called() {
         Endpoint latest = peerWait.hasBegun() ? endpoint : open.latest();
@@ -177,12 +177,12 @@ final class RankCalls {
                 : latest.calls().describe();
     }
 
-    /** Returns what the rank is in, or was in last, of this communicator, and how long it has waited. */
+    /** Returns the rank's current or last call on this communicator, and how long it has waited. */
     Called describe() {
         return peerWait.describe(endpoint.toString(), current);
     }
 
-    /** Returns what was called last. */
+    /** Returns the last call. */
     CurrentCall current() {
         return current;
     }

@@ -26,21 +26,21 @@ record RankFailure(
         this(ranks, null, text, cause, null);
     }
 
-    /** What {@code rank} threw; of -1 nobody knows who it was. */
+    /** The failure that {@code rank} threw; -1: unknown rank. */
     static RankFailure thrown(int rank, Throwable cause) {
         return rank < 0
                 ? new RankFailure(List.of(), "a rank failed: " + Checks.describe(cause), cause)
                 : new RankFailure(List.of(rank), "rank " + rank + " failed: " + Checks.describe(cause), cause);
     }
 
-    /** What {@code rank} throws to the others: where that names other ranks, they are to blame. */
+    /** The failure of {@code rank}, for the others: if it names other ranks, they are at fault. */
     static RankFailure told(int rank, Throwable cause) {
         return cause instanceof RankFailedException known && !known.ranks().isEmpty()
                 ? new RankFailure(known.ranks(), String.valueOf(known.getMessage()), cause)
                 : thrown(rank, cause);
     }
 
-    /** What {@code waiting} throws when others did not come in time. Where it does not say how long it waited, that was the timeout. */
+    /** The failure of {@code waiting} when others did not come in time. If it has no time of its own, it waited for the timeout. */
     static RankFailure late(Called waiting, List<Integer> missing, long timeoutMillis) {
         String who = missing.isEmpty()
                 ? "every rank that is known here has called it, and it did not complete"
@@ -67,7 +67,7 @@ record RankFailure(
         return new RankFailure(ranks, waiting, text, cause, FailureRecords.begin(recorders, told(null)));
     }
 
-    /** Returns what a rank throws that was in {@code called}, or that was in no call. */
+    /** Returns the exception of a rank that was in {@code called}, or in no call. */
     RankFailedException exception(@Nullable Called called) {
         String told = told(called);
         Called where = waiting != null ? waiting : called;

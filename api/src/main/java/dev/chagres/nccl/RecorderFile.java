@@ -16,7 +16,7 @@ import java.time.Instant;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a {@link FlightRecorder} holds, as a file.
+ * Writes the calls of a {@link FlightRecorder} to a file.
  *
  * <p>Threading: thread-safe.
  */
@@ -25,7 +25,7 @@ final class RecorderFile {
 
     private RecorderFile() {}
 
-    /** Replaces {@code file} by a whole one; an interrupt, after which no channel writes any more, waits until then. */
+    /** Replaces {@code file} atomically; an interrupt, which would close the channel, is postponed. */
     static void write(FlightRecorder recorder, Path file, String failure) {
         boolean interrupted = Thread.interrupted();
         try {
@@ -93,7 +93,7 @@ final class RecorderFile {
         end(json);
     }
 
-    /** Null is written as such. */
+    /** Formats a time; null stays null. */
     private static @Nullable String text(@Nullable Instant time) {
         return time == null ? null : time.toString();
     }

@@ -4,9 +4,9 @@ import dev.chagres.bindings.nccl.Nccl;
 import java.lang.foreign.MemorySegment;
 
 /**
- * The revocation of one communicator. NCCL tells the kernels of that communicator to end, and waits for them. They may lie in a stream
- * behind kernels of another communicator, which end when that one is revoked. So each is revoked on a thread of its own, and nobody
- * who has others to revoke waits for one.
+ * The revocation of one communicator. NCCL tells the kernels of that communicator to end, and waits for them. They may be in a stream
+ * behind kernels of another communicator, which end only when that one is revoked. So each communicator is revoked on its own thread, and a
+ * thread that must revoke several waits for none.
  *
  * <p>Threading: thread-safe.
  *
@@ -26,7 +26,7 @@ final class Revocation {
     private final int rank;
     private Progress progress = Progress.NONE;
 
-    /** Of the communicator of this handle. */
+    /** Makes the revocation of the communicator with this handle. */
     Revocation(MemorySegment handle, int rank) {
         this.handle = handle;
         this.rank = rank;
@@ -47,7 +47,7 @@ final class Revocation {
 
     private void revoke() {
         try {
-            // Its status is of no use here: the thread that is in a call of the communicator finds the failure.
+            // Its status is not needed: the thread that is in a call of the communicator sees the failure.
             var _ = Nccl.ncclCommRevoke(handle, Nccl.NCCL_REVOKE_DEFAULT());
         } finally {
             end();
@@ -63,7 +63,7 @@ final class Revocation {
         }
     }
 
-    /** Waits a while for NCCL to come back from one that has begun; returns whether it has. */
+    /** Waits a while for NCCL to return from a revocation that has begun; returns whether it has. */
     boolean await() {
         monitor.lock();
         try {
@@ -73,7 +73,7 @@ final class Revocation {
         }
     }
 
-    /** Lets none begin any more, for the communicator is closed; returns whether none is under way. */
+    /** Prevents later revocation, since the communicator is closed; returns whether none is running. */
     boolean prevent() {
         monitor.lock();
         try {

@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What ranks that are threads of one program said in splits of a communicator, so that each knows who is in the new ones.
+ * The arguments of ranks that are threads of one program in splits of a communicator, from which each knows the members of the new ones.
  *
  * <p>Threading: under the lock of the {@link Meeting}.
  */
@@ -15,7 +15,7 @@ final class Splits {
     private final int ranks;
     private final Map<Long, Split> open = new HashMap<>();
 
-    /** What a rank said. */
+    /** A rank's arguments. */
     private record Said(int rank, int color, int key) {}
 
     private static final class Split {
@@ -27,7 +27,7 @@ final class Splits {
         this.ranks = ranks;
     }
 
-    /** Says what {@code rank} calls the split with that is the communicator's collective of that number. */
+    /** Records the arguments of {@code rank} in the split with that number among the communicator's collectives. */
     void say(long number, int rank, int color, int key) {
         open.computeIfAbsent(number, _ -> new Split()).said.add(new Said(rank, color, key));
     }

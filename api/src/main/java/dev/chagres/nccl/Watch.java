@@ -6,8 +6,8 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A thread that ends the wait of a rank whose peers do not come within the timeout: that rank itself is inside C, and cannot look
- * at the clock.
+ * A thread that ends the wait of a rank whose peers do not come within the timeout: that rank itself is inside NCCL, and cannot check the
+ * time.
  *
  * <p>Threading: thread-safe.
  */
@@ -15,7 +15,7 @@ final class Watch {
     private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
     private static boolean started;
 
-    /** The wait that an endpoint was in when it was looked at, and since when. */
+    /** The wait of an endpoint at the last check, and its beginning. */
     private static final class Seen {
         private long wait;
         /** By the clock of the thread. */
@@ -54,7 +54,7 @@ final class Watch {
             Endpoint late;
             synchronized (WATCHED) {
                 try {
-                    // Without a communicator there is nothing to look at until one is added.
+                    // Without a communicator there is nothing to check until one is added.
                     WATCHED.wait(WATCHED.isEmpty() ? 0 : RunningClock.PERIOD_MILLIS);
                 } catch (InterruptedException stopped) {
                     started = false;
@@ -72,7 +72,7 @@ final class Watch {
         }
     }
 
-    /** Ends the wait of a rank, and of its peers where they are known: the time is up. */
+    /** Ends the wait of a rank, and of its known peers, after the timeout. */
     static void timeOut(Endpoint late) {
         List<Integer> missing =
                 late.meeting() == null ? List.of() : late.calls().peerWait().missing();
@@ -82,7 +82,7 @@ final class Watch {
                 missing.isEmpty() ? behind(late) : missing);
     }
 
-    /** Ends the wait for work of the device, or for the launch of more, where other ranks are behind: else that work is long. */
+    /** Ends the wait for work of the device, or for the launch of more, if other ranks are behind; otherwise that work just takes long. */
     private static void timeOutIfAnyIsBehind(Endpoint late) {
         List<Integer> behind = late.failure() == null ? behind(late) : List.of();
         if (!behind.isEmpty()) {
@@ -104,7 +104,7 @@ final class Watch {
         if (meeting == null) {
             late.failures().fail(RankFailure.late(waiting, missing, millis));
         } else {
-            // Whoever does not come here is missed by the communicators that this was split from, too.
+            // A rank that does not come here is missing in the communicators that this was split from, too.
             meeting.root().fail(RankFailure.late(waiting, Blame.of(late, meeting, missing), millis));
         }
     }
