@@ -15,7 +15,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Casts parts by the largest magnitudes of whole blocks of 128 x 128: where a part ends inside of a block another rank has the rest.
+ * Casts shards with the scales of whole blocks of 128 x 128: if a shard ends inside a block, another rank has the rest of it.
  *
  * <p>A weight of A x B blocks has A rows of numbers, B in each; both are filled up to multiples of 4, which is what scales come in, so
  * that one transpose makes those of the other copy.
@@ -25,7 +25,7 @@ import java.util.List;
 final class BlockPartCasts extends PartCasts {
     private static final long MULTIPLE = 4;
 
-    /** One weight: the numbers of its blocks, and what the cast of this rank's part, if there is one, writes. */
+    /** One weight: the amaxes and scales of its blocks, and the cast of this rank's shard, if there is one. */
     private record Weight(WeightPart part, Tensor amaxes, Tensor scales, Tensor inverses, Tensor transposed) {
         private long height() {
             return part.site().weight().shape().size(0);
@@ -44,7 +44,7 @@ final class BlockPartCasts extends PartCasts {
         }
     }
 
-    /** Where a part is cast: in place where it has whole rows of blocks, else in {@code around}, from where it is copied. */
+    /** Where a shard is cast: in place if it has whole rows of blocks, else in {@code around}, from where it is copied. */
     private record Place(Weight weight, Tensor around, Tensor output) {
         private boolean isCopied() {
             return weight.part.bytes() != output;
@@ -105,7 +105,7 @@ final class BlockPartCasts extends PartCasts {
                 * filled(part.site().weight().shape().size(1));
     }
 
-    /** One part after another is cast in the same memory where it needs room round it. */
+    /** The memory in which one shard after another is cast if it needs room around it. */
     private void placeParts(Scope scope) {
         long most = 0;
         for (Weight weight : weights) {

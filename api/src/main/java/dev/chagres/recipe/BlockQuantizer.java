@@ -11,7 +11,7 @@ import dev.chagres.te.QuantizationConfig;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Scales each block by the largest magnitude in it.
+ * Scales each block by its amax.
  *
  * <p>Threading: the device's thread.
  */

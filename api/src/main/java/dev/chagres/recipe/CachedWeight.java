@@ -14,7 +14,7 @@ import dev.chagres.recipe.Recipe.Product;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A weight in eight bits, with both copies, cast when it is asked for first after it changed.
+ * A weight in eight bits, rowwise and columnwise, cast at its first use after it changed.
  *
  * <p>Threading: the device's thread.
  */
@@ -31,7 +31,7 @@ final class CachedWeight implements WeightCopies {
     private int version;
     private int scales;
     private Recording recorded = Recording.OFF;
-    /** The capture under way that casts the weight; null where it was cast at once. */
+    /** The capture that casts the weight; null if it was cast immediately. */
     private @Nullable Capture castIn;
 
     private final Runnable forget = this::forget;
@@ -43,7 +43,7 @@ final class CachedWeight implements WeightCopies {
         ParameterShard shard = weight.owner().sharing().shard();
         if (shard == null || shard.weights() == null) {
             allocate();
-        } // Else ranks may gather the weight in eight bits, so that there is none here.
+        } // Else ranks may gather the weight in eight bits, and there is none here.
     }
 
     private QuantizedTensor allocate() {
@@ -67,12 +67,12 @@ final class CachedWeight implements WeightCopies {
                 || step != present.step()
                 || version != present.version()
                 || scales != quantizer.scalesVersion();
-        // What a graph casts is there at its launches alone, and a graph casts what it reads: weights change between
-        // launches.
+        // A graph's casts exist only at its launches, and a graph casts the weights that it reads, since they change
+        // between launches.
         Capture capture = Inside.capture(stream);
         // A weight that evaluation has cast was not recorded: the first training pass of the step casts it again.
         if (stale || capture != castIn || (recording == Recording.ON && recorded == Recording.OFF)) {
-            // Scale and amax belong to this cast alone: what products read has none.
+            // Scale and amax are only for the cast: products do not read them.
             QuantizedTensor target = quantizer
                     .empty(temporary, copies.rows(), copies.columns())
                     .rowwise(present(copies.rowwise()), present(copies.rowwiseScaleInverse()))

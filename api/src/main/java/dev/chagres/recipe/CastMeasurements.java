@@ -16,7 +16,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The statistics of casts, six numbers a place on the device, from when they are asked for first.
+ * The statistics of casts, six numbers per site on the device, allocated when they are first asked for.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,11 +26,11 @@ final class CastMeasurements {
 
     private final Parameters parameters;
     private final Scope scope;
-    /** By the number of the place: the step that was measured. */
+    /** By index of the site: the step that was measured. */
     private final long[] steps;
 
     private final Tensor[] ofPlace;
-    /** The places that this step has measured. */
+    /** The sites that were measured in this step. */
     private final BitSet measured = new BitSet();
 
     private @Nullable Tensor all;
@@ -46,7 +46,7 @@ final class CastMeasurements {
         Arrays.fill(steps, NEVER);
     }
 
-    /** Measures each step whose number divides by {@code count}; 0: none. */
+    /** Measures each step whose number is a multiple of {@code count}; 0: none. */
     void every(int count) {
         if (count < 0) {
             throw new IllegalArgumentException("steps: expected 0 or more, got " + count);

@@ -14,19 +14,19 @@ import java.util.TreeSet;
 import java.util.function.Predicate;
 
 /**
- * The places whose tensors a recipe casts, after a look at whether it can.
+ * The sites whose tensors a recipe casts, after a check that it can.
  *
  * <p>Threading: immutable.
  */
 final class CoveredSites {
     private CoveredSites() {}
 
-    /** Returns every place whose name has no part {@value Quantizers#HEAD}. */
+    /** Returns every site whose name has no part {@value Quantizers#HEAD}. */
     static List<QuantizerSite> outsideHead(Parameters parameters, Recipe recipe) {
         return of(parameters, recipe, site -> !site.isInHead());
     }
 
-    /** Returns every place but those of the groups {@code highPrecision}. */
+    /** Returns every site except those of the groups {@code highPrecision}. */
     static List<QuantizerSite> outside(Parameters parameters, Recipe recipe, Set<String> highPrecision) {
         Set<String> groups = new TreeSet<>();
         Checks.given("parameters", parameters).quantizers().stream()
@@ -66,7 +66,7 @@ final class CoveredSites {
                             + " model's type, for a recipe casts what its products read; got none");
         }
         for (QuantizerSite site : parameters.quantizers()) {
-            // A rank of a pipeline has the weights of its stages alone.
+            // A rank of a pipeline has only the weights of its stages.
             if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
                 require(site, covered.contains(site));
                 requireUnheld(site.weight());
@@ -89,7 +89,7 @@ final class CoveredSites {
         }
     }
 
-    /** A weight in eight bits alone has one recipe for life, for there is nothing to cast it from again. */
+    /** A weight that is kept only in eight bits cannot change its recipe, since there is nothing to cast it from again. */
     private static void requireUnheld(Parameter weight) {
         if (!weight.isEightBitsOnly()) {
             return;
@@ -101,7 +101,7 @@ final class CoveredSites {
         }
     }
 
-    /** The transpose of a weight in eight bits alone is made of its bytes, which have the same scale both ways. */
+    /** The transpose of a weight that is kept only in eight bits is made from its bytes, so scales must hold in both directions. */
     private static void requireTranspose(Parameter weight, Recipe recipe) {
         if (weight.isEightBitsOnly()
                 && recipe instanceof Float8BlockScaling blocks

@@ -16,7 +16,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Casts parts by the largest magnitudes of the whole weights: those of all ranks' parts.
+ * Casts shards with the amaxes of the whole weights, over all ranks' shards.
  *
  * <p>Threading: the device's thread.
  */

@@ -12,7 +12,7 @@ import dev.chagres.te.RecipeUpdates;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Scales by the largest magnitude in the tensor itself.
+ * Scales by the tensor's own amax.
  *
  * <p>Threading: the device's thread.
  */

@@ -10,7 +10,7 @@ import dev.chagres.te.Cast;
 import java.util.List;
 
 /**
- * Casts parts by the scales that earlier steps have left, and records their largest magnitudes.
+ * Casts shards with the scales from earlier steps, and records their amaxes.
  *
  * <p>Threading: the device's thread.
  */
@@ -42,7 +42,7 @@ final class DelayedPartCasts extends PartCasts {
         }
     }
 
-    /** The kernel that casts writes 1 / scale, which a rank without a part of the weight needs, too: it casts some zeros. */
+    /** The casting kernel writes 1 / scale, which a rank without a shard of the weight needs, too: so it casts some zeros. */
     private static WeightPart zeros(WeightPart part, Quantizer quantizer, Scope scope) {
         Tensor none = scope.tensor(part.site().weight().unreadWeight().dtype(), QuantizerSite.STEP);
         none.zero(scope.stream());

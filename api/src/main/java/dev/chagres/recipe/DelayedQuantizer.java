@@ -10,7 +10,7 @@ import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Scales by what earlier steps have left, and writes the largest magnitude into the first row of the history.
+ * Uses the scale from earlier steps, and records the amax in the first row of the history.
  *
  * <p>Threading: the device's thread.
  */

@@ -21,7 +21,7 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The scales of one direction, forward or backward, and the largest magnitudes of the steps before: one column a place.
+ * The scales of one direction, forward or backward, and their amax history: one column per site.
  *
  * <p>Threading: the device's thread.
  */
@@ -39,7 +39,7 @@ final class DelayedScales {
     /** The same, each where cuBLASLt and cuDNN can read it. */
     private final Tensor scaleInverse;
 
-    /** Where magnitudes go that are not recorded. */
+    /** Receives amaxes that are not recorded. */
     private final Tensor unrecorded;
 
     private final Tensor history;
@@ -52,7 +52,7 @@ final class DelayedScales {
     private final Rectangle together;
     private final Rectangle apart;
     private final Map<String, Tensor> scales = new LinkedHashMap<>();
-    /** Made at the first step that may be skipped. */
+    /** Allocated at the first step that may be skipped. */
     private @Nullable SavedScales saved;
 
     private int taken;
@@ -109,7 +109,7 @@ final class DelayedScales {
         return new TensorScale(fixed, inverse, scope.view(history, place, 1));
     }
 
-    /** Adds the largest magnitudes of this step, if there are any places. */
+    /** Adds the amaxes of this step, if there are any sites. */
     void addNewest(List<Tensor> amaxes) {
         if (places > 0) {
             amaxes.add(newest);
@@ -117,7 +117,7 @@ final class DelayedScales {
     }
 
     /**
-     * Enqueues the end of a step: the first row of the history moves on, and scales follow.
+     * Enqueues the end of a step: rotates the history, and updates the scales from it.
      *
      * @param skip INT32 [1]: 1 where all stays as it was before the step; null where it always moves on
      */
@@ -150,7 +150,7 @@ final class DelayedScales {
                 null, updates, recipe.amaxComputeAlgorithm(), dtype, recipe.margin(), stream);
     }
 
-    /** Enqueues the inverses of the scales: attention's kernels read them, and write none. */
+    /** Enqueues the inverses of the scales, which attention's kernels read but do not write. */
     void invert(Stream stream) {
         if (places > 0 && recipe.attention() != AttentionPrecision.HIGH_PRECISION) {
             Elementwise.reciprocal(scale, inverses, stream);
@@ -158,17 +158,17 @@ final class DelayedScales {
         }
     }
 
-    /** Enqueues forgetting of what this step has recorded so far. */
+    /** Enqueues discarding the amaxes that this step has recorded so far. */
     void forgetStep(Stream stream) {
         newest.zero(stream);
     }
 
-    /** Enqueues a copy of what this step has recorded so far. */
+    /** Enqueues a copy of the amaxes that this step has recorded so far. */
     void keepStep(Stream stream) {
         kept.copyFrom(stream, newest);
     }
 
-    /** Enqueues forgetting of what was recorded since {@link #keepStep}. */
+    /** Enqueues discarding the amaxes that were recorded since {@link #keepStep}. */
     void restoreStep(Stream stream) {
         newest.copyFrom(stream, kept);
     }
@@ -179,7 +179,7 @@ final class DelayedScales {
 
     void list(String direction, State.Builder state) {
         if (places > 0) {
-            // Names tell places and type: scales of others do not load.
+            // Names identify sites and type: scales of other ones are not loaded.
             scales.forEach((site, one) -> state.tensor(site + ".scale", one, Values.POSITIVE));
             String type = dtype.name().toLowerCase(Locale.ROOT);
             state.tensor("quantizers." + direction + "." + type + ".amax_history", history, Values.NOT_NEGATIVE);

@@ -17,7 +17,7 @@ import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A weight that exists in eight bits alone. The transpose is made of the matrix when backward asks for it first, and kept.
+ * A weight that exists only in eight bits. Its transpose is made when backward first needs it, and kept.
  *
  * <p>Threading: the device's thread.
  *
@@ -29,7 +29,7 @@ final class HeldWeight implements WeightCopies {
     private final Scope scope;
     private final QuantizedTensor copies;
 
-    /** Takes memory for what scales {@code matrix}, which a cast fills. */
+    /** Allocates the scales of {@code matrix}, which a cast fills. */
     HeldWeight(Quantizer quantizer, Tensor matrix, Scope scope) {
         this.quantizer = quantizer;
         this.scope = scope;
@@ -44,7 +44,7 @@ final class HeldWeight implements WeightCopies {
         return quantizer.site();
     }
 
-    /** Tells the parameter where it lies. */
+    /** Sets the parameter's memory. */
     void settle() {
         weight.hold(new EightBitWeight(copies, weight.owner().dtype(), this::cast));
     }
@@ -64,9 +64,9 @@ final class HeldWeight implements WeightCopies {
         }
     }
 
-    /** Enqueues the cast. {@code room} holds what is needed meanwhile. */
+    /** Enqueues the cast. {@code room} is for temporary tensors. */
     void cast(Tensor x, Scope room) {
-        // Scale and amax belong to this cast alone: what products read has none.
+        // Scale and amax are only for the cast: products do not read them.
         QuantizedTensor target = quantizer.empty(room, copies.rows(), copies.columns());
         target.rowwise(part(copies.rowwise()), part(copies.rowwiseScaleInverse()));
         Tensor transpose = copies.columnwise();
@@ -93,7 +93,7 @@ final class HeldWeight implements WeightCopies {
         return copies;
     }
 
-    /** Blocks have the same scale in the transpose, where they lie the other way. Waits, once. */
+    /** Transposes block scales: each block keeps its scale. Waits, once. */
     private Tensor transposed(Tensor inverse) {
         Tensor made = scope.tensor(DType.FLOAT32, Scaling.BLOCK_2D.scaleInverseShape(copies.columns(), copies.rows()));
         float[] from = inverse.toFloats(scope.stream());

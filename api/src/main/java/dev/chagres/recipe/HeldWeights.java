@@ -9,12 +9,12 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Takes memory for all weights of a model that exist in eight bits alone, as one vector, and casts their first values one after another.
+ * Allocates all weights of a model that exist only in eight bits, as one vector, and casts their initial values one after another.
  *
  * <p>Threading: the device's thread.
  */
 final class HeldWeights {
-    /** Bytes to whose multiple each weight is aligned, so that cuBLASLt offers all of its kernels. */
+    /** Each weight is aligned to a multiple of this many bytes, so that cuBLASLt offers all of its kernels. */
     private static final long ALIGNMENT = 256;
 
     private final Scope scope;

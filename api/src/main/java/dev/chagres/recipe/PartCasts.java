@@ -12,7 +12,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Casts the parts of weights that one rank has, by a recipe's scales of the whole weights.
+ * Casts one rank's shards of weights with a recipe's scales of the whole weights.
  *
  * <p>Threading: the device's thread.
  */
@@ -21,7 +21,7 @@ abstract sealed class PartCasts permits DelayedPartCasts, CurrentPartCasts, Bloc
     static final int APART = 4;
 
     final List<WeightPart> parts;
-    /** By the number of the place: 1 more than the number of its part. */
+    /** By index of the site: 1 more than the number of its shard. */
     private final int[] numbers;
 
     PartCasts(Quantizers quantizers, List<WeightPart> parts) {
@@ -66,12 +66,12 @@ abstract sealed class PartCasts permits DelayedPartCasts, CurrentPartCasts, Bloc
         return each;
     }
 
-    /** Returns what the cast of a part with one scale for the whole weight writes. */
+    /** Returns the output of the cast of a shard with one scale for the whole weight. */
     static QuantizedTensor target(WeightPart part, Quantizer quantizer, Tensor scaleInverse, Scope scope) {
         return quantizer.empty(scope, 1, part.presentBytes().count()).rowwise(row(part.bytes(), scope), scaleInverse);
     }
 
-    /** Hands out a vector of one FP32 number for each part. */
+    /** Allocates a vector of one FP32 number for each shard. */
     Tensor numbers(Scope scope) {
         return scope.tensor(DType.FLOAT32, Math.max(1, parts.size()));
     }
@@ -79,10 +79,10 @@ abstract sealed class PartCasts permits DelayedPartCasts, CurrentPartCasts, Bloc
     /** Enqueues the casts. */
     abstract void cast(Recording recording, AmaxReduction reduction, Stream stream);
 
-    /** Returns what scales the rows of a weight in eight bits. */
+    /** Returns the scale inverses of a weight's rowwise data. */
     abstract Tensor scaleInverse(QuantizerSite site);
 
-    /** Returns what scales its transpose. */
+    /** Returns the scale inverses of its columnwise data. */
     Tensor columnwiseScaleInverse(QuantizerSite site) {
         return scaleInverse(site);
     }

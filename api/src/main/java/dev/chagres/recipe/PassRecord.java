@@ -3,7 +3,7 @@ package dev.chagres.recipe;
 import dev.chagres.internal.Checks;
 
 /**
- * For passes: what the micro-batches of one pass record for the quantizers of one model.
+ * For passes: the amaxes that the micro-batches of one pass record for the quantizers of one model.
  *
  * <p>Threading: the device's thread.
  */
@@ -13,7 +13,7 @@ public final class PassRecord {
     private long microBatch = StepRecord.NONE;
 
     /**
-     * Makes that of a pass, which begins its micro-batches by {@link #begin}.
+     * Makes the record of a pass, which begins its micro-batches by {@link #begin}.
      *
      * @throws IllegalStateException when the quantizers are closed
      */
@@ -27,22 +27,22 @@ public final class PassRecord {
         return quantizers;
     }
 
-    /** Says that the pass begins its next micro-batch. Enqueues a copy of what earlier ones of the step have recorded. */
+    /** Begins the next micro-batch of the pass. Enqueues a copy of the amaxes that earlier ones of the step have recorded. */
     public void begin() {
         if (quantizers.isOpen()) {
             microBatch = record.begin();
         }
     }
 
-    /** Says that the micro-batch records. */
+    /** Notes that the micro-batch records amaxes. */
     public void mark() {
         record.mark(microBatch);
     }
 
     /**
-     * Takes back what the micro-batch has recorded, which has failed: this step's record is again what it was before. Where another pass
-     * or a graph has recorded since this micro-batch began all of it stays, for the device keeps the largest magnitude of all, and not
-     * whose it is. Does nothing when the quantizers are closed.
+     * Discards what a failed micro-batch has recorded, and restores this step's amaxes from before it. If another pass or a graph has
+     * recorded since the micro-batch began, everything stays, since the device keeps only the maximum of all. Does nothing when the
+     * quantizers are closed.
      */
     public void takeBack() {
         if (quantizers.isOpen()) {

@@ -12,7 +12,7 @@ import dev.chagres.te.QuantizationConfig;
 final class Quantization {
     private Quantization() {}
 
-    /** Refuses what belongs to an attention. */
+    /** Refuses roles of attention. */
     static void checkProduct(Role role) {
         if (Checks.given("role", role).isOfAttention()) {
             throw new IllegalArgumentException(
@@ -20,7 +20,7 @@ final class Quantization {
         }
     }
 
-    /** Refuses a condition: a recipe casts always, and a cast left out would leave undefined copies. */
+    /** Refuses a noop flag: a recipe always casts, since a skipped cast would leave undefined copies. */
     static void checkAlways(String argument, QuantizationConfig config) {
         if (Checks.given(argument, config).noop() != null) {
             throw new IllegalArgumentException(argument + ": expected no noop, for a recipe casts always, got one;"

@@ -9,12 +9,12 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The weights of one model in eight bits: whole here or, where ranks have a part each, cast in parts and gathered.
+ * The weights of one model in eight bits: cast whole or, if they are sharded, cast in shards and gathered.
  *
  * <p>Threading: the device's thread.
  */
 final class QuantizedWeights {
-    /** By the number of the place; null where no weight is cast. */
+    /** By index of the site; null if no weight is cast there. */
     private final @Nullable WeightCopies[] whole;
 
     private @Nullable WeightParts parts;
@@ -23,7 +23,7 @@ final class QuantizedWeights {
         whole = new WeightCopies[places];
     }
 
-    /** Takes the weight of this place from {@code copies} from now on. */
+    /** From now on takes the weight of this site from {@code copies}. */
     void add(QuantizerSite site, WeightCopies copies) {
         whole[site.index()] = copies;
     }
@@ -45,7 +45,7 @@ final class QuantizedWeights {
         return parts;
     }
 
-    /** Casts whole what {@code ended} has cast in parts. */
+    /** Casts the weights of {@code ended} whole again. */
     void end(WeightParts ended) {
         if (parts == ended) {
             parts = null;
@@ -71,7 +71,7 @@ final class QuantizedWeights {
         return (parts == null || !parts.has(site)) && own(site).hasSource();
     }
 
-    /** Lets ranks record the parts that they have of a weight; returns false where it is cast whole. */
+    /** Makes ranks record their shards of a weight; returns false if it is cast whole. */
     boolean recordParts(QuantizerSite site) {
         WeightParts present = parts;
         if (present == null || !present.has(site)) {
@@ -89,7 +89,7 @@ final class QuantizedWeights {
         return own;
     }
 
-    /** Casts each weight anew when it is asked for next. */
+    /** Casts each weight anew at its next use. */
     void forget() {
         for (WeightCopies weight : whole) {
             if (weight != null) {

@@ -15,7 +15,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What the quantizers of one model share: the recipe, the scales of {@link DelayedScaling} with their histories, forward and
+ * The state that the quantizers of one model share: the recipe, the scales of {@link DelayedScaling} with their histories, forward and
  * backward, and the measurements of casts. It makes the quantizers.
  *
  * <p>Threading: the device's thread.
@@ -28,18 +28,18 @@ final class RecipeState {
     private final CastMeasurements measurements;
     private final @Nullable DelayedScales forward;
     private final @Nullable DelayedScales backward;
-    /** The largest magnitudes of a step, forward and backward. */
+    /** The amaxes of a step, forward and backward. */
     private final List<Tensor> newest = new ArrayList<>();
 
     private @Nullable AmaxReduction reduction;
     private boolean closed;
-    /** Of the scales. */
+    /** The version of the scales. */
     private int version;
 
     private final StepRecord record;
 
     /**
-     * Takes the memory for the scales.
+     * Allocates the scales.
      *
      * @param covered the places that will have a quantizer
      */
@@ -74,7 +74,7 @@ final class RecipeState {
         return measurements;
     }
 
-    /** Makes the quantizer of a place, once for each. */
+    /** Makes the quantizer of a site; called once for each. */
     Quantizer make(QuantizerSite site) {
         Role role = site.role();
         return switch (recipe) {
@@ -92,7 +92,7 @@ final class RecipeState {
         return role.isGradient() ? recipe.format().backward() : recipe.format().forward();
     }
 
-    /** Reduces the largest magnitudes of each step over ranks from now on; null ends that. */
+    /** From now on reduces the amaxes of each step over ranks; null ends that. */
     void reduceAmax(@Nullable AmaxReduction newReduction) {
         reduction = newReduction;
     }
@@ -103,7 +103,7 @@ final class RecipeState {
     }
 
     /**
-     * Enqueues the end of a step: scales follow what the step has recorded.
+     * Enqueues the end of a step: updates the scales from the recorded amaxes.
      *
      * @param skip INT32 [1]: 1 where scales and histories stay as they were; null where they always follow
      */
@@ -139,7 +139,7 @@ final class RecipeState {
         return record;
     }
 
-    /** Enqueues a copy of what this step has recorded so far, where the recipe records anything. */
+    /** Enqueues a copy of the amaxes that this step has recorded so far, if the recipe records any. */
     void keepStep() {
         Stream stream = scope.stream();
         if (forward != null) {
@@ -150,7 +150,7 @@ final class RecipeState {
         }
     }
 
-    /** Enqueues forgetting of what was recorded since {@link #keepStep}. */
+    /** Enqueues discarding the amaxes that were recorded since {@link #keepStep}. */
     void restoreStep() {
         Stream stream = scope.stream();
         if (forward != null) {
@@ -161,7 +161,7 @@ final class RecipeState {
         }
     }
 
-    /** Enqueues forgetting of what this step has recorded so far. */
+    /** Enqueues discarding the amaxes that this step has recorded so far. */
     void forgetStep() {
         record.forget();
         measurements.restart();
@@ -174,7 +174,7 @@ final class RecipeState {
         }
     }
 
-    /** Enqueues what follows from scales that were loaded. */
+    /** Enqueues the update of values that are derived from loaded scales. */
     void afterLoading() {
         version++;
         record.mix();
@@ -213,7 +213,7 @@ final class RecipeState {
         }
     }
 
-    /** Lets nobody use the quantizers any more. The scope holds the memory. */
+    /** Makes the quantizers unusable. The scope owns the memory. */
     void close() {
         closed = true;
         if (forward != null) {

@@ -16,10 +16,10 @@ final class SavedScales {
     private final Tensor history;
     private final Tensor savedScale;
     private final Tensor savedHistory;
-    /** The first row: what the step has recorded, which goes with it. */
+    /** The first row: the amaxes of the step, which are discarded with it. */
     private final Tensor savedNewest;
 
-    /** Takes memory for a copy of both in {@code scope}. */
+    /** Allocates a copy of both in {@code scope}. */
     SavedScales(Tensor scale, Tensor history, int places, Scope scope) {
         this.scale = scale;
         this.history = history;
@@ -28,14 +28,14 @@ final class SavedScales {
         savedNewest = scope.view(savedHistory, 0, places);
     }
 
-    /** Enqueues copies of what they are before they follow the step, without what the step has recorded. */
+    /** Enqueues copies of both before the step updates them, without the step's amaxes. */
     void save(Stream stream) {
         savedScale.copyFrom(stream, scale);
         savedHistory.copyFrom(stream, history);
         savedNewest.zero(stream);
     }
 
-    /** Enqueues putting them back where {@code skip} is 1. */
+    /** Enqueues restoring them if {@code skip} is 1. */
     void restore(Tensor skip, Stream stream) {
         LossScale.restore(skip, savedScale, scale, stream);
         LossScale.restore(skip, savedHistory, history, stream);

@@ -5,24 +5,24 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 
 /**
- * Which micro-batches of a step have recorded largest magnitudes, so that those of one that fails can be taken back alone. The device
- * has the largest of all: what one micro-batch has added can be told only while no other one records.
+ * Which micro-batches of a step have recorded amaxes, so that those of a failed one can be discarded. The device has only the maximum of
+ * all, so the part of one micro-batch is known only while no other one records.
  *
  * <p>Threading: the device's thread.
  */
 final class StepRecord {
-    /** The number of no micro-batch, and of one that begins in a capture, which records nothing. */
+    /** The number that stands for no micro-batch, and for one that begins in a capture, which records nothing. */
     static final long NONE = -1;
 
     private final RecipeState state;
     private final Stream stream;
-    /** The number of the micro-batch that has begun last. */
+    /** The number of the latest micro-batch. */
     private long latest;
     /** Whether this step has recorded anything. */
     private boolean any;
-    /** Whether there is a copy of what this step had recorded before the latest micro-batch. */
+    /** Whether there is a copy of the amaxes before the latest micro-batch. */
     private boolean kept;
-    /** Whether something else than the latest micro-batch has recorded since that began. */
+    /** Whether anything but the latest micro-batch has recorded since that began. */
     private boolean mixed;
 
     private final Runnable stepped = this::keepNothing;
@@ -32,7 +32,7 @@ final class StepRecord {
         this.stream = stream;
     }
 
-    /** Says that a micro-batch begins, keeps what was recorded before it, and returns its number. */
+    /** Begins a micro-batch, keeps the amaxes recorded before it, and returns its number. */
     long begin() {
         if (Inside.capture(stream) != null) {
             return NONE;
@@ -45,7 +45,7 @@ final class StepRecord {
         return ++latest;
     }
 
-    /** Says that a micro-batch records, now or at each launch of a graph. */
+    /** Notes that a micro-batch records, now or at each launch of a graph. */
     void mark(long microBatch) {
         Capture capture = Inside.capture(stream);
         if (capture != null) {
@@ -56,7 +56,7 @@ final class StepRecord {
         mixed |= microBatch != latest;
     }
 
-    /** Forgets what a micro-batch has recorded that has failed, where that can be told. */
+    /** Discards what a failed micro-batch has recorded, if that is known. */
     void takeBack(long microBatch) {
         if (!any || mixed || microBatch != latest || Inside.capture(stream) != null) {
             return;
@@ -68,7 +68,7 @@ final class StepRecord {
         }
     }
 
-    /** Says that what this step has recorded is forgotten. */
+    /** Notes that the amaxes of this step are discarded. */
     void forget() {
         if (Inside.capture(stream) == null) {
             any = false;
@@ -76,7 +76,7 @@ final class StepRecord {
         }
     }
 
-    /** Says that a step ends, now or at each launch of the graph that holds it. */
+    /** Ends a step, now or at each launch of the graph that holds it. */
     void endStep() {
         Capture capture = Inside.capture(stream);
         if (capture != null) {
@@ -85,7 +85,7 @@ final class StepRecord {
         forget();
     }
 
-    /** Says that something else than the latest micro-batch has recorded: a graph, or whoever has saved a state that was loaded. */
+    /** Notes that something else than the latest micro-batch has recorded: a graph, or a loaded state. */
     void mix() {
         any = true;
         mixed = true;

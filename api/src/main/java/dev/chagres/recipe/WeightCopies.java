@@ -12,12 +12,12 @@ import dev.chagres.recipe.Recipe.Product;
  */
 sealed interface WeightCopies permits CachedWeight, HeldWeight {
     /**
-     * Returns what {@code product} reads, ready behind what was enqueued on {@code stream}: the matrix and, where the product is that of
-     * the gradient of the input, the transpose.
+     * Returns the weight for {@code product}, ready after the work enqueued on {@code stream}: the matrix and, for the gradient of the
+     * input, the transpose.
      */
     QuantizedTensor get(Product product, Recording recording, Scope temporary, Stream stream);
 
-    /** Casts anew at the next call, where there is something to cast. */
+    /** Casts anew at the next call, if there is something to cast. */
     void forget();
 
     /** Returns whether there is something that is cast, and so can be compared with the copies. */

@@ -9,11 +9,11 @@ import java.util.TreeSet;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One agreement of ranks that are processes on who is left, as the rank has it that keeps the store.
+ * One agreement of ranks that are processes on the remaining ranks, at the rank that keeps the store.
  *
- * <p>A rank whose process has ended is gone. One that lives and does not come may go on with others, behind a network that has failed:
- * those that came go on when they are more than half of those that live, or half of them with the lowest rank among them. So two
- * groups can never both go on.
+ * <p>A rank whose process has ended does not remain. One that lives and does not come may be going on with others, behind a failed network:
+ * those that came go on only if they are more than half of the living ranks, or half of them including the lowest rank. So two groups can
+ * never both go on.
  *
  * <p>Threading: under the lock of the {@link StoreServer}.
  */
@@ -52,7 +52,7 @@ final class StoreAccord {
         return new TreeSet<>(missed);
     }
 
-    /** Returns the ranks that have not come, and of which it is not known that they will not go on. */
+    /** Returns the ranks that have not come, except those known not to go on. */
     Set<Integer> absent(Collection<Integer> gone) {
         Set<Integer> absent = new TreeSet<>(members);
         absent.removeAll(came.keySet());
@@ -60,13 +60,13 @@ final class StoreAccord {
         return absent;
     }
 
-    /** Returns whether nobody can be waited for any more, and the rank that keeps the store has not come itself. */
+    /** Returns whether there is no other rank to wait for, but the rank that keeps the store has not come itself. */
     boolean isAbandoned(Collection<Integer> gone, long now) {
         return (now - end > 0 || gone.contains(keeper)) && !came.containsKey(keeper);
     }
 
     /**
-     * Decides, when nobody else will come.
+     * Decides, once no further rank will come.
      *
      * @param left those that were left before
      * @param gone who will not go on

@@ -14,7 +14,7 @@ import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The agreements of ranks that are processes, one after another, as the rank has them that keeps the store.
+ * The agreements of ranks that are processes, one after another, at the rank that keeps the store.
  *
  * <p>Threading: thread-safe, under the lock of the {@link StoreServer}.
  */
@@ -28,7 +28,7 @@ final class StoreAccords {
     /** Ranks whose process has ended, or that have finished or failed by themselves. */
     private final Set<Integer> gone = new TreeSet<>();
 
-    /** By rank, the latest attempt that it has said, and the latest that was decided: one may come again while that is told. */
+    /** By rank, its latest attempt, and the latest decided one: a rank may repeat an attempt while the decision is on its way. */
     private final Map<Integer, Integer> attempts = new HashMap<>();
 
     private final Map<Integer, Integer> settled = new HashMap<>();
@@ -70,7 +70,7 @@ final class StoreAccords {
         }
     }
 
-    /** Takes what a rank says; it says so again and again, and learns thereby that this rank lives. */
+    /** Receives a rank's proposal; the rank repeats it, and the replies tell it that this rank lives. */
     void come(int rank, Proposal proposal) {
         server.lock.lock();
         try {
@@ -104,7 +104,7 @@ final class StoreAccords {
         }
     }
 
-    /** Lets ranks that have heard of nothing leave what they wait for; the lock is held. */
+    /** Ends the waits of ranks that have not learned of the failure; the lock is held. */
     private void tellFailure(int rank, Proposal proposal) {
         int failed = proposal.missed().isEmpty() ? -1 : proposal.missed().getFirst();
         String text = "as rank " + rank + " says: " + proposal.why();
@@ -114,7 +114,7 @@ final class StoreAccords {
         server.tellOthers(failed, text);
     }
 
-    /** Looks for ranks that have ended, until it is decided who is left. */
+    /** Looks for ranks that have ended, until the remaining ranks are decided. */
     private void watch(StoreAccord watched, String why) {
         byte[] id;
         String problem = "";
@@ -154,7 +154,7 @@ final class StoreAccords {
         server.tellAll(made);
     }
 
-    /** Asks ranks that are absent, and have no connection here, whether they live, and tells those that do and were not missed. */
+    /** Asks absent ranks without a connection here whether they live, and informs those that do and were not missed. */
     private void look(StoreAccord watched, StoreMessages.Told failure, Set<Integer> told) {
         List<InetSocketAddress> all;
         Set<Integer> absent;

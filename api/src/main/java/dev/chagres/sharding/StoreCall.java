@@ -4,7 +4,7 @@ import java.net.ProtocolException;
 import java.util.List;
 
 /**
- * What a rank is about to call, for some of the others.
+ * A rank's announcement of its next call, for some of the others.
  *
  * <p>Threading: immutable.
  */
@@ -20,7 +20,7 @@ record StoreCall(int from, List<Integer> to, String text) {
     }
 
     /**
-     * Tells the others. The rank that keeps the store is told last: what it hears may make it fail, and the others are to hear the call
+     * Sends it to the others, last to the rank that keeps the store: the call may make that rank fail, and the others must receive the call
      * before the failure.
      */
     void passOn(StoreServer server) {

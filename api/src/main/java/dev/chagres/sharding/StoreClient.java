@@ -17,16 +17,16 @@ import java.util.concurrent.locks.LockSupport;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The store as ranks have it that do not keep it.
+ * The store for ranks that do not keep it.
  *
  * <p>Threading: thread-safe.
  */
 final class StoreClient implements AutoCloseable {
     private static final long RETRY_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
 
-    /** Twice what ranks have to answer rank 0. */
+    /** Twice the time that ranks have to answer rank 0. */
     private static final long ANSWER_NANOS = TimeUnit.MILLISECONDS.toNanos(1400);
-    /** How long a rank may take that is to keep the store from now on. */
+    /** How long the next keeper of the store may take. */
     private static final int SILENCE_MILLIS = 3_000;
 
     private static final int LOOK_MILLIS = 500;
@@ -47,11 +47,11 @@ final class StoreClient implements AutoCloseable {
 
     private final BlockingQueue<Answer> answered = new LinkedBlockingQueue<>();
     private final AtomicInteger questions = new AtomicInteger();
-    /** When the store has said last that it waits for others. */
+    /** When the store reported last that it waits for others. */
     private volatile long waited = System.nanoTime();
 
     private volatile boolean ended;
-    /** Whether this rank expects nothing of the store any more. */
+    /** Whether this rank no longer needs the store. */
     private volatile boolean left;
 
     StoreClient(int keeper, StoreMessages store, StoreNews news, OnEnd onEnd) {
@@ -62,7 +62,7 @@ final class StoreClient implements AutoCloseable {
         Thread.ofPlatform().daemon().name("chagres-store").start(this::listen);
     }
 
-    /** Finds rank 0, which may begin to listen later. */
+    /** Connects to rank 0, which may begin to listen later. */
     static StoreMessages connect(RankEnvironment environment, Duration timeout, long end) {
         InetSocketAddress address = environment.store();
         while (true) {
@@ -93,7 +93,7 @@ final class StoreClient implements AutoCloseable {
         }
     }
 
-    /** Says hello to rank 0, and returns what it gives when all have come. */
+    /** Greets rank 0, and returns its welcome once all ranks have connected. */
     static StoreWelcome introduce(
             RankEnvironment environment, byte[] hello, Duration timeout, long end, StoreMessages store) {
         boolean proven = false;
@@ -104,7 +104,7 @@ final class StoreClient implements AutoCloseable {
             }
             store.send(StoreMessages.Kind.HELLO, environment.rank(), hello);
             proven = true;
-            // Rank 0 names who is missing when its own time is up: it may have begun later.
+            // Rank 0 names the missing ranks after its own timeout, which may have begun later.
             store.timeout((int) Math.min(Integer.MAX_VALUE, timeout.toMillis() + millisUntil(end)));
             StoreMessages.Message answer = store.receive();
             store.timeout(0);
@@ -153,7 +153,7 @@ final class StoreClient implements AutoCloseable {
         }
     }
 
-    /** Finds another rank, which is to keep the store; null when it does not answer. */
+    /** Connects to another rank, which is to keep the store; null if it does not answer. */
     static @Nullable StoreMessages reach(RankEnvironment environment, InetSocketAddress address, byte[] hello) {
         Socket socket = new Socket();
         try {
@@ -174,7 +174,7 @@ final class StoreClient implements AutoCloseable {
         return null;
     }
 
-    /** Returns whether the process has ended that listened there: its host refuses connections. */
+    /** Returns whether the process that listened there has ended: its host refuses connections. */
     static boolean hasEnded(InetSocketAddress address) {
         try (Socket socket = new Socket()) {
             socket.connect(address, LOOK_MILLIS);
@@ -186,7 +186,7 @@ final class StoreClient implements AutoCloseable {
         }
     }
 
-    /** Tells another rank of a failure, of which nobody knows whose it is. */
+    /** Reports a failure of an unknown rank to another rank. */
     static void tell(RankEnvironment environment, InetSocketAddress address, byte[] hello, StoreMessages.Told told) {
         try (StoreMessages store = reach(environment, address, hello)) {
             if (store != null) {
@@ -222,7 +222,7 @@ final class StoreClient implements AutoCloseable {
             case FAILED -> news.failed(message.number(), StoreMessages.Told.of(message));
             case ASK -> {
                 String where = news.answer(message.text()).name();
-                // Where the store has ended meanwhile, what it has said before is still to be read.
+                // If the store has ended meanwhile, its earlier messages must still be read.
                 say(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
             }
             case ANSWER -> answered.add(new Answer(message.number(), Inquiry.ranks(message.text(), news.count())));
@@ -230,7 +230,7 @@ final class StoreClient implements AutoCloseable {
             case WAIT -> waited = System.nanoTime();
             case DECIDED -> news.decided(StoreDecision.of(message.bytes(), news.count()));
             default -> {
-                // The store says nothing else after its welcome.
+                // The store sends no other messages after its welcome.
             }
         }
     }
@@ -239,7 +239,7 @@ final class StoreClient implements AutoCloseable {
         return keeper;
     }
 
-    /** Where the rank that keeps the store does not answer in time, it is the one. */
+    /** If the rank that keeps the store does not answer in time, it is the one at fault. */
     List<Integer> ask(String question) {
         int number = questions.incrementAndGet();
         say(StoreMessages.Kind.ASK, number, StoreMessages.bytes(question));
@@ -266,7 +266,7 @@ final class StoreClient implements AutoCloseable {
         }
     }
 
-    /** Says what this rank has to say of a failure until it is decided who is left; null when the store ends or is silent. */
+    /** Sends this rank's proposal after a failure until the remaining ranks are decided; null when the store ends or is silent. */
     @Nullable
     StoreDecision agree(StoreDecision.Proposal proposal, @Nullable StoreDecision before) {
         waited = System.nanoTime();
@@ -285,7 +285,7 @@ final class StoreClient implements AutoCloseable {
         say(StoreMessages.Kind.FAILED, rank, news.telling(text).toBytes());
     }
 
-    /** Lets the store pass on what this rank calls. */
+    /** Makes the store pass on this rank's call. */
     void call(StoreCall call) {
         say(StoreMessages.Kind.CALL, call.from(), call.toBytes());
     }
@@ -298,11 +298,11 @@ final class StoreClient implements AutoCloseable {
         try {
             store.send(kind, number, bytes);
         } catch (IOException _) {
-            // The store is gone, and whoever listens hears of that.
+            // The store is gone, which the listening thread reports.
         }
     }
 
-    /** Goes to another store: the connection stays, for its end would say that this rank has ended. */
+    /** Changes to another store. The old connection stays open, since its end would mean that this rank has ended. */
     void leave(String why) {
         fail(keeper, why);
         left = true;

@@ -15,7 +15,7 @@ import java.util.SortedMap;
 import java.util.TreeMap;
 
 /**
- * Which ranks are left when others have failed, as their store decides it.
+ * The store's decision which ranks remain after others have failed.
  *
  * <p>Threading: immutable.
  *
@@ -25,7 +25,7 @@ import java.util.TreeMap;
  */
 record StoreDecision(SortedMap<Integer, Long> left, byte[] shared, String refusal) {
     /**
-     * What a rank says of a failure.
+     * A rank's proposal after a failure.
      *
      * <p>Threading: immutable.
      *
@@ -134,7 +134,7 @@ record StoreDecision(SortedMap<Integer, Long> left, byte[] shared, String refusa
         }
     }
 
-    /** Something that is written. */
+    /** Writes a message. */
     private interface Writing {
         void to(DataOutputStream out) throws IOException;
     }

@@ -6,7 +6,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * How a rank says of what run it is, and where it listens.
+ * A rank's greeting: which run it belongs to, and where it listens.
  *
  * <p>Threading: immutable.
  *
@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * @param what the ranks do, the same on all
  */
 record StoreGreeting(RankEnvironment environment, String build, String what) {
-    /** Counted up when messages change. */
+    /** Incremented when messages change. */
     private static final String VERSION = "chagres store 3";
 
     private static final int LINES = 5;
@@ -27,12 +27,12 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
                 .getBytes(StandardCharsets.UTF_8);
     }
 
-    /** Returns where a rank listens that is of this run. */
+    /** Returns where a rank of this run listens. */
     static int port(String hello) {
         return Integer.parseInt(hello.split("\n", LINES)[PORT]);
     }
 
-    /** Says why a rank is none of this run; null when it is. */
+    /** Returns why a rank does not belong to this run, or null. */
     @Nullable
     String wrong(int rank, String hello) {
         String[] lines = hello.split("\n", LINES);
@@ -68,7 +68,7 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
         return text.length() <= LONGEST_SHOWN ? text : text.substring(0, LONGEST_SHOWN) + "...";
     }
 
-    /** Says what a rank does that is something else; null where it does the same. */
+    /** Returns how a rank's purpose differs, or null. */
     @Nullable
     String otherwise(int rank, String hello) {
         String other = hello.split("\n", LINES)[LINES - 1];
@@ -78,7 +78,7 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
                         + differing(other, what);
     }
 
-    /** Returns the lines of {@code text} that are others than those of {@code other}; all of it where there are more or fewer. */
+    /** Returns the lines of {@code text} that differ from those of {@code other}; all of it if the numbers of lines differ. */
     private static String differing(String text, String other) {
         String[] lines = text.split("\n", -1);
         String[] others = other.split("\n", -1);

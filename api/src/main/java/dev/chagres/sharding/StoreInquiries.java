@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The questions of ranks where the others are, as the rank passes them on that keeps the store.
+ * Passes on the ranks' questions where the others are, at the rank that keeps the store.
  *
  * <p>Threading: thread-safe, under the lock of the {@link StoreServer}.
  */
@@ -47,7 +47,7 @@ final class StoreInquiries {
         });
     }
 
-    /** Asks the others that are left where they are, and returns who is to blame. */
+    /** Asks the other remaining ranks where they are, and returns the ranks at fault. */
     List<Integer> ask(int asking, String question) {
         Inquiry inquiry;
         int number;

@@ -19,34 +19,34 @@ import javax.crypto.spec.SecretKeySpec;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One end of a connection to the store: what both ends write alike.
+ * One end of a connection to the store: the messages that both ends share.
  *
  * <p>Threading: one thread reads, writes are thread-safe.
  */
 final class StoreMessages implements AutoCloseable {
-    /** What a message begins with. */
+    /** The first byte of a message. */
     enum Kind {
-        /** To the store: a rank and what it is of; its number and a text follow. */
+        /** To the store: a rank's greeting; its number and a text follow. */
         HELLO,
-        /** From the store: all ranks have come; bytes follow. */
+        /** From the store: all ranks have connected; bytes follow. */
         READY,
-        /** From the store: they never will; a text follows. */
+        /** From the store: not all ranks will connect; a text follows. */
         REFUSED,
         /** Both ways: a rank has failed; its number, or -1, and what is {@link Told} follow. */
         FAILED,
         /** To the store: this rank has finished. From it: all have. */
         DONE,
-        /** To the store: who is behind? From it: are you? The question's number and a text follow. */
+        /** To the store: which ranks are behind? From it: are you? The question's number and a text follow. */
         ASK,
-        /** To the store: where this rank is. From it: who is to blame. The question's number and a text follow. */
+        /** To the store: this rank's progress. From it: the ranks at fault. The question's number and a text follow. */
         ANSWER,
-        /** To the store: what this rank says of a failure; a {@link StoreDecision.Proposal} follows. */
+        /** To the store: this rank's proposal after a failure; a {@link StoreDecision.Proposal} follows. */
         AGREE,
-        /** From the store: it has heard that, and waits for the others. */
+        /** From the store: the proposal was received, and the store waits for the others. */
         WAIT,
-        /** From the store: who is left; a {@link StoreDecision} follows. */
+        /** From the store: the remaining ranks; a {@link StoreDecision} follows. */
         DECIDED,
-        /** To the store: processes, a line, and what this rank calls. From it: the number of a rank, and what that calls. */
+        /** To the store: processes, a line, and this rank's call. From it: the number of a rank, and its call. */
         CALL,
         /** To the store: this connection ends, and its rank goes on. */
         LEAVE
@@ -92,7 +92,7 @@ final class StoreMessages implements AutoCloseable {
         return socket.getInetAddress();
     }
 
-    /** Waits for each following read no longer than this; 0 is without an end. */
+    /** Sets the timeout of each following read; 0: none. */
     void timeout(int millis) throws IOException {
         socket.setSoTimeout(millis);
     }
@@ -137,7 +137,7 @@ final class StoreMessages implements AutoCloseable {
         }
     }
 
-    /** Returns a text as the bytes of a message, cut off where it is too long for one. */
+    /** Returns a text as the bytes of a message, truncated if it is too long. */
     static byte[] bytes(String text) {
         byte[] all = text.getBytes(StandardCharsets.UTF_8);
         return all.length <= LONGEST ? all : Arrays.copyOf(all, LONGEST);
@@ -177,7 +177,7 @@ final class StoreMessages implements AutoCloseable {
     }
 
     /**
-     * What a rank says of a failure.
+     * A rank's report of a failure.
      *
      * @param decisions on who is left, that it had heard of then
      * @param text what happened
@@ -226,7 +226,7 @@ final class StoreMessages implements AutoCloseable {
         try {
             socket.close();
         } catch (IOException _) {
-            // Nobody writes to it any more.
+            // It is no longer written to.
         }
     }
 }

@@ -15,17 +15,18 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a rank has heard of the others: who has failed, who is left, whether all have finished. It stays when another rank keeps the store.
+ * What a rank knows of the others: which have failed, which remain, and whether all have finished. It is kept when another rank takes over
+ * the store.
  *
  * <p>Threading: thread-safe; the listener is called on a thread of its own, in the order in which things were heard.
  */
 final class StoreNews implements AutoCloseable {
-    /** Who is told. */
+    /** Receives the news. */
     interface Listener {
-        /** A rank has failed; -1 when nobody knows which. */
+        /** A rank has failed; -1: unknown which. */
         void failed(int rank, String text);
 
-        /** It was decided who is left, and this rank is. */
+        /** The remaining ranks were decided, and this rank is one of them. */
         void decided();
     }
 
@@ -38,10 +39,10 @@ final class StoreNews implements AutoCloseable {
     private final Set<Integer> members;
     private TcpStore.@Nullable Failure failure;
     private @Nullable StoreDecision decision;
-    /** The same, once the listener has been told. */
+    /** The same, once the listener was notified. */
     private @Nullable StoreDecision told;
 
-    /** How many there were. */
+    /** The number of decisions. */
     private int decisions;
 
     private boolean allDone;
@@ -69,7 +70,7 @@ final class StoreNews implements AutoCloseable {
         hearing = called;
     }
 
-    /** Takes what another rank says that it calls. */
+    /** Receives another rank's call. */
     void heard(int rank, String call) {
         BiConsumer<Integer, String> present = hearing;
         if (present != null) {
@@ -86,7 +87,7 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
-    /** Names who is told, at once where a rank has failed. */
+    /** Sets the listener, and notifies it at once if a rank has failed. */
     void listener(Listener called) {
         lock.lock();
         try {
@@ -100,14 +101,14 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
-    /** The lock is held: so things are told in their order. */
+    /** The lock is held, so that news are passed on in order. */
     private void tell(Runnable what) {
         if (!closed) {
             telling.execute(what);
         }
     }
 
-    /** Returns what this rank says of a failure. */
+    /** Returns this rank's proposal after a failure. */
     StoreMessages.Told telling(String text) {
         lock.lock();
         try {
@@ -117,7 +118,7 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
-    /** Keeps the first failure that another rank tells of, unless it has led to a decision already; returns whether it is kept. */
+    /** Keeps the first failure that another rank reports, unless it has led to a decision already; returns whether it is kept. */
     boolean failed(int rank, StoreMessages.Told told) {
         lock.lock();
         try {
@@ -150,7 +151,7 @@ final class StoreNews implements AutoCloseable {
         return true;
     }
 
-    /** Says who is left. */
+    /** Sets the remaining ranks. */
     void decided(StoreDecision made) {
         lock.lock();
         try {
@@ -186,7 +187,7 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
-    /** Returns the latest decision that the listener was told of, or null. */
+    /** Returns the latest decision that the listener has received, or null. */
     @Nullable
     StoreDecision told() {
         lock.lock();
@@ -197,7 +198,7 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
-    /** Waits, no longer than that, for a decision other than {@code before}; returns it, or null. */
+    /** Waits, up to the timeout, for a decision other than {@code before}; returns it, or null. */
     @Nullable
     StoreDecision awaitDecision(@Nullable StoreDecision before, long millis) {
         boolean interrupted = false;
@@ -208,7 +209,7 @@ final class StoreNews implements AutoCloseable {
                 try {
                     left = changed.awaitNanos(left);
                 } catch (InterruptedException _) {
-                    interrupted = true; // The wait has an end of its own; the thread finds the interrupt after it.
+                    interrupted = true; // The wait has its own timeout; the thread sees the interrupt afterwards.
                 }
             }
             return told == before ? null : told;
@@ -240,7 +241,7 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
-    /** Returns those that are left. */
+    /** Returns the remaining ranks. */
     Set<Integer> members() {
         lock.lock();
         try {
@@ -269,7 +270,7 @@ final class StoreNews implements AutoCloseable {
         }
     }
 
-    /** Waits until all ranks have finished; returns who has failed instead, or null. */
+    /** Waits until all ranks have finished; returns the failure if one has failed instead, or null. */
     TcpStore.@Nullable Failure awaitAll() {
         lock.lock();
         try {

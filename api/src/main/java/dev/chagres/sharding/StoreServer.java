@@ -21,7 +21,7 @@ import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The store as the rank has it that keeps it: rank 0, or another one when that has failed. Each rank listens from the beginning.
+ * The store at the rank that keeps it: rank 0, or another one after rank 0 has failed. Each rank listens from the beginning.
  *
  * <p>Threading: thread-safe.
  */
@@ -53,7 +53,7 @@ final class StoreServer implements AutoCloseable {
     private final Set<Integer> done = new HashSet<>();
     private @Nullable Thread accepting;
     private @Nullable String refusal;
-    /** Whether all ranks have come to rank 0. */
+    /** Whether all ranks have connected to rank 0. */
     private boolean ready;
 
     private boolean closed;
@@ -75,7 +75,7 @@ final class StoreServer implements AutoCloseable {
         return new StoreServer(greeting, news, listening, false);
     }
 
-    /** Is ready to keep it later. */
+    /** Listens, to be able to keep the store later. */
     static StoreServer later(StoreGreeting greeting, StoreNews news, ServerSocket listening) {
         return new StoreServer(greeting, news, listening, true);
     }
@@ -90,7 +90,7 @@ final class StoreServer implements AutoCloseable {
             } catch (SocketTimeoutException _) {
                 endThoseThatReadNothing();
             } catch (IOException closedNowOrTooManyFiles) {
-                LockSupport.parkNanos(RETRY_NANOS); // Others may close files meanwhile, and ranks are still to come.
+                LockSupport.parkNanos(RETRY_NANOS); // Files may be closed meanwhile; more ranks will connect.
             }
         }
     }
@@ -115,7 +115,7 @@ final class StoreServer implements AutoCloseable {
         }
     }
 
-    /** Returns the rank at the other end, or null when it is none of this run. */
+    /** Returns the rank at the other end; null if it is not of this run. */
     private @Nullable Integer introduce(StoreMessages connection) throws IOException {
         connection.timeout(INTRODUCTION_MILLIS);
         strangers.add(connection);
@@ -170,7 +170,7 @@ final class StoreServer implements AutoCloseable {
     }
 
     /**
-     * Waits until all ranks have come, and tells each of them where the others listen.
+     * Waits until all ranks have connected, and tells each of them where the others listen.
      *
      * @throws IllegalStateException when one does not come, or is of another run
      */
@@ -200,7 +200,7 @@ final class StoreServer implements AutoCloseable {
         throw new IllegalStateException("rank 0 of " + environment.count() + ": " + wrong);
     }
 
-    /** Waits, with the lock held, until all have come or never will. */
+    /** Waits, with the lock held, until all have connected or one cannot. */
     private void awaitComing(long nanos) {
         long left = nanos;
         try {
@@ -225,19 +225,19 @@ final class StoreServer implements AutoCloseable {
                 + strangers;
     }
 
-    /** Asks the others that are left where they are, and returns who is to blame. */
+    /** Asks the other remaining ranks where they are, and returns the ranks at fault. */
     List<Integer> ask(int asking, String question) {
         return inquiries.ask(asking, question);
     }
 
-    /** Says that a rank has finished. */
+    /** Records that a rank has finished. */
     void finished(int rank) {
         accords.comesNoMore(rank);
         lock.lock();
         try {
             done.add(rank);
             if (done.containsAll(news.members())) {
-                news.allDone(); // Before the others hear of it, and end.
+                news.allDone(); // Before the others learn of it, and end.
                 ranks.values().forEach(other -> tell(other, StoreMessages.Kind.DONE, 0, NOTHING));
             }
         } finally {
@@ -279,12 +279,12 @@ final class StoreServer implements AutoCloseable {
         tellFailure(rank, why);
     }
 
-    /** Takes what this rank says of a failure, as it takes it of others. */
+    /** Receives this rank's proposal after a failure, like those of others. */
     void agree(Proposal proposal) {
         accords.come(environment.rank(), proposal);
     }
 
-    /** Says where the others listen. */
+    /** Sets where the others listen. */
     void meetAt(List<InetSocketAddress> all) {
         accords.meetAt(all);
     }
@@ -300,7 +300,7 @@ final class StoreServer implements AutoCloseable {
         }
     }
 
-    /** Tells all but that rank that it has failed. */
+    /** Reports a rank's failure to all others. */
     void tellOthers(int rank, String text) {
         lock.lock();
         try {
@@ -315,13 +315,13 @@ final class StoreServer implements AutoCloseable {
         }
     }
 
-    /** Tells all ranks who is left; the lock is held. */
+    /** Sends the remaining ranks to all ranks; the lock is held. */
     void tellAll(StoreDecision decision) {
         byte[] bytes = decision.toBytes();
         ranks.values().forEach(rank -> tell(rank, StoreMessages.Kind.DECIDED, 0, bytes));
     }
 
-    /** Tells a rank that is here; the lock is held. */
+    /** Sends them to a connected rank; the lock is held. */
     void tellRank(int rank, StoreMessages.Kind kind, int number, byte[] bytes) {
         StoreMessages connection = ranks.get(rank);
         if (connection != null) {
@@ -338,7 +338,7 @@ final class StoreServer implements AutoCloseable {
         try {
             connection.send(kind, number, bytes);
         } catch (IOException _) {
-            // Who reads from it finds that it has ended.
+            // The thread that reads from it sees its end.
         }
     }
 
@@ -365,7 +365,7 @@ final class StoreServer implements AutoCloseable {
         } catch (InterruptedException _) {
             Thread.currentThread().interrupt();
         } catch (IOException _) {
-            // Nobody can come any more.
+            // No more ranks can connect.
         }
     }
 }

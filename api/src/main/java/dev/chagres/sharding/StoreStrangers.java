@@ -7,13 +7,13 @@ import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Connections to the store that have not proved yet to be those of ranks. Each holds a thread, so only so many are kept: one more closes the
- * oldest, for a rank proves itself within milliseconds.
+ * Connections to the store that are not yet authenticated as ranks. Each holds a thread, so their number is limited: one more closes the
+ * oldest, since ranks authenticate within milliseconds.
  *
  * <p>Threading: thread-safe.
  */
 final class StoreStrangers implements AutoCloseable {
-    /** As many as may be kept beside one connection of each rank, for all ranks may come at once. */
+    /** The limit, beside one connection for each rank, since all ranks may connect at once. */
     static final int BESIDE_RANKS = 64;
 
     private final int most;

@@ -11,7 +11,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What the store gives to each rank when all have come.
+ * The store's message to each rank once all have connected.
  *
  * <p>Threading: immutable.
  *

@@ -7,13 +7,13 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What one device has of each {@link Attachment}: made when it is first asked for, closed with the device.
+ * The attachments of one device: each is made when it is first asked for, and closed with the device.
  *
  * <p>Threading: the device's thread.
  */
 final class Attachments {
     private final DeviceState device;
-    /** By {@link Attachment#slot}; null where nobody has asked yet. */
+    /** By {@link Attachment#slot}; null if it was not asked for yet. */
     private @Nullable AutoCloseable[] made = new AutoCloseable[16];
 
     Attachments(DeviceState device) {
@@ -42,7 +42,7 @@ final class Attachments {
         return one;
     }
 
-    /** Closes them, the one whose slot was given last first; throws what the first failure was, when all are closed. */
+    /** Closes them, the newest slot first; throws the first failure once all are closed. */
     void close() {
         List<AutoCloseable> all = new ArrayList<>();
         for (AutoCloseable one : made) {

@@ -8,7 +8,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * One {@code NVTEBasicTensor} (address, type, shape) in scratch memory, and its way into and out of TE's handles.
+ * One {@code NVTEBasicTensor} (address, type, shape) in scratch memory, to write to TE's handles and read from them.
  *
  * <p>Fill it and {@link #writeTo} a handle, or {@link #readFrom} a handle and ask for its shape; each use overwrites the
  * one before, and none makes garbage.
@@ -31,12 +31,12 @@ public final class BasicTensor {
         sizeWritten = device.arena().allocate(ValueLayout.JAVA_LONG);
     }
 
-    /** Makes a handle that describes nothing yet. */
+    /** Makes an empty handle. */
     public MemorySegment create() {
         return create(TransformerEngine.NVTE_DELAYED_TENSOR_SCALING());
     }
 
-    /** Makes a handle that describes nothing yet, of {@code scalingMode}, TE's number. */
+    /** Makes an empty handle of {@code scalingMode}, TE's number. */
     public MemorySegment create(int scalingMode) {
         Status.te(TransformerEngine.te_create_tensor(scalingMode, device.out()), "te_create_tensor");
         return device.out().get(ValueLayout.ADDRESS, 0);
@@ -83,7 +83,7 @@ public final class BasicTensor {
                 "te_set_tensor_param_v2");
     }
 
-    /** Takes over what a handle describes. */
+    /** Copies the description of a handle. */
     public BasicTensor readFrom(MemorySegment handle) {
         Status.te(
                 TransformerEngine.te_get_tensor_param_v2(

@@ -9,8 +9,7 @@ import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What belongs to a graph beside its recorded work: what the host checks and does at each launch, and what it takes back when the
- * capture fails.
+ * A graph's actions on the host: checks and actions at each launch, and actions that undo a failed capture.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,14 +25,14 @@ public final class Capture {
     private final List<Runnable> onEnd = new ArrayList<>();
     private final long stream;
 
-    /** What the host does to an object at each launch. */
+    /** A change of an object on the host at each launch. */
     private record Change<T>(T object, Consumer<T> change) {
         void make() {
             change.accept(object);
         }
     }
 
-    /** Takes the memory that a capture of {@code stream} needs, before it begins. */
+    /** Allocates the memory that a capture of {@code stream} needs, before it begins. */
     public Capture(DeviceState device, MemorySegment stream) {
         this.stream = stream.address();
         numbers = new LaunchNumbers(device);
@@ -50,13 +49,13 @@ public final class Capture {
         return other.address() == stream;
     }
 
-    /** Does {@code stepWork} at each launch. What it writes the kernels see that {@code stream} captures from now on. */
+    /** Runs {@code stepWork} at each launch. Kernels that {@code stream} captures from now on see what it writes. */
     public void add(StepWork stepWork, MemorySegment stream) {
         numbers.add(stepWork, stream);
         work.add(stepWork);
     }
 
-    /** Runs {@code check} before each launch, once for each {@code tensor}: it throws where kernels may not trust its contents. */
+    /** Runs {@code check} before each launch, once for each {@code tensor}; it throws if kernels may not trust its contents. */
     public void trust(Object tensor, Runnable check) {
         for (int i = 0; i < trusted.size(); i++) {
             if (trusted.get(i) == tensor) {
@@ -175,14 +174,14 @@ public final class Capture {
         }
     }
 
-    /** Says that the graph is there. */
+    /** Records that the capture has succeeded. */
     public void recorded() {
         for (int i = 0; i < onRecorded.size(); i++) {
             onRecorded.get(i).run();
         }
     }
 
-    /** Takes back what the capture has begun. */
+    /** Undoes what the capture has begun. */
     public void fail() {
         for (int i = 0; i < onFailure.size(); i++) {
             onFailure.get(i).run();
@@ -190,7 +189,7 @@ public final class Capture {
         end();
     }
 
-    /** Says that there is no graph any more. */
+    /** Records that the graph is closed. */
     public void end() {
         for (int i = 0; i < onEnd.size(); i++) {
             onEnd.get(i).run();

@@ -6,8 +6,9 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A stack over chunks from {@code cudaMalloc}, or over one that somebody else has taken. What does not fit into the rest of a chunk begins the next one; a program
- * that repeats its allocations reaches a steady state in which CUDA is not called at all, and addresses repeat.
+ * A stack over chunks from {@code cudaMalloc}, or over one that was allocated elsewhere. An allocation that does not fit into the rest of a
+ * chunk begins the next one; a program that repeats its allocations reaches a steady state in which CUDA is not called at all, and
+ * addresses repeat.
  *
  * <p>Threading: the device's thread.
  */
@@ -18,7 +19,7 @@ final class ChunkStack {
     private static final class Chunk {
         private final long address;
         private final long byteSize;
-        /** Bytes handed out when the stack moved on to the next chunk. */
+        /** Bytes in use when the stack moved on to the next chunk. */
         private long filled;
 
         private Chunk(long address, long byteSize) {
@@ -106,7 +107,7 @@ final class ChunkStack {
         offset = mark & ((1L << OFFSET_BITS) - 1);
     }
 
-    /** Overwrites everything above {@code mark}, so that whoever reads it after it went back is found out. */
+    /** Overwrites everything above {@code mark}, to reveal reads of freed memory. */
     void poison(long mark, MemorySegment stream) {
         int to = (int) (mark >>> OFFSET_BITS);
         for (int i = to; i <= chunk && i < chunks.size(); i++) {
@@ -124,7 +125,7 @@ final class ChunkStack {
         return reserved;
     }
 
-    /** Replaces several chunks by one that holds the most that was in use. Nothing may be handed out. */
+    /** Replaces several chunks by one that holds the most that was in use. Nothing may be in use. */
     void unite() {
         if (chunks.size() > 1 && chunk == 0 && offset == 0) {
             free();

@@ -4,7 +4,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Closes several things though one of them fails.
+ * Closes several resources, even if closing one of them fails.
  *
  * <p>Threading: that of what is closed.
  */
@@ -12,7 +12,7 @@ public final class Closing {
     private Closing() {}
 
     /**
-     * Closes all of {@code resources}, from the last to the first, and then throws what the first failure was; later ones are its suppressed
+     * Closes all of {@code resources}, from the last to the first, and then throws the first failure, with later ones as suppressed
      * exceptions.
      *
      * @param resources whose {@code close} throws nothing checked; they may change meanwhile

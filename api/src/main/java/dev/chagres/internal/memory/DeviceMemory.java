@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
  * Device memory as a stack: allocation moves a pointer, {@link #rewind} moves it back.
  *
  * <p>Small and large tensors lie on stacks of their own. Until the first {@link #unite} each large tensor has a chunk of its
- * own size; small ones between them would else waste the rest of a chunk each.
+ * own size; otherwise each small one between them would waste the rest of a chunk.
  *
  * <p>Threading: the device's thread.
  */
@@ -38,7 +38,7 @@ public final class DeviceMemory {
     }
 
     /**
-     * Makes a stack of memory that there is, on {@code device}; it does not grow.
+     * Makes a stack over existing memory on {@code device}; it does not grow.
      *
      * @param stream in whose order the memory is used
      * @param address the first byte, aligned to {@value #ALIGNMENT}
@@ -92,7 +92,7 @@ public final class DeviceMemory {
         large.rewind(markLarge);
     }
 
-    /** Replaces several chunks by one that holds the most that was in use. Nothing may be handed out. */
+    /** Replaces several chunks by one that holds the most that was in use. Nothing may be in use. */
     public void unite() {
         small.unite();
         large.unite();
@@ -113,7 +113,7 @@ public final class DeviceMemory {
         return small.reserved() + large.reserved();
     }
 
-    /** Gives every chunk back to CUDA, which waits for the work that uses them. */
+    /** Frees every chunk; CUDA waits for the work that uses them. */
     public void free() {
         small.free();
         large.free();

@@ -30,7 +30,7 @@ public final class DeviceState {
     private final Multiprocessors multiprocessors;
     /** Who drives the device, or did last. */
     private volatile Driver driver = Driver.ofThread();
-    /** Whether the driver has given the device up. */
+    /** Whether the driver has detached from the device. */
     private volatile boolean detached;
     /**
      * The driver while the device is open and not given up, else null. Every call on the hot path reads this, and it needs
@@ -66,7 +66,7 @@ public final class DeviceState {
         return changes;
     }
 
-    /** Says that weights of a model change, or a tensor is written by one of its methods, and returns the number of this change. */
+    /** Counts a change of a model's weights, or a write to a tensor by one of its methods, and returns the number of this change. */
     public long countChange() {
         return ++changes;
     }
@@ -112,7 +112,7 @@ public final class DeviceState {
         return zero;
     }
 
-    /** Takes device memory from CUDA. */
+    /** Allocates device memory. */
     public MemorySegment malloc(long byteSize) {
         DeviceState capturing = capturing();
         if (capturing != null) {
@@ -124,22 +124,22 @@ public final class DeviceState {
         return held.malloc(byteSize);
     }
 
-    /** Counts device memory that was taken. */
+    /** Counts allocated device memory. */
     public void hold(long byteSize) {
         held.hold(byteSize);
     }
 
-    /** Gives memory back to CUDA: at once, or when the graphs that may use it are closed. */
+    /** Frees memory: at once, or when the graphs that may use it are closed. */
     public void free(MemorySegment memory, long byteSize) {
         held.free(memory, byteSize);
     }
 
-    /** Gives memory that no living graph uses back to CUDA at once. */
+    /** Frees memory that no living graph uses at once. */
     void freeAtOnce(MemorySegment memory, long byteSize) {
         held.freeAtOnce(memory, byteSize);
     }
 
-    /** Gives {@code byteSize} bytes back by {@code free}: at once, or when the graphs that may use them are closed. */
+    /** Frees {@code byteSize} bytes by {@code free}: at once, or when the graphs that may use them are closed. */
     public void free(long byteSize, Runnable free) {
         held.free(byteSize, free);
     }
@@ -151,7 +151,7 @@ public final class DeviceState {
         return graphs.begin();
     }
 
-    /** Says that a capture has ended. */
+    /** Ends a capture. */
     public void endCapture() {
         var _ = driver.exchangeCapturing(capturedOutside);
         capture = null;
@@ -202,12 +202,12 @@ public final class DeviceState {
         return graphs.isCapturing() ? this : driver.capturing();
     }
 
-    /** Says that the calling thread begins to collect calls that run later, on memory of any of its devices. */
+    /** Records that the calling thread begins to collect calls that run later, on memory of any of its devices. */
     public static void beginGroup() {
         Driver.ofThread().grouping(true);
     }
 
-    /** Says that those calls were made or forgotten. */
+    /** Records that those calls were made or discarded. */
     public static void endGroup() {
         Driver.ofThread().grouping(false);
     }
@@ -276,7 +276,7 @@ public final class DeviceState {
         private final int slot = SLOTS.getAndIncrement();
         private final Function<DeviceState, A> maker;
 
-        /** Says how one is made. */
+        /** Sets the maker. */
         public Attachment(Function<DeviceState, A> maker) {
             this.maker = maker;
         }
@@ -317,13 +317,13 @@ public final class DeviceState {
                 + "\"; Device.detach() there and Device.attach() here move it");
     }
 
-    /** Gives the device up. */
+    /** Detaches the driver from the device. */
     public void detach() {
         owner = null;
         detached = true;
     }
 
-    /** Moves the device to the calling thread, where its owner has given it up or ended. */
+    /** Moves the device to the calling thread, if its driver has detached or ended. */
     public void attach() {
         Driver.refuseVirtual();
         if (closed) {

@@ -62,7 +62,7 @@ final class Driver {
         }
     }
 
-    /** Says whether the thread collects calls that run later, on memory of any of its devices. */
+    /** Sets whether the thread collects calls that run later, on memory of any of its devices. */
     void grouping(boolean now) {
         grouping = now;
     }
@@ -71,7 +71,7 @@ final class Driver {
         return grouping;
     }
 
-    /** Says of which device a stream captures now, null for none; returns the one before. */
+    /** Sets the device of which a stream captures now, or null; returns the previous one. */
     @Nullable
     DeviceState exchangeCapturing(@Nullable DeviceState now) {
         DeviceState before = capturing;

@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * The memory that one device has taken from CUDA: taking it, counting it, and giving it back when no graph can use it any more.
+ * Allocates, counts and frees the memory of one device; memory that a graph may use is freed once that graph is closed.
  *
  * <p>Threading: the device's thread.
  */
@@ -17,14 +17,14 @@ final class HeldMemory {
     private long bytes;
     private long peak;
 
-    /** {@code out}: scratch for a pointer; {@code waits} is told of calls that may wait for the device. */
+    /** {@code out}: scratch for a pointer; {@code waits} is notified of calls that may wait for the device. */
     HeldMemory(MemorySegment out, HostWaits waits, GraphMemory graphs) {
         this.out = out;
         this.waits = waits;
         this.graphs = graphs;
     }
 
-    /** Takes device memory from CUDA. */
+    /** Allocates device memory. */
     MemorySegment malloc(long byteSize) {
         waits.begin();
         int status = CudaRuntime.cudaMalloc(out, byteSize);
@@ -37,18 +37,18 @@ final class HeldMemory {
         return out.get(ValueLayout.ADDRESS, 0);
     }
 
-    /** Counts device memory that was taken. */
+    /** Counts allocated device memory. */
     void hold(long byteSize) {
         bytes += byteSize;
         peak = Math.max(peak, bytes);
     }
 
-    /** Gives memory back to CUDA: at once, or when the graphs that may use it are closed. */
+    /** Frees memory: at once, or when the graphs that may use it are closed. */
     void free(MemorySegment memory, long byteSize) {
         free(byteSize, () -> cudaFree(memory));
     }
 
-    /** Gives {@code byteSize} bytes back by {@code free}: at once, or when the graphs that may use them are closed. */
+    /** Frees {@code byteSize} bytes by {@code free}: at once, or when the graphs that may use them are closed. */
     void free(long byteSize, Runnable free) {
         Runnable counted = () -> {
             free.run();
@@ -59,7 +59,7 @@ final class HeldMemory {
         }
     }
 
-    /** Gives memory that no living graph uses back to CUDA at once. */
+    /** Frees memory that no living graph uses at once. */
     void freeAtOnce(MemorySegment memory, long byteSize) {
         cudaFree(memory);
         bytes -= byteSize;

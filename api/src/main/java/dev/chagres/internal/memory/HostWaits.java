@@ -5,8 +5,8 @@ import java.lang.invoke.VarHandle;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The waits of a device's thread for work of the device. Work of a collective may wait for another rank without an end, and the
- * thread is inside CUDA then: others see here that it waits, and since which wait.
+ * The waits of a device's thread for work of the device. A collective may wait forever for another rank, while the thread is inside CUDA:
+ * other threads see here that it waits, and in which wait.
  *
  * <p>Threading: the device's thread, but for {@link #present()}.
  */
@@ -21,12 +21,12 @@ public final class HostWaits {
         }
     }
 
-    /** What the device's work may wait for: others can end such a wait, and the work is not done then. */
+    /** What the device's work may wait for: others can end such a wait, in which case the work is not done. */
     public interface Interruptible {
         /** Returns how many failures there were so far of what is open. */
         int failures();
 
-        /** Throws the newest failure, where there are more than {@code before}. */
+        /** Throws the newest failure, if there are more than {@code before}. */
         void throwNew(int before);
     }
 
@@ -40,24 +40,24 @@ public final class HostWaits {
 
     HostWaits() {}
 
-    /** Names what work of the device may wait for. */
+    /** Sets what work of the device may wait for. */
     public void interruptedBy(Interruptible named) {
         interruptible = named;
     }
 
-    /** Says that the thread is about to wait; {@link #end()} follows. */
+    /** Records that the thread is about to wait; {@link #end()} follows. */
     public void begin() {
         Interruptible known = interruptible;
         failures = known == null ? 0 : known.failures();
         PRESENT.setRelease(this, ++count);
     }
 
-    /** Says that it waits no more. */
+    /** Records the end of the wait. */
     public void end() {
         PRESENT.setRelease(this, 0L);
     }
 
-    /** Throws why the wait that has ended was ended from outside, if it was. */
+    /** Throws if the last wait was ended from outside. */
     public void check() {
         Interruptible known = interruptible;
         if (known != null && known.failures() > failures) {
@@ -65,7 +65,7 @@ public final class HostWaits {
         }
     }
 
-    /** Throws why what work of the device may wait for has failed, if it has. */
+    /** Throws if what work of the device may wait for has failed. */
     public void checkAll() {
         Interruptible known = interruptible;
         if (known != null && known.failures() > 0) {

@@ -20,7 +20,7 @@ final class LaunchNumbers implements AutoCloseable {
     private static final long ALIGNMENT = 16;
     private static final int DEVICE_TO_DEVICE = 3;
 
-    /** Where a work's numbers lie in the block. */
+    /** The place of a work's numbers in the block. */
     private record Place(StepWork work, long offset, long byteSize) {}
 
     private final DeviceState device;
@@ -30,10 +30,10 @@ final class LaunchNumbers implements AutoCloseable {
     private final List<Place> places = new ArrayList<>();
     private long used;
 
-    /** Takes the block, before the capture: during it CUDA gives no memory. */
+    /** Allocates the block before the capture, during which CUDA allocates no memory. */
     LaunchNumbers(DeviceState device) {
         this.device = device;
-        block = device.malloc(BYTES); // First: where there is no memory, nothing is left to close.
+        block = device.malloc(BYTES); // First: if it fails, there is nothing to close.
         arena = Arena.ofShared();
         host = arena.allocate(BYTES, ALIGNMENT);
     }
@@ -44,7 +44,7 @@ final class LaunchNumbers implements AutoCloseable {
     }
 
     /**
-     * Gives the numbers of {@code work} a place, and captures the copy to where kernels read them.
+     * Reserves a place for the numbers of {@code work}, and captures the copy to where kernels read them.
      *
      * @throws CaptureException when there is no room
      */
@@ -79,7 +79,7 @@ final class LaunchNumbers implements AutoCloseable {
                 "te_copy_host_to_device_via_kernel");
     }
 
-    /** Gives the block back at once, whatever other graphs live: only its own graph reads it, and that has ended. */
+    /** Frees the block at once, whatever other graphs live: only its own graph reads it, and that is closed. */
     @Override
     public void close() {
         arena.close();

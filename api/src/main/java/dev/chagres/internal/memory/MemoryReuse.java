@@ -7,17 +7,17 @@ import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What becomes of memory that went back: {@code -Dchagres.memory=usual|poisoned|never}. The other two than usual are for
+ * How freed memory is reused: {@code -Dchagres.memory=usual|poisoned|never}. The other two than usual are for
  * tests, which compare results bit by bit: code that reads memory it no longer owns then shows.
  *
  * <p>Threading: thread-safe.
  */
 public enum MemoryReuse {
-    /** The next allocation gets it as it is. */
+    /** The next allocation reuses it as it is. */
     USUAL,
-    /** It is filled with ones, which are NaN in every floating-point type; so is what is handed out. */
+    /** Freed and allocated memory is filled with ones, which are NaN in every floating-point type. */
     POISONED,
-    /** It is handed out again to nobody until its scope closes. */
+    /** It is not reused until its scope closes. */
     NEVER;
 
     private static final int ONES = 0xff;

@@ -1,7 +1,7 @@
 package dev.chagres.internal.memory;
 
 /**
- * The multiprocessors of a device, and how many of them kernels are to fill.
+ * The multiprocessors of a device, and how many of them kernels may use.
  *
  * <p>Threading: the device's thread.
  */
@@ -14,8 +14,8 @@ public final class Multiprocessors {
     }
 
     /**
-     * Transformer Engine keeps a plan for each shape that a thread has computed a norm of. The plan has the number of
-     * multiprocessors, and its key has not: a later number would be passed over in silence.
+     * Transformer Engine keeps a plan for each shape of a norm that a thread has computed. The plan, but not its key, has the number of
+     * multiprocessors: a later number would be ignored silently.
      */
     private static final ThreadLocal<OfThread> THREADS = ThreadLocal.withInitial(OfThread::new);
 

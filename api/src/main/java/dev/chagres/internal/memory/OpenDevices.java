@@ -1,7 +1,7 @@
 package dev.chagres.internal.memory;
 
 /**
- * How many devices the process has open, for what may change only while there is none.
+ * Counts the process's open devices, for settings that may change only while there is none.
  *
  * <p>Threading: thread-safe.
  */
@@ -10,7 +10,7 @@ public final class OpenDevices {
 
     private OpenDevices() {}
 
-    /** Counts a device that was opened; waits for a {@link #whileNone} under way. */
+    /** Counts a device that was opened; waits for a running {@link #whileNone}. */
     public static synchronized void add() {
         count++;
     }
