@@ -42,6 +42,11 @@ public final class CrossAttention extends PreNorm {
         this.attention = attention;
     }
 
+    /** Returns the product that computes queries. */
+    Linear query() {
+        return attention.query();
+    }
+
     /**
      * Rotates queries by their positions, and keys by theirs, in forward calls from now on; backward undoes the rotation of its own
      * forward. In TE, a decoder layer applies the rotation of its self-attention here, too.

@@ -60,6 +60,7 @@ final class LayerSummary {
                 .withUnlessUsual("branchOrder", config.branchOrder(), BranchOrder.SEQUENTIAL)
                 .withUnlessUsual("residual", config.residual(), ResidualSource.INPUT)
                 .withUnlessUsual("normPlacement", config.normPlacement(), NormPlacement.INPUT)
+                .withUnlessUsual("recomputation", config.recomputation(), TransformerLayerConfig.Recomputation.NONE)
                 .withUnlessUsual("hiddenDropout", config.hiddenDropout().probability(), 0f)
                 .withUnlessUsual("dropPath", config.dropPath().probability(), 0f);
     }

@@ -22,6 +22,8 @@ final class LinearInput {
     private final FusedCast fusedCast;
     /** Null if a rank has all tokens of the input. */
     private final @Nullable GatheredInput gathered;
+    /** Computes the input again in backward; null where forward keeps what backward reads. */
+    private @Nullable NormLayer origin;
 
     LinearInput(LinearSites sites) {
         this.sites = sites;
@@ -33,6 +35,26 @@ final class LinearInput {
     /** Returns the object that makes the same operand if the kernel that computes the input casts it. */
     FusedCast fusedCast() {
         return fusedCast;
+    }
+
+    /** Lets backward compute the input again by {@code norm}, so that forward may give it in memory that goes back. */
+    void computeAgainBy(NormLayer norm) {
+        origin = norm;
+    }
+
+    /** Returns the input itself in backward: {@code kept}, or computed again. */
+    Tensor again(Kept kept, Pass pass) {
+        NormLayer present = origin;
+        return present == null ? kept.get() : present.again(pass);
+    }
+
+    /** Returns the input itself in backward, of an operand that keeps it or whose input is computed again. */
+    Tensor whole(Operand operand, Pass pass) {
+        NormLayer present = origin;
+        if (present != null && operand.isLent()) {
+            operand.keepWhole(present.again(pass));
+        }
+        return operand.whole();
     }
 
     /** Returns whether backward reads the whole input of {@code rows}, where forward of {@code pass} is followed by one. */
@@ -50,6 +72,13 @@ final class LinearInput {
      * @param keptIn holds what backward needs; null where no backward comes
      */
     void prepare(Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
+        fill(x, operand, keptIn, pass);
+        if (origin != null) {
+            operand.lend();
+        }
+    }
+
+    private void fill(Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
         if (!fusedCast.isOffered(x)) {
             prepare(x, null, operand, keptIn, pass);
             return;
@@ -178,12 +207,26 @@ final class LinearInput {
 
     /** Returns the columnwise copy that the weight's gradient is computed of: what was kept, or all tokens, gathered now. */
     QuantizedTensor columnwise(Operand operand, Pass pass) {
-        return gathered == null ? operand.columnwise(pass.temporary()) : gathered.columnwise(operand, pass);
+        if (gathered == null) {
+            return operand.columnwise(pass.temporary());
+        }
+        return gathered.columnwise(computedForGather(gathered, operand, pass), pass);
     }
 
     /** Returns the rowwise copy that backward dequantizes: what was kept, or all tokens, gathered now. */
     QuantizedTensor rowwise(Operand operand, Pass pass) {
-        return gathered == null ? operand.keptRowwise(pass.temporary()) : gathered.rowwise(operand, pass);
+        if (gathered == null) {
+            return operand.keptRowwise(pass.temporary());
+        }
+        return gathered.rowwise(computedForGather(gathered, operand, pass), pass);
+    }
+
+    /** Returns the operand, with the tensor itself where ranks gather that. */
+    private Operand computedForGather(GatheredInput gathering, Operand operand, Pass pass) {
+        if (gathering.keepsWhole(operand.rows(), Checks.given("quantizers", operand.quantizers()))) {
+            whole(operand, pass);
+        }
+        return operand;
     }
 
     /** Returns whether the next cast of the input is measured. */

@@ -230,7 +230,7 @@ final class LinearProducts {
         }
         Parameter summed = biasOfProduct(x);
         Output output = pass.nextGradient(weight);
-        Tensor read = split.gatheredInput(x.whole(), pass);
+        Tensor read = split.gatheredInput(input.whole(x, pass), pass);
         // The epilogue writes a bias gradient in the product's type; that of a bias is FP32.
         if (summed == null || weight.gradient().dtype() != DType.FLOAT32) {
             weightGradient(read, output, pass);
@@ -282,7 +282,7 @@ final class LinearProducts {
         }
         Recipe recipe = Checks.given("quantizers", x.quantizers()).recipe();
         if (recipe.backwardOverride() == BackwardOverride.HIGH_PRECISION) {
-            Tensor read = split.gatheredInput(x.whole(), pass);
+            Tensor read = split.gatheredInput(input.whole(x, pass), pass);
             weightGradient(read, pass.nextGradient(weight), pass);
             return;
         }

@@ -39,8 +39,9 @@ public record MlpConfig(
         /** The activation's output, [T, F]: one elementwise kernel for a quarter of a layer's memory. */
         ACTIVATION,
         /**
-         * The first product and the activation: [T, F] less, or [T, 2 F] where the activation is gated. The output of the norm is kept; a
-         * {@link Recomputed} layer also computes that output and the second product again.
+         * The first product and the activation: [T, F] less, or [T, 2 F] where the activation is gated. The output of the norm is kept,
+         * unless {@link TransformerLayerConfig.Recomputation#NORMS} says otherwise; a {@link Recomputed} layer also computes the second
+         * product again.
          */
         FC1_AND_ACTIVATION
     }

@@ -25,6 +25,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         private final Kept x = new Kept("the norm's input");
         private final Kept mean = new Kept("the mean of each row");
         private final Kept inverse = new Kept("the inverse deviation of each row");
+        /** Whether {@code ops_residual_norm_forward} computed the output. */
+        private boolean fused;
     }
 
     private final NormConfig config;
@@ -85,7 +87,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         } else {
             normalizeSum(x, null, null, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
         }
-        save(x, mean, inverse, pass);
+        save(x, mean, inverse, copies != null, pass);
     }
 
     /** Enqueues {@code y = norm(x)}, and also writes {@code copies} if there are any. */
@@ -98,7 +100,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
         normalizeSum(x, null, null, y, copies, mean, inverse, pass);
-        save(x, mean, inverse, pass);
+        save(x, mean, inverse, true, pass);
     }
 
     /**
@@ -115,7 +117,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
         normalizeSum(x, residual, sum, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
-        save(sum, mean, inverse, pass);
+        save(sum, mean, inverse, true, pass);
     }
 
     /** Returns whether the norm's output is written in the model's type: where it is not cast, or its cast is measured. */
@@ -124,13 +126,34 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         return copies == null || copies.scale() == null || (present != null && present.measures(pass.recording()));
     }
 
-    private void save(Tensor x, Tensor mean, Tensor inverse, Pass pass) {
+    private void save(Tensor x, Tensor mean, Tensor inverse, boolean fused, Pass pass) {
         Rows rows = saved.push(pass);
         if (rows != null) {
             rows.x.set(x);
             rows.mean.set(mean);
             rows.inverse.set(inverse);
+            rows.fused = fused;
         }
+    }
+
+    /**
+     * Enqueues the output of the latest forward call whose gradient was not computed yet, by the same kernel, into temporary memory. What
+     * was saved of that call must be the latest that the pass has.
+     */
+    final Tensor again(Pass pass) {
+        Rows rows = saved.peek(pass);
+        Scope temporary = pass.temporary();
+        Tensor x = rows.x.get();
+        Tensor y = temporary.like(x);
+        // The kernels write both; the bits are those that backward has.
+        Tensor mean = temporary.like(rows.mean.get());
+        Tensor inverse = temporary.like(rows.inverse.get());
+        if (rows.fused) {
+            normalizeSum(x, null, null, y, null, mean, inverse, pass);
+        } else {
+            normalize(x, y, mean, inverse, pass);
+        }
+        return y;
     }
 
     @Override

@@ -20,6 +20,9 @@ final class Operand {
     private final Kept copy;
     private final Kept scaleInverse;
     private boolean learns;
+    /** Whether the tensor's memory goes back before backward, which computes the tensor again. */
+    private boolean lent;
+
     private long rows;
     /** The quantizers of the copies; null if forward reads the tensor itself. */
     private @Nullable Quantizers quantizers;
@@ -69,6 +72,7 @@ final class Operand {
 
     private void begin(long newRows) {
         learns = false;
+        lent = false;
         rows = newRows;
         quantizers = null;
         rowwise = null;
@@ -79,7 +83,18 @@ final class Operand {
 
     /** Keeps the tensor itself for backward, beside the copy that forward reads. */
     void keepWhole(Tensor x) {
+        lent = false;
         whole.set(x);
+    }
+
+    /** Says that the tensor's memory goes back before backward. */
+    void lend() {
+        lent = true;
+    }
+
+    /** Returns whether {@link #keepWhole} must be called before backward reads the tensor itself. */
+    boolean isLent() {
+        return lent;
     }
 
     /** Keeps the columnwise copy, for the weight's gradient. */

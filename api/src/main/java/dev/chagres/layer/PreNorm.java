@@ -21,6 +21,8 @@ abstract sealed class PreNorm extends Layer
     private final @Nullable NormLayer norm;
     private final Layer branch;
     private final @Nullable Linear reader;
+    /** Whether backward computes the norm's output again. */
+    private boolean computesAgain;
     /** Output of the norm in the current call; null if its caller does not ask for it. */
     private @Nullable Tensor normOutput;
     /** The gradient of the norm's output from other readers, during backward; null without one. */
@@ -62,9 +64,23 @@ abstract sealed class PreNorm extends Layer
         return branch;
     }
 
-    /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
+    /** Lets backward compute the norm's output again for {@code first}, the product that reads it. Without a norm nothing changes. */
+    final void computeNormAgain(Linear first) {
+        NormLayer present = norm;
+        if (present != null) {
+            first.input().computeAgainBy(present);
+            computesAgain = true;
+        }
+    }
+
+    /** Returns whether forward keeps the norm's output of {@code rows} itself, not a copy in eight bits, for backward. */
     final boolean keepsNormed(long rows, Pass pass) {
-        return pass.isSaving() && (reader == null || reader.input().keepsWhole(rows, pass));
+        return pass.isSaving() && !computesAgain && readsNormed(rows, pass);
+    }
+
+    /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
+    private boolean readsNormed(long rows, Pass pass) {
+        return reader == null || reader.input().keepsWhole(rows, pass);
     }
 
     /**

@@ -4,6 +4,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
+import dev.chagres.layer.TransformerLayerConfig.Recomputation;
 import dev.chagres.model.ModelPlan;
 import java.util.List;
 import java.util.Objects;
@@ -81,6 +82,13 @@ public final class TransformerLayer extends Layer {
                 ? null
                 : new CrossAttention(cross, memory, plan.child("cross_attention"));
         mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
+        if (config.recomputation() == Recomputation.NORMS) {
+            attention.computeNormAgain(attention.qkv());
+            if (crossAttention != null) {
+                crossAttention.computeNormAgain(crossAttention.query());
+            }
+            mlp.computeNormAgain(mlp.fc1());
+        }
         outputNorm =
                 normsOutput ? NormLayer.of(config.norm(), plan.child("norm").forTokenParts()) : null;
         ResidualDropout dropout = ResidualDropout.of(config, plan);

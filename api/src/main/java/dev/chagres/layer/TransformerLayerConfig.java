@@ -17,6 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param branchOrder whether the MLP reads the output or the input of attention
  * @param residual the tensor to which each branch is added
  * @param normPlacement where {@code norm} stands
+ * @param recomputation which tensors backward computes again, so that they are not kept
  * @param hiddenDropout dropout of each branch's output
  * @param dropPath drop path of each branch's output: a sequence is dropped from it with this probability, and the output for the others is
  *     divided by {@code 1 - probability}
@@ -31,11 +32,30 @@ public record TransformerLayerConfig(
         BranchOrder branchOrder,
         ResidualSource residual,
         NormPlacement normPlacement,
+        Recomputation recomputation,
         Dropout hiddenDropout,
         Dropout dropPath,
         Bias bias,
         Initializer initializer) {
     private static final float DEVIATION = 0.02f;
+
+    /**
+     * What backward computes again, besides what {@link MlpConfig.Recomputation} says of the MLP. Outputs and gradients keep their bits.
+     *
+     * <p>Source: {@code --recompute-modules layernorm} of Megatron-Core's selective recomputation.
+     */
+    public enum Recomputation {
+        /** Nothing. */
+        NONE,
+        /**
+         * The output of the norm before each branch, [T, H]: two of the tensors that an encoder's layer keeps, three of a decoder's. Backward
+         * computes it again from the sum that the norm reads, which is kept anyway, by the kernel of forward, which is bound by memory; and
+         * not where no gradient needs it, because the weight of the branch's first product is frozen. Where a branch keeps its input in eight
+         * bits instead, nothing changes. {@link Layer#explain} says what happens. A norm of the output is not computed again: its output is
+         * the layer's.
+         */
+        NORMS
+    }
 
     /**
      * Checks that all branches have the same width, and that parallel branches have no other option that changes sums.
@@ -49,6 +69,7 @@ public record TransformerLayerConfig(
         Checks.given("branchOrder", branchOrder);
         Checks.given("residual", residual);
         Checks.given("normPlacement", normPlacement);
+        Checks.given("recomputation", recomputation);
         Checks.given("hiddenDropout", hiddenDropout);
         Checks.given("dropPath", dropPath);
         Checks.given("bias", bias);
@@ -91,6 +112,7 @@ public record TransformerLayerConfig(
                 BranchOrder.SEQUENTIAL,
                 ResidualSource.INPUT,
                 NormPlacement.INPUT,
+                Recomputation.NONE,
                 Dropout.none(),
                 Dropout.none(),
                 Bias.PRESENT,
@@ -119,6 +141,7 @@ public record TransformerLayerConfig(
         private BranchOrder branchOrder;
         private ResidualSource residual;
         private NormPlacement normPlacement;
+        private Recomputation recomputation;
         private Dropout hiddenDropout;
         private Dropout dropPath;
         private Bias bias;
@@ -132,6 +155,7 @@ public record TransformerLayerConfig(
             branchOrder = from.branchOrder;
             residual = from.residual;
             normPlacement = from.normPlacement;
+            recomputation = from.recomputation;
             hiddenDropout = from.hiddenDropout;
             dropPath = from.dropPath;
             bias = from.bias;
@@ -150,6 +174,7 @@ public record TransformerLayerConfig(
                 draft.branchOrder,
                 draft.residual,
                 draft.normPlacement,
+                draft.recomputation,
                 draft.hiddenDropout,
                 draft.dropPath,
                 draft.bias,
@@ -194,6 +219,11 @@ public record TransformerLayerConfig(
     /** Returns the same with the norm at the other end of the layer. */
     public TransformerLayerConfig withNormPlacement(NormPlacement newPlacement) {
         return with(draft -> draft.normPlacement = newPlacement);
+    }
+
+    /** Returns the same with another choice of the tensors that backward computes again. */
+    public TransformerLayerConfig withRecomputation(Recomputation newRecomputation) {
+        return with(draft -> draft.recomputation = newRecomputation);
     }
 
     /** Returns the same with dropout of each branch's output. */
