@@ -234,6 +234,15 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         return name() + ": " + what + explainForward(x, place, besides) + "; backward by " + explainBackward(x, place);
     }
 
+    /** Returns which function computes the output again that was computed there. */
+    final String explainAgain(Tensor x, NormPlace place, String besides) {
+        return isFused(x, place, besides) ? "ops_residual_norm_forward" : own() + "_fwd";
+    }
+
+    private static boolean isFused(Tensor x, NormPlace place, String besides) {
+        return ResidualNorm.takes(x) && (place.sums() || !besides.isEmpty());
+    }
+
     private String explainForward(Tensor x, NormPlace place, String besides) {
         if (!ResidualNorm.takes(x)) {
             return place.sums()
@@ -241,7 +250,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
                             + ResidualNorm.LIMITS
                     : own() + "_fwd";
         }
-        if (!place.sums() && besides.isEmpty()) {
+        if (!isFused(x, place, besides)) {
             return own() + "_fwd";
         }
         String sums = place.sums() ? "sums first" : "";

@@ -276,9 +276,24 @@ abstract sealed class PreNorm extends Layer
 
     /** Returns the same where the norm stands in a residual stream. */
     final String explain(Tensor x, NormPlace place, Pass pass) {
-        String first = norm == null ? "" : norm.explain(x, place, place.casts() ? explainCasts(x, pass) : "") + "\n";
+        String first = norm == null ? "" : explainNorm(norm, x, place, pass) + "\n";
         return name() + ":\n"
                 + (first + branch.explainInside(x, pass)).indent(2).stripTrailing();
+    }
+
+    private String explainNorm(NormLayer present, Tensor x, NormPlace place, Pass pass) {
+        String besides = place.casts() ? explainCasts(x, pass) : "";
+        String text = present.explain(x, place, besides);
+        if (!computesAgain) {
+            return text;
+        }
+        if (reader != null && reader.weight().isFrozen()) {
+            return text + "; its output is not kept, for no gradient needs it";
+        }
+        return readsNormed(x.size(0), pass)
+                ? text + "; its output is not kept: backward computes it again by "
+                        + present.explainAgain(x, place, besides)
+                : text + "; its output is kept in eight bits alone, and not computed again";
     }
 
     private String explainCasts(Tensor x, Pass pass) {

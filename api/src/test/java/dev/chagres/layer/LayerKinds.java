@@ -192,6 +192,11 @@ final class LayerKinds {
                                 plan,
                                 m)),
                 new LayerKind(
+                        "decoder transformer that computes norms again",
+                        TransformerLayer.class,
+                        (plan, m, s) -> decoder(
+                                config().withRecomputation(TransformerLayerConfig.Recomputation.NORMS), plan, m)),
+                new LayerKind(
                         "transformer that adds to norms",
                         TransformerLayer.class,
                         (plan, m, s) -> transformer(config().withResidual(ResidualSource.NORM), plan, s)),

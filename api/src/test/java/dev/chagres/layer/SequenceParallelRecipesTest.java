@@ -98,6 +98,9 @@ class SequenceParallelRecipesTest {
         GATED(layer -> layer.withNorm(NormConfig.rmsNorm(HIDDEN))
                 .withMlp(layer.mlp().withActivation(Activation.SWIGLU).withRecomputation(Recomputation.ACTIVATION))),
         SMALL(layer -> layer.withMlp(layer.mlp().withRecomputation(Recomputation.FC1_AND_ACTIVATION))),
+        NORMS_AGAIN(layer -> layer.withRecomputation(TransformerLayerConfig.Recomputation.NORMS)),
+        SMALL_NORMS_AGAIN(
+                layer -> SMALL.change.apply(layer).withRecomputation(TransformerLayerConfig.Recomputation.NORMS)),
         WRAPPED(layer -> layer),
         FROZEN(layer -> layer),
         /** Heads that attention computes in eight bits. */
@@ -243,6 +246,10 @@ class SequenceParallelRecipesTest {
         "DELAYED, GATED, 2, 22",
         "DELAYED, SMALL, 2, 30",
         "DELAYED, FROZEN, 2, 20",
+        "DELAYED, SMALL_NORMS_AGAIN, 2, 30",
+        "CURRENT_HIGH_PRECISION, NORMS_AGAIN, 2, 22",
+        "BLOCKS, NORMS_AGAIN, 2, 22",
+        "BLOCKS_DEQUANTIZED, SMALL_NORMS_AGAIN, 2, 22",
         "DELAYED, NORMED_OUTPUT, 2, 32",
         "DELAYED, WIDE, 2, 64",
         "DELAYED_ATTENTION, WIDE, 2, 64",
