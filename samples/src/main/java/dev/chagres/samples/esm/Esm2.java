@@ -12,15 +12,19 @@ import dev.chagres.layer.Embedding;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.Pass;
+import dev.chagres.layer.Recomputed;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TokenGather;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.layer.TransformerLayerConfig.Recomputation;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
 import dev.chagres.samples.data.EsmVocabulary;
+import java.util.List;
 import java.util.function.Function;
+import java.util.stream.IntStream;
 
 /**
  * ESM-2: {@code loss = crossEntropy(decoder(norm(gelu(dense(norm(layers(embedding(ids))))))), labels)}.
@@ -92,8 +96,14 @@ public final class Esm2 implements AutoCloseable {
         int hidden = config.hidden();
         embedding = Embedding.vocabularyParallel(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
         AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
-        TransformerLayerConfig layer = TransformerLayerConfig.encoder(hidden, attention);
-        layers = Sequential.of(config.layers(), i -> new TransformerLayer(layer, plan.group("layers." + i)));
+        boolean recomputesNorms = config.recomputation() == Esm2Recomputation.NORMS;
+        TransformerLayerConfig layer = TransformerLayerConfig.encoder(hidden, attention)
+                .withRecomputation(recomputesNorms ? Recomputation.NORMS : Recomputation.NONE);
+        List<TransformerLayer> blocks = IntStream.range(0, config.layers())
+                .mapToObj(i -> new TransformerLayer(layer, plan.group("layers." + i)))
+                .toList();
+        boolean recomputesLayers = config.recomputation() == Esm2Recomputation.LAYERS;
+        layers = Sequential.of(config.layers(), i -> recomputesLayers ? new Recomputed(blocks.get(i)) : blocks.get(i));
         norm = new LayerNorm(NormConfig.layerNorm(hidden), plan.group("norm").forTokenParts());
         gather = new TokenGather(plan);
         head = new Esm2Head(hidden, WEIGHTS, embedding.weight(), plan.group("head"));
@@ -101,7 +111,7 @@ public final class Esm2 implements AutoCloseable {
         scope = device.openScope();
         try {
             RotaryEmbedding rotary = RotaryEmbedding.of(scope, config.context(), config.headDim());
-            layers.layers().forEach(one -> ((TransformerLayer) one).rotate(rotary));
+            blocks.forEach(block -> block.rotate(rotary));
             parameters = memory.apply(plan);
         } catch (RuntimeException | Error failure) {
             scope.close();

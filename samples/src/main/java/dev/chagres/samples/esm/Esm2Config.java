@@ -1,7 +1,9 @@
 package dev.chagres.samples.esm;
 
+import java.util.Objects;
+
 /**
- * Sizes of an ESM-2.
+ * Sizes of an ESM-2, and what it computes again.
  *
  * <p>Threading: immutable.
  *
@@ -9,14 +11,16 @@ package dev.chagres.samples.esm;
  * @param hidden hidden size H
  * @param heads attention heads; H is a multiple of them
  * @param context longest sequence in tokens
+ * @param recomputation what backward computes again
  */
-public record Esm2Config(int layers, int hidden, int heads, int context) {
+public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Recomputation recomputation) {
     /**
      * Checks the sizes.
      *
      * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
      */
     public Esm2Config {
+        Objects.requireNonNull(recomputation, "recomputation");
         if (layers < 1 || hidden < 1 || heads < 1 || context < 1) {
             throw new IllegalArgumentException("layers, hidden, heads, context: expected at least 1 each, got " + layers
                     + ", " + hidden + ", " + heads + " and " + context);
@@ -25,6 +29,20 @@ public record Esm2Config(int layers, int hidden, int heads, int context) {
             throw new IllegalArgumentException(
                     "heads: expected a divisor of the hidden size, " + hidden + ", got " + heads);
         }
+    }
+
+    /**
+     * Checks the sizes of a model whose layers compute nothing again but their activation.
+     *
+     * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
+     */
+    public Esm2Config(int layers, int hidden, int heads, int context) {
+        this(layers, hidden, heads, context, Esm2Recomputation.NONE);
+    }
+
+    /** Returns the same with another choice of what backward computes again. */
+    public Esm2Config withRecomputation(Esm2Recomputation newRecomputation) {
+        return new Esm2Config(layers, hidden, heads, context, newRecomputation);
     }
 
     /** Returns the sizes of a published model. */
@@ -39,7 +57,7 @@ public record Esm2Config(int layers, int hidden, int heads, int context) {
 
     /**
      * Returns the floating-point operations of forward and backward: 6 a weight and token for the products, 12 a layer,
-     * column and pair of tokens for attention.
+     * column and pair of tokens for attention. What is computed again does not count.
      *
      * @param tokens number of tokens, padding left out
      * @param attendedPairs sum of the squared lengths of the sequences

@@ -102,9 +102,7 @@ final class DevicePlatform implements Platform {
 
     @Override
     public TrainingModel open(TrainingPlan plan, BooleanSupplier stopped) {
-        return plan.ranks() == 1
-                ? training(device, Esm2Config.of(plan.size(), plan.shape().context()), plan)
-                : new RankedTraining(plan, stopped);
+        return plan.ranks() == 1 ? training(device, plan.model(), plan) : new RankedTraining(plan, stopped);
     }
 
     /** Makes the model of a plan, as one rank has it. */

@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
@@ -106,6 +107,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     static final class OfRecipe extends OptionWords<TrainingRecipe> {
         OfRecipe() {
             super(TrainingRecipe.class);
+        }
+    }
+
+    static final class OfRecomputation extends OptionWords<Esm2Recomputation> {
+        OfRecomputation() {
+            super(Esm2Recomputation.class);
         }
     }
 

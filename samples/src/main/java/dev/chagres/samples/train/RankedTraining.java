@@ -67,7 +67,7 @@ final class RankedTraining implements TrainingModel {
      */
     RankedTraining(TrainingPlan plan, BooleanSupplier stopped) {
         this.plan = plan;
-        config = Esm2Config.of(plan.size(), plan.shape().context());
+        config = plan.model();
         Ranks ranks = processes() ? Ranks.fromEnvironment().withPurpose(purpose(plan)) : local(plan.ranks());
         for (int i = 0; i < (processes() ? 1 : plan.ranks()); i++) {
             work.add(new LinkedBlockingQueue<>());
@@ -97,6 +97,7 @@ final class RankedTraining implements TrainingModel {
                 "--context " + plan.shape().context(),
                 "--accumulate, micro-batches in all " + plan.shape().microBatches(),
                 "--recipe " + plan.recipe(),
+                "--recompute " + OptionWords.word(plan.recomputation()),
                 "--strategy, --mesh " + plan.layout(),
                 "--product-plans " + plan.productPlan(),
                 "--sm-margin " + plan.margin().norms(),

@@ -65,6 +65,7 @@ final class ReportWriter implements AutoCloseable {
                     .put("parameters", run.parameters())
                     .put("seed", plan.seed())
                     .put("recipe", plan.recipe().toString())
+                    .put("recompute", OptionWords.word(plan.recomputation()))
                     .put("graph", plan.enqueuing() == Steps.CAPTURED)
                     .put("steps", plan.steps())
                     .put("packing", plan.packing())

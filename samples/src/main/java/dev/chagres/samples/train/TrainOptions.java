@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
+import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.samples.train.SavingPlan.Recipes;
 import dev.chagres.train.BatchShape;
@@ -75,6 +76,16 @@ final class TrainOptions {
             paramLabel = "bf16|fp16|fp32|fp8-delayed|fp8-delayed-fast|fp8-current|fp8-block",
             description = "precision of the layers (default: bf16 on a GPU, fp32 on a CPU)")
     private @Nullable TrainingRecipe recipe;
+
+    @Option(
+            names = "--recompute",
+            converter = OptionWords.OfRecomputation.class,
+            paramLabel = "none|norms|layers",
+            description =
+                    "what backward computes again to take less memory, with the same losses. norms: the outputs of the layers'"
+                            + " norms, which --recipe fp8-... does not keep anyway; layers: all of each layer but its input"
+                            + " (default: none)")
+    private Esm2Recomputation recomputation = Esm2Recomputation.NONE;
 
     @Option(
             names = "--product-plans",
@@ -261,6 +272,7 @@ final class TrainOptions {
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
                 shape,
                 precision,
+                recomputation,
                 productPlan != null ? productPlan : ProductPlan.MEASURED,
                 margins.margin(),
                 ranks.layout(),

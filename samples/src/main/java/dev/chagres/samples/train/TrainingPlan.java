@@ -4,6 +4,8 @@ import dev.chagres.MultiprocessorMargin;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.FastaSource;
+import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.train.BatchShape;
 import java.nio.file.Path;
@@ -18,6 +20,7 @@ import org.jspecify.annotations.Nullable;
  * @param source the sequences
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
+ * @param recomputation what backward of the layers computes again
  * @param productPlan by which of cuBLASLt's kernels products are computed
  * @param margin how many multiprocessors norms and products leave free
  * @param layout the ranks, and what each keeps of the model
@@ -35,6 +38,7 @@ record TrainingPlan(
         FastaSource source,
         BatchShape shape,
         TrainingRecipe recipe,
+        Esm2Recomputation recomputation,
         ProductPlan productPlan,
         MultiprocessorMargin margin,
         RankLayout layout,
@@ -46,6 +50,11 @@ record TrainingPlan(
         SavingPlan saving,
         @Nullable Path report,
         @Nullable Path plot) {
+
+    /** Returns the sizes of the model, and what it computes again. */
+    Esm2Config model() {
+        return Esm2Config.of(size, shape.context()).withRecomputation(recomputation);
+    }
 
     /** Returns the number of ranks. */
     int ranks() {

@@ -13,6 +13,7 @@ import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
 import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.train.Batch;
@@ -49,6 +50,7 @@ class CapturedRanksTest {
                 FastaSource.shipped(),
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
                 recipe,
+                Esm2Recomputation.NONE,
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 RankLayout.of(RankedSteps.mesh(1, copies, 1, 1, tensor)),

@@ -13,6 +13,7 @@ import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
 import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.MeshShape;
@@ -55,6 +56,7 @@ class RankDataTest {
                 source,
                 new BatchShape(BatchLayout.PACKED, 128 * batches, CONTEXT, batches),
                 TrainingRecipe.FP32,
+                Esm2Recomputation.NONE,
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 layout,

@@ -12,6 +12,7 @@ import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
 import dev.chagres.samples.esm.Esm2Config;
+import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
@@ -50,6 +51,7 @@ final class RankedSteps {
                 FastaSource.shipped(),
                 shape,
                 recipe,
+                Esm2Recomputation.NONE,
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 layout,

@@ -15,6 +15,7 @@ import dev.chagres.recipe.CastStatistics;
 import dev.chagres.samples.data.FastaSource;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.data.ShuffledSequences;
+import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.MeshDimension;
@@ -43,6 +44,7 @@ class ReportWriterTest {
             FastaSource.shipped(),
             new BatchShape(BatchLayout.PACKED, 512, 256),
             TrainingRecipe.BF16,
+            Esm2Recomputation.NONE,
             ProductPlan.FIRST,
             MultiprocessorMargin.NONE,
             new RankOptions().layout(),
@@ -101,6 +103,7 @@ class ReportWriterTest {
                 PLAN.source(),
                 PLAN.shape(),
                 PLAN.recipe(),
+                Esm2Recomputation.LAYERS,
                 PLAN.productPlan(),
                 new MultiprocessorMargin(4, 16),
                 sharded,
@@ -119,6 +122,7 @@ class ReportWriterTest {
         Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
         assertEquals("zero3, weights gathered by copy engines", head.get("strategy"));
         assertEquals("copy-engine", head.get("weightGather"));
+        assertEquals("layers", head.get("recompute"));
         assertEquals(4, head.get("smMargin"));
         assertEquals(16, head.get("productSmMargin"));
     }
@@ -149,7 +153,7 @@ class ReportWriterTest {
         assertEquals(3, lines.size());
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
-                "[provider, device, libraries, model, parameters, seed, recipe, graph, steps, packing, context, tokensPerStep,"
+                "[provider, device, libraries, model, parameters, seed, recipe, recompute, graph, steps, packing, context, tokensPerStep,"
                         + " accumulate, ranks, strategy, weightGather, smMargin, productSmMargin, learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));
@@ -157,7 +161,7 @@ class ReportWriterTest {
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, false, 100, on, 256, 512, 1, 1, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
+                "[8M, 42, bf16, none, false, 100, on, 256, 512, 1, 1, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
                         + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));

@@ -7,7 +7,6 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.Device;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.bindings.Provider;
-import dev.chagres.samples.esm.Esm2Config;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -100,8 +99,7 @@ class SmMarginTest {
         assertEquals(new MultiprocessorMargin(margin, 0), plan.margin());
         assertNull(onItsOwnThread(() -> {
             try (Device device = Device.open();
-                    var training = DevicePlatform.training(
-                            device, Esm2Config.of(plan.size(), plan.shape().context()), plan)) {
+                    var training = DevicePlatform.training(device, plan.model(), plan)) {
                 assertEquals(plan.margin(), device.multiprocessorMargin());
             }
             return null;
