@@ -14,6 +14,7 @@ enum StrategyVariant {
     /** Several micro-batches, and every third step one more. */
     ACCUMULATED(2),
     RECOMPUTED(3),
+    RECOMPUTED_NORMS(3),
     HIDDEN_DROPOUT(4),
     ATTENTION_DROPOUT(2),
     DROP_PATH(2),
@@ -62,13 +63,14 @@ enum StrategyVariant {
         return switch (this) {
             case HIDDEN_DROPOUT -> plain.withHiddenDropout(DROPOUT);
             case DROP_PATH -> plain.withDropPath(DROPOUT);
+            case RECOMPUTED_NORMS -> plain.withRecomputation(TransformerLayerConfig.Recomputation.NORMS);
             default -> plain;
         };
     }
 
     /** Returns the variant whose steps one rank takes: recomputation changes none. */
     StrategyVariant onOneRank() {
-        return this == RECOMPUTED ? PLAIN : this;
+        return this == RECOMPUTED || this == RECOMPUTED_NORMS ? PLAIN : this;
     }
 
     /** Returns the sequences of a part of a step, of mixed lengths; 24 tokens, which all numbers of ranks divide, but for uneven ones. */
