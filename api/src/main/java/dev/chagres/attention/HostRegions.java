@@ -26,7 +26,9 @@ final class HostRegions implements AutoCloseable {
         this.device = device;
     }
 
-    /** Sees that there are at least {@code count} regions with room for {@code numbers} each; what was written is lost where not. */
+    /**
+     * Makes sure that there are at least {@code count} regions with room for {@code numbers} each; if it allocates, old contents are lost.
+     */
     void reserve(long numbers, int count) {
         if (room >= numbers && regions.size() >= count) {
             return;

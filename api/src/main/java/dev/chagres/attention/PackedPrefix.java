@@ -1,12 +1,12 @@
 package dev.chagres.attention;
 
 /**
- * For layers: the queries of a {@link PackedPart} over the keys up to the last of them, which is all that a causal mask lets them see. Of
- * each sequence that has queries here these are the keys before them and among them; they lie side by side from {@link #firstKey} on, for
- * the last sequence alone may go on behind the stretch.
+ * For layers: the queries of a {@link PackedPart} over the keys up to the last of them, which is all that a causal mask lets them see. For
+ * each sequence that has queries here these are the keys up to its last query here; they are contiguous from {@link #firstKey} on, since
+ * only the last sequence may continue behind the part.
  *
- * <p>A causal mask from the bottom right is then what a causal mask is over the whole sequences: the last query of each stands on its last
- * key.
+ * <p>A bottom-right causal mask over these keys equals a causal mask over the whole sequences, since the diagonal pairs the last query of
+ * each with its last key.
  *
  * <p>Threading: the device's thread.
  *

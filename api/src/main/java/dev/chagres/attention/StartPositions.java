@@ -18,7 +18,7 @@ final class StartPositions {
 
     private Tensor starts;
     private int latest;
-    /** Behind which no sequence ends; {@link #UNKNOWN}: the latest start and the longest length say it. */
+    /** The position behind which no sequence ends; {@link #UNKNOWN}: derived from the latest start and the longest length. */
     private int end;
     /** The issue number of the tensor that holds the numbers. */
     private int issue;
@@ -30,14 +30,14 @@ final class StartPositions {
         issue = Inside.issue(starts);
     }
 
-    /** Takes numbers that the host has written; no sequence ends behind position {@code newEnd}. */
+    /** Makes an object of numbers that the host has written; no sequence ends behind position {@code newEnd}. */
     static StartPositions of(Scope scope, MemorySegment source, int count, int newEnd) {
         StartPositions made = new StartPositions(scope.tensor(DType.INT32, count), newEnd, newEnd);
         made.write(scope, source);
         return made;
     }
 
-    /** Takes such numbers in {@code present}, or in an object of their own. */
+    /** Sets such numbers in {@code present}, or in a new object. */
     static StartPositions taken(
             @Nullable StartPositions present, Scope scope, MemorySegment source, int count, int newEnd) {
         if (present == null) {
@@ -47,7 +47,7 @@ final class StartPositions {
         return present;
     }
 
-    /** Takes others in the same object. */
+    /** Sets other numbers in the same object. */
     void set(Scope scope, MemorySegment source, int count, int newEnd) {
         starts = scope.tensor(DType.INT32, count);
         latest = newEnd;

@@ -26,7 +26,7 @@ public final class Checks {
         return tensor;
     }
 
-    /** Returns what {@code thrown} says of itself, or its class where that throws. */
+    /** Returns the text of {@code thrown}, or its class if that throws. */
     public static String describe(Throwable thrown) {
         try {
             return thrown.toString();
@@ -35,7 +35,7 @@ public final class Checks {
         }
     }
 
-    /** Names {@code device} for an error, where {@code expected} was wanted: it may be the same one, opened another time. */
+    /** Names {@code device} in an error that expected {@code expected}: it may be the same device, opened again. */
     public static String other(Device device, Device expected) {
         return device + (device.index() == expected.index() ? ", opened another time" : "");
     }

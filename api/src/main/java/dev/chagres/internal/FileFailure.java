@@ -8,7 +8,7 @@ import java.nio.file.FileSystemException;
 import java.nio.file.NoSuchFileException;
 
 /**
- * Says what is wrong with a file, where Java's own message is the file's name alone.
+ * Describes what is wrong with a file, where Java's own message is only the file's name.
  *
  * <p>Threading: thread-safe.
  */

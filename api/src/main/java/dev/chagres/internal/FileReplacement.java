@@ -9,16 +9,15 @@ import java.nio.file.StandardOpenOption;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * Puts a whole new file in the place of an old one, or of none: it is written beside its place, forced to the disk and then
- * renamed, so that at every instant, a power cut included, the place has the old file or the new one. Who has the old file
- * open or mapped keeps it.
+ * Creates or replaces a file atomically: the new file is written in the same folder, forced to the disk and then renamed, so that at every
+ * instant, a power cut included, the path has the old file or the new one. Programs that have the old file open or mapped keep it.
  *
  * <p>Threading: thread-safe.
  */
 public final class FileReplacement {
     private FileReplacement() {}
 
-    /** What writes the content. */
+    /** Writes the content. */
     @FunctionalInterface
     public interface Content {
         /**
@@ -29,7 +28,7 @@ public final class FileReplacement {
         void writeTo(FileChannel channel) throws IOException;
     }
 
-    /** A place at which no file can be written, found before anything was; the text says what is there. */
+    /** A path at which no file can be written, found before anything was written; the text says what is there. */
     public static final class PlaceException extends IOException {
         private static final long serialVersionUID = 1;
 

@@ -16,12 +16,12 @@ import java.lang.invoke.MethodType;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What devices, streams and tensors keep for the other packages of this module and show to nobody else.
+ * Access to the internals of devices, streams and tensors for the other packages of this module.
  *
  * <p>Threading: the device's thread.
  */
 public final class Inside {
-    /** A constant of one class, so that a call through it costs what a call of the field's own class costs. */
+    /** A constant of one class, so that the JVM can inline calls through it. */
     private static final Fields FIELDS = fields();
 
     private Inside() {}
@@ -72,7 +72,7 @@ public final class Inside {
     }
 
     /**
-     * Does {@code work} now, or, where {@code stream} captures, at each launch of the graph.
+     * Does {@code work} now or, if {@code stream} captures, at each launch of the graph.
      *
      * @throws CaptureException when another stream of the device captures: {@code stream} may have joined it, and the graph would
      *     repeat the numbers of now
@@ -93,8 +93,8 @@ public final class Inside {
     }
 
     /**
-     * Says that kernels which are enqueued now trust the contents of {@code tensor}. Where they are captured, each launch checks
-     * that its memory was not handed out for something else.
+     * Records that kernels which are enqueued now trust the contents of {@code tensor}. If they are captured, each launch checks that its
+     * memory was not handed out for something else.
      *
      * @param what names the contents in the error
      */
@@ -138,7 +138,7 @@ public final class Inside {
         return root;
     }
 
-    /** Says that the contents, which were checked, are not to be written to until the tensor is handed out again. */
+    /** Marks the contents, which were checked, as read-only until the tensor is handed out again. */
     public static void fix(Tensor tensor) {
         FIELDS.fix(tensor);
     }
@@ -148,7 +148,7 @@ public final class Inside {
         return FIELDS.isFixed(tensor);
     }
 
-    /** Says whether backward passes compute a gradient of {@code tensor}. */
+    /** Sets whether backward passes compute a gradient of {@code tensor}. */
     public static void requireGradient(Tensor tensor, boolean required) {
         FIELDS.requireGradient(tensor, required);
     }

@@ -50,7 +50,7 @@ public final class ProductChecks {
         }
     }
 
-    /** Refuses a sum over nothing, unless {@code d} has no elements. */
+    /** Refuses K = 0, unless {@code d} has no elements. */
     public static void requireSum(long inner, Tensor a, Tensor d) {
         if (inner == 0 && d.count() != 0) {
             throw new IllegalArgumentException(

@@ -13,10 +13,10 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class QuantizedProductChecks {
-    /** Bytes that a row of an operand or a result is a multiple of, for tensor cores load so many at once. */
+    /** Rows of operands and results are multiples of this many bytes, which tensor cores load at once. */
     private static final long ROW_BYTES = 16;
 
-    /** What cuBLASLt asks of sizes outside of the sum where blocks have scales. */
+    /** With block scaling cuBLASLt requires multiples of this for M or N. */
     private static final long BLOCK_MULTIPLE = 8;
 
     private QuantizedProductChecks() {}
@@ -179,7 +179,7 @@ public final class QuantizedProductChecks {
         Checks.apart("d", d, "bias", bias);
     }
 
-    /** Refuses a sum over nothing, unless {@code d} has no elements. */
+    /** Refuses K = 0, unless {@code d} has no elements. */
     public static void requireSum(long inner, QuantizedTensor a, Tensor d) {
         if (inner == 0 && d.count() != 0) {
             throw new IllegalArgumentException(

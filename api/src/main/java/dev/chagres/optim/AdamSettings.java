@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.zip.CRC32C;
 
 /**
- * Says in words what ranks that update the same weights must have in common.
+ * Formats the settings that ranks which update the same weights must have in common.
  *
  * <p>Threading: immutable.
  */

@@ -10,7 +10,7 @@ import dev.chagres.model.State;
 import java.util.List;
 
 /**
- * What {@link AdamW} keeps from step to step, and how it is saved: moments in the order of the gradients, masters of weights of 16 bits, rates
+ * The state of {@link AdamW}, and its form in files: moments in the order of the gradients, masters of weights of 16 bits, rates
  * and number of the step.
  *
  * <p>Threading: the device's thread.
@@ -25,7 +25,7 @@ final class AdamState implements AutoCloseable {
     private final MasterCopies masters;
     private final StepNumbers numbers;
 
-    /** Takes memory in a scope of its own: moments of 0, and masters of what the weights are now. */
+    /** Allocates moments of 0, and masters from the present weights, in a separate scope. */
     AdamState(Parameters parameters, AdamW.Config config, List<UpdateRange> ranges, List<ParameterGroup> groups) {
         this.parameters = parameters;
         Stream stream = parameters.scope().stream();
@@ -40,7 +40,7 @@ final class AdamState implements AutoCloseable {
                     ? new Remainders(parameters, ranges, scope)
                     : new MasterWeights(parameters, ranges, scope);
             masters.take();
-            numbers = new StepNumbers(scope, groups); // last of what can fail: the scope does not close it
+            numbers = new StepNumbers(scope, groups); // Last, since the scope does not close it if something fails.
         } catch (RuntimeException | Error failure) {
             scope.close();
             throw failure;
@@ -110,7 +110,7 @@ final class AdamState implements AutoCloseable {
                 .build();
     }
 
-    /** Returns what is kept for each element of the gradients, in the order of {@link #whole}. */
+    /** Returns the vectors with state for each element of the gradients, in the order of {@link #whole}. */
     List<StateVector> vectors() {
         ensureOpen();
         return List.of(

@@ -19,7 +19,7 @@ import java.util.Map;
 final class AdamUpdate {
     private final AdamW.Config config;
     private final AdamState state;
-    /** Of each type of weights. */
+    /** The ranges of each type of weights. */
     private final List<AdamRanges> tables = new ArrayList<>();
 
     private final int count;
@@ -66,7 +66,7 @@ final class AdamUpdate {
         }
     }
 
-    /** Says which kernel runs, and why none of TE's. */
+    /** Describes which kernel runs, and why not one of TE's. */
     String explain() {
         return "ops_adam_ranges, " + counted(count, "range") + " in " + counted(tables.size(), "call") + ": moments of "
                 + config.momentDType() + ", masters " + config.masters()

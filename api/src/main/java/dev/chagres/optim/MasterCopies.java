@@ -11,7 +11,7 @@ import dev.chagres.model.State;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What an optimizer keeps beside weights of 16 bits, so that small updates are not lost.
+ * Masters of 16-bit weights, so that small updates are not lost.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,31 +26,31 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
         version = parameters.version();
     }
 
-    /** Enqueues new copies of what the weights are now. */
+    /** Enqueues new masters from the present weights. */
     abstract void take();
 
-    /** Returns what belongs to a range, null where its weights are FLOAT32. */
+    /** Returns the masters of a range; null for FLOAT32 weights. */
     abstract @Nullable Tensor of(UpdateRange range);
 
-    /** Returns all of them in the order of the gradients; without weights of 16 bits it is for none. */
+    /** Returns all masters, in the order of the gradients. */
     abstract StateVector vector();
 
-    /** Adds what belongs to a parameter, if anything does. */
+    /** Adds the masters of a parameter, if it has any. */
     abstract void addTo(State.Builder state, Parameter parameter);
 
-    /** Enqueues what a step needs that comes next: new copies where weights were written from outside since. */
+    /** Prepares the next step: enqueues new masters if weights were written from outside since. */
     final void prepare() {
         Capture capture = Inside.capture(scope.stream());
         if (capture != null && parameters.isChangedInCapture()) {
-            take(); // Behind the graph's own writes, so in the graph.
-            // What the graph writes behind its step counts later at each launch.
+            take(); // After the graph's own writes, and so in the graph.
+            // Writes of the graph after its step are counted later, at each launch.
             capture.eachLaunch(this, MasterCopies::keepLoaded);
         } else {
             Inside.eachStep(scope.stream(), this);
         }
     }
 
-    /** Enqueues new copies where weights were written from outside since. */
+    /** Enqueues new masters if weights were written from outside since. */
     @Override
     public final void write() {
         if (version != parameters.version()) {
@@ -59,7 +59,7 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
         }
     }
 
-    /** Says that the copies were loaded with the weights: they stay as they are. */
+    /** Records that masters were loaded with the weights, and are kept. */
     final void keepLoaded() {
         version = parameters.version();
     }

@@ -17,7 +17,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class MasterWeights extends MasterCopies {
-    /** Weights and masters that lie side by side on both sides: one kernel copies them all. */
+    /** Ranges that are contiguous both in weights and in masters: one kernel copies each. */
     private record Copy(Tensor weights, Tensor masters) {}
 
     private final Scope scope;

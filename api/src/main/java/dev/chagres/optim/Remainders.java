@@ -10,8 +10,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The low 16 bits of FP32 masters whose upper halves, rounded, are the BFLOAT16 weights: two bytes a weight where a master has
- * four, and no bit less.
+ * The low 16 bits of FP32 masters whose upper halves, rounded, are the BFLOAT16 weights: two bytes per weight instead of four, with the
+ * same precision.
  *
  * <p>Threading: the device's thread.
  *
@@ -39,7 +39,7 @@ final class Remainders extends MasterCopies {
                 DType.BYTE, BYTES * (needed ? parameters.gradients().count() : 1));
     }
 
-    /** A BFLOAT16 number is an FP32 number without a remainder. */
+    /** The remainder of a BFLOAT16 number as FP32 master is 0. */
     @Override
     void take() {
         bytes.zero(scope.stream());

@@ -20,20 +20,20 @@ import java.util.List;
 final class StepNumbers implements AutoCloseable {
     private final Scope scope;
     private final Arena arena = Arena.ofShared();
-    /** Of all groups, then the number of the step. */
+    /** The learning rates of all groups, then the number of the step. */
     private final MemorySegment host;
 
     private final MemorySegment hostRates;
     private final MemorySegment hostStep;
     private final Tensor block;
     private final List<ParameterGroup> groups;
-    /** The factor of each group on the rate, after the 1 of what belongs to none. */
+    /** The factor of each group on the rate, after the 1 for parameters without a group. */
     private final float[] factors;
 
     private final Tensor rates;
     private final Tensor step;
     private int taken;
-    /** Of the step that comes next, or that a graph takes at its next launch. */
+    /** The rate of the next step, or of a graph's next launch. */
     private float rate;
 
     /** Whether the device counts: {@link #step} then holds the number of steps taken. */
@@ -67,7 +67,7 @@ final class StepNumbers implements AutoCloseable {
         return closed;
     }
 
-    /** Throws an {@link IllegalArgumentException} for a rate that is none, alone or with the factor of a group. */
+    /** Throws an {@link IllegalArgumentException} for an invalid rate, by itself or times the factor of a group. */
     void checkRate(float newRate) {
         if (!(newRate >= 0) || Float.isInfinite(newRate)) {
             throw new IllegalArgumentException("rate: expected a number of at least 0, got " + newRate);
@@ -88,15 +88,14 @@ final class StepNumbers implements AutoCloseable {
     }
 
     /**
-     * Enqueues rate and number of the next step, which is taken whatever its gradients are; while a stream captures, before each
-     * launch.
+     * Enqueues rate and number of the next step, which is never skipped; in a capture, before each launch.
      */
     void next(float newRate) {
         rate = newRate;
         Inside.eachStep(scope.stream(), counted);
     }
 
-    /** Enqueues the rate of the next step, of which {@code scaler} decides on the device whether it is taken. */
+    /** Enqueues the rate of the next step, which {@code scaler} may skip on the device. */
     void next(float newRate, LossScaler scaler, Tensor skip) {
         rate = newRate;
         Inside.eachStep(scope.stream(), decided);
@@ -151,7 +150,7 @@ final class StepNumbers implements AutoCloseable {
         }
     }
 
-    /** A step that the device counts where it is taken: it is told the number of steps before the first of these. */
+    /** A step that the device counts unless it is skipped; before the first one it gets the number of steps so far. */
     private final class Decided implements StepWork {
         @Override
         public void check() {
@@ -199,7 +198,7 @@ final class StepNumbers implements AutoCloseable {
         return deviceCounts ? step.toInts(scope.stream())[0] : taken;
     }
 
-    /** Goes on as after so many steps. */
+    /** Sets the number of steps taken. */
     void restore(long steps) {
         taken = Math.toIntExact(steps);
         deviceCounts = false;

@@ -39,7 +39,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         return (parameter.gradient().address() - parameters.gradients().address()) / Float.BYTES;
     }
 
-    /** Where this rank's gradient of a trained parameter begins, and the number of the parameter's group. */
+    /** The first element of this rank's gradient of a trained parameter, and the number of the parameter's group. */
     private record Member(long offset, int group) {}
 
     /**
@@ -62,7 +62,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         return List.copyOf(ranges);
     }
 
-    /** Returns those of which this rank has a part, in the order of the gradients. */
+    /** Returns the parameters of which this rank has a part, in the order of the gradients. */
     private static List<Member> members(Parameters parameters, List<ParameterGroup> groups) {
         ensureMembers(parameters, groups);
         List<Member> members = new ArrayList<>();
@@ -78,7 +78,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         return members;
     }
 
-    /** Ranks of a pipeline are given the same groups: a group's parameters may all be those of other ranks. */
+    /** Ranks of a pipeline get the same groups, so all parameters of a group may be on other ranks. */
     private static void ensureMembers(Parameters parameters, List<ParameterGroup> groups) {
         boolean[] used = new boolean[groups.size() + 1];
         for (Parameter parameter : parameters.sharing().ofModel()) {
@@ -104,7 +104,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
                 weightDecay);
     }
 
-    /** Cuts a range where its parameters belong to another group than the one before. */
+    /** Splits a range at parameters of another group. */
     private static void divide(
             ParameterRange range,
             AdamW.Config config,

@@ -7,14 +7,14 @@ import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
 
 /**
- * The share of a micro-batch where the device reads it, and its product with a loss scale.
+ * The share of a micro-batch on the device, and its product with a loss scale.
  *
  * <p>Threading: the device's thread.
  */
 final class DeviceShare implements AutoCloseable {
     private final Tensor share;
     private final Tensor scaled;
-    /** What the kernel raises when a share is not finite, which none is. */
+    /** The flag that the kernel sets for a share that is not finite, which never happens. */
     private final Tensor infinite;
 
     private final TensorLists lists;
@@ -30,7 +30,7 @@ final class DeviceShare implements AutoCloseable {
         return share;
     }
 
-    /** Enqueues the product with the scale that {@code scaler} has by then, and returns it. */
+    /** Enqueues the product with the present scale of {@code scaler}, and returns it. */
     Tensor scaled(LossScaler scaler, Stream stream) {
         MultiTensor.scaleTensor(infinite, lists, scaler.scale(), stream);
         return scaled;

@@ -45,7 +45,7 @@ final class FixedInputs implements AutoCloseable {
     }
 
     /**
-     * What all buckets share: ids and labels of whole micro-batches, of which a bucket's tokens count, and the shares.
+     * The tensors that all buckets share: ids and labels of the largest micro-batches, of which a bucket uses its tokens, and the shares.
      *
      * <p>Threading: the device's thread.
      */
@@ -104,7 +104,7 @@ final class FixedInputs implements AutoCloseable {
         return scope.stream();
     }
 
-    /** Enqueues the copy of a micro-batch's offsets, which must stay until the stream has passed it. */
+    /** Enqueues the copy of a micro-batch's offsets, which must stay unchanged until the stream has done it. */
     void setOffsets(int microBatch, MemorySegment source) {
         cuSeqlens.get(microBatch).set(source);
         microBatches.get(microBatch).sequences().follow();

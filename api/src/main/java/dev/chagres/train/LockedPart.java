@@ -22,7 +22,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code /proc/locks}, whose lines are {@code 1: POSIX ADVISORY WRITE pid major:minor:inode start end}.
  */
 final class LockedPart {
-    /** Each attempt but the last met a process that published its file at that very moment. */
+    /** The most attempts: each fails if another process publishes its file at that moment. */
     private static final int ATTEMPTS = 100;
 
     private static final Path LOCKS = Path.of("/proc/locks");
@@ -32,7 +32,7 @@ final class LockedPart {
     private LockedPart() {}
 
     /**
-     * Opens a part, empty, and locks it; what an earlier run left in it goes only once the lock is there.
+     * Opens a part and locks it; contents of an earlier run are removed only once it is locked.
      *
      * @param name what the file is to be called, for messages
      */
@@ -50,7 +50,7 @@ final class LockedPart {
                 if (known) {
                     lock(name, part, channel);
                 }
-                // Else another process published this very file meanwhile: it is no part any more.
+                // Else another process has published this file meanwhile, so it is no longer a part.
                 if (known && before.equals(Identity.of(part))) {
                     channel.truncate(0);
                     return channel;
@@ -64,7 +64,7 @@ final class LockedPart {
         throw FileProblems.unwritable(name, part + " is made and published again and again by other processes");
     }
 
-    /** What tells a file from every other one: its number, and when it was made, for numbers are used again. */
+    /** Identifies a file: its number, and its time of creation, since numbers are reused. */
     private record Identity(@Nullable Object key, FileTime made) {
         static @Nullable Identity of(Path file) throws IOException {
             try {
@@ -84,7 +84,7 @@ final class LockedPart {
                 try {
                     Files.createFile(file);
                 } catch (FileAlreadyExistsException e) {
-                    // Another process was faster; its file is taken, or found to be locked.
+                    // Another process was faster; its file is opened, or found to be locked.
                 }
             }
         }
@@ -105,7 +105,7 @@ final class LockedPart {
         }
     }
 
-    /** Returns {@code process 1234}; {@code another process} where the system tells no more, as of one on another machine. */
+    /** Returns {@code process 1234}; {@code another process} if the system does not tell, as for one on another machine. */
     private static String holder(Path file) {
         try {
             String inode = ":" + Files.getAttribute(file, "unix:ino");

@@ -13,7 +13,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * Memory of one batch on its way to the device.
+ * Memory for the upload of one batch.
  *
  * <p>Threading: the device's thread.
  */
@@ -29,22 +29,22 @@ final class UploadSlot implements AutoCloseable {
     private final int[] sequences;
     private final int[] longest;
     private final double[] shares;
-    /** Room for the tokens of a micro-batch: places do not depend on how many there are, so that addresses repeat. */
+    /** The most tokens of a micro-batch: places do not depend on the actual number, so that addresses repeat. */
     private final int capacity;
     /** Ids and labels of all micro-batches: INT32 [micro-batches, 2, capacity]. */
     private final Tensor whole;
     /** The ids and labels of each micro-batch: views of {@link #whole}. */
     private final Tensor[] staged;
 
-    /** {@link #shares} where a graph reads them, FLOAT32 [micro-batches], and on their way there. */
+    /** {@link #shares} on the device for graphs, FLOAT32 [micro-batches], and their host buffer. */
     private final Tensor deviceShares;
 
     private final HostBuffer hostShares;
 
-    /** The id that is written behind the batch's tokens; negative: nothing is written there. */
+    /** The id that is written behind the batch's tokens; negative: none. */
     private final int padding;
 
-    /** Who has which part of the tokens. */
+    /** The ranks that split the tokens. */
     private final ContextParallel ranks;
 
     private final Event copied;
@@ -57,7 +57,7 @@ final class UploadSlot implements AutoCloseable {
         this.ranks = ranks;
         this.copies = copies;
         int count = shape.microBatches();
-        // Room for the sequences that pad a bucket.
+        // Room for the padding sequences of a bucket.
         long offsetBytes = Integer.BYTES * (padding < 0 ? shape.maxSequences() + 1L : 2L * shape.maxSequences() + 33);
         hostTokens = HostBuffer.pinned(device, 2L * Integer.BYTES * shape.tokensPerStep());
         hostOffsets = HostBuffer.pinned(device, offsetBytes * count);
@@ -82,7 +82,7 @@ final class UploadSlot implements AutoCloseable {
         brought = device.openEvent();
     }
 
-    /** Whether every micro-batch was brought to a model, so that another batch may come. */
+    /** Whether every micro-batch was copied to a model, so that the slot can take another batch. */
     boolean isFree() {
         return next == microBatches;
     }
@@ -128,7 +128,7 @@ final class UploadSlot implements AutoCloseable {
 
     /** Enqueues the copy of a batch, which may change on return. */
     void copy(Batch batch) {
-        // Long past, unless the caller runs ahead: what is overwritten here must have been read.
+        // Usually done long ago: the data that is overwritten here must have been read.
         copied.synchronize();
         brought.synchronize();
         MemorySegment host = hostTokens.segment();
@@ -185,8 +185,8 @@ final class UploadSlot implements AutoCloseable {
     }
 
     /**
-     * Enqueues, behind the copy, what brings the ids and labels of the next micro-batch into a scope's own memory, where they
-     * lie at the same place whichever slot they came from.
+     * Enqueues, after the upload, the copy of the ids and labels of the next micro-batch into a scope's memory, at the same address for
+     * every slot.
      *
      * @return INT32 [2, capacity]: ids, then labels, of which {@link #tokens} count
      */
@@ -205,7 +205,7 @@ final class UploadSlot implements AutoCloseable {
     }
 
     /**
-     * Enqueues, behind the copy, what brings all micro-batches to fixed addresses, padded to their bucket. They stay the next ones until
+     * Enqueues, after the upload, the copy of all micro-batches to fixed addresses, padded to their bucket. They stay the next ones until
      * {@link #advance}.
      */
     void bring(FixedInputs target) {
@@ -221,7 +221,7 @@ final class UploadSlot implements AutoCloseable {
         brought.record(stream);
     }
 
-    /** Lets sequences of padding fill a micro-batch up to its bucket: of padded ones rows with one token. */
+    /** Fills a micro-batch up to its bucket with padding sequences; in padded layouts these are rows with one token. */
     private void pad(int microBatch, StepBucket bucket) {
         MemorySegment all = offsets[microBatch];
         int end = tokens[microBatch];
