@@ -42,13 +42,13 @@ final class LinearInput {
         origin = norm;
     }
 
-    /** Returns the input itself in backward: {@code kept}, or computed again. */
+    /** Returns the input itself in backward: {@code kept}, or recomputed. */
     Tensor again(Kept kept, Pass pass) {
         NormLayer present = origin;
         return present == null ? kept.get() : present.again(pass);
     }
 
-    /** Returns the input itself in backward, of an operand that keeps it or whose input is computed again. */
+    /** Returns the input itself in backward, for an operand that keeps it or whose input is recomputed. */
     Tensor whole(Operand operand, Pass pass) {
         NormLayer present = origin;
         if (present != null && operand.isLent()) {

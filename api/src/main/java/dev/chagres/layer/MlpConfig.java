@@ -17,7 +17,7 @@ import dev.chagres.te.ClampedSwiglu;
  * @param activation between them
  * @param clampedSwiglu limit and alpha of {@link Activation#CLAMPED_SWIGLU}; not used by other activations
  * @param bias of both products
- * @param recomputation which tensors backward computes again, so that they are not kept
+ * @param recomputation which tensors backward recomputes instead of keeping them
  * @param inputInitializer of the first weight
  * @param outputInitializer of the second weight
  */
@@ -119,7 +119,7 @@ public record MlpConfig(
                 norm, inner, activation, clampedSwiglu, newBias, recomputation, inputInitializer, outputInitializer);
     }
 
-    /** Returns the same with another choice of the tensors that backward computes again. */
+    /** Returns the same with another choice of the tensors that backward recomputes. */
     public MlpConfig withRecomputation(Recomputation newRecomputation) {
         return new MlpConfig(
                 norm, inner, activation, clampedSwiglu, bias, newRecomputation, inputInitializer, outputInitializer);

@@ -21,8 +21,8 @@ abstract sealed class PreNorm extends Layer
     private final @Nullable NormLayer norm;
     private final Layer branch;
     private final @Nullable Linear reader;
-    /** Whether backward computes the norm's output again. */
-    private boolean computesAgain;
+    /** Whether backward recomputes the output of the norm. */
+    private boolean recomputes;
     /** Output of the norm in the current call; null if its caller does not ask for it. */
     private @Nullable Tensor normOutput;
     /** The gradient of the norm's output from other readers, during backward; null without one. */
@@ -293,7 +293,7 @@ abstract sealed class PreNorm extends Layer
         return readsNormed(x.size(0), pass)
                 ? text + "; its output is not kept: backward computes it again by "
                         + present.explainAgain(x, place, besides)
-                : text + "; its output is kept in eight bits alone, and not computed again";
+                : text + "; its output is kept only in eight bits, and not recomputed";
     }
 
     private String explainCasts(Tensor x, Pass pass) {

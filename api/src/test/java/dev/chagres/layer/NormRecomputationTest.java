@@ -408,7 +408,7 @@ class NormRecomputationTest {
                 plain, "mlp.norm", "; its output is not kept: backward computes it again by ops_residual_norm_forward");
         String cast = explained(encoder, Float8CurrentScaling.standard(), EveryLayerCase.ALL);
         for (String norm : List.of("attention.qkv.norm", "mlp.norm")) {
-            assertLine(cast, norm, "; its output is kept in eight bits alone, and not computed again");
+            assertLine(cast, norm, "; its output is kept only in eight bits, and not recomputed");
         }
         String frozen = explained(encoder, null, plan -> freeze(plan, ".*fc1\\.weight"));
         assertLine(
