@@ -133,6 +133,7 @@ public final class Pass implements AutoCloseable {
         stream.handle();
         draws.ensureOpen(this);
         memory.ensureOutsideCalls(call);
+        calls.ensureNotLent(call);
         Inside.state(stream).ensureNotGrouping(call);
     }
 
@@ -446,6 +447,7 @@ public final class Pass implements AutoCloseable {
     @Override
     public void close() {
         Inside.state(stream).ensureCloses();
+        calls.ensureNotLent("close");
         begun = false;
         saved.dropTo(null);
         try {

@@ -12,6 +12,7 @@ import org.jspecify.annotations.Nullable;
 public final class PassCalls {
     private final Pass pass;
     private @Nullable CallObserver observer;
+    private @Nullable Object lender;
 
     PassCalls(Pass pass) {
         this.pass = pass;
@@ -58,6 +59,24 @@ public final class PassCalls {
             throw new IllegalArgumentException("count: expected at least 0, got " + count);
         }
         pass.draws().restoreSite(count);
+    }
+
+    /**
+     * Refuses {@link Pass#begin()}, {@link Pass#end()} and {@link Pass#close()} from now on, while a stage of a pipeline computes: they
+     * would give back the memory of what it was handed.
+     *
+     * @param pipeline named in the error; null to permit them again
+     */
+    public void lend(@Nullable Object pipeline) {
+        lender = pipeline;
+    }
+
+    void ensureNotLent(String call) {
+        if (lender != null) {
+            throw new IllegalStateException(
+                    call + ": expected a call outside of a PipelineStage, got one by a stage of the " + lender
+                            + ", which begins and ends its passes itself; leave the call out");
+        }
     }
 
     void begin(Direction direction) {

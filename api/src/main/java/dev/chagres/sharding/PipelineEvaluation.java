@@ -65,7 +65,12 @@ final class PipelineEvaluation extends PipelineRun {
         Pass own = pass().begin();
         Tensor x = number == 0 ? null : argument(call);
         Tensor y = rank.isLast(number) ? null : rank.places().begin(call.place(), tokens(stage, call.microBatch()));
-        stage.forward(number, call.microBatch(), x, y, own);
+        own.calls().lend(rank);
+        try {
+            stage.forward(number, call.microBatch(), x, y, own);
+        } finally {
+            own.calls().lend(null);
+        }
         long draws = own.calls().draws();
         if (draws > 0 && y != null) {
             throw new IllegalStateException("stage " + number + ": expected no draws of random numbers in an evaluation"

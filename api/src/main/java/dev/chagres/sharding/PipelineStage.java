@@ -26,7 +26,7 @@ public interface PipelineStage {
 
     /**
      * Enqueues forward of a micro-batch through a stage. The pass was begun. The stage must set the sequences, and the seed if there is
-     * dropout, the same on each rank. It must not begin, end or close the pass, nor restart its scope.
+     * dropout, the same on each rank. The pass refuses to be begun, ended or closed here; do not restart its scope.
      *
      * @param stage one of this rank's
      * @param microBatch from 0 on

@@ -109,7 +109,12 @@ final class PipelineTraining extends PipelineRun {
         Tensor y = rank.isLast(number) ? null : rank.places().tensor(pass.scope(), tokens(stage, call.microBatch()));
         outputs[call.pass()] = y;
         draws.begin(number, pass);
-        stage.forward(number, call.microBatch(), number == 0 ? null : argument(call), y, pass);
+        lend(rank);
+        try {
+            stage.forward(number, call.microBatch(), number == 0 ? null : argument(call), y, pass);
+        } finally {
+            lend(null);
+        }
         draws.end(number, pass);
     }
 
@@ -117,9 +122,21 @@ final class PipelineTraining extends PipelineRun {
         int number = call.stage();
         Tensor dx = number == 0 ? null : rank.places().begin(call.place(), tokens(stage, call.microBatch()));
         Tensor dy = rank.isLast(number) ? null : argument(call);
-        stage.backward(number, call.microBatch(), dy, dx, passes.get(call.pass()));
+        lend(rank);
+        try {
+            stage.backward(number, call.microBatch(), dy, dx, passes.get(call.pass()));
+        } finally {
+            lend(null);
+        }
         if (dx != null && !inputLearns[number]) {
             dx.zero(rank.stream());
+        }
+    }
+
+    /** A stage could also give back what its other micro-batches have saved. */
+    private void lend(@Nullable PipelineRank pipeline) {
+        for (int i = 0; i < passes.size(); i++) {
+            passes.get(i).calls().lend(pipeline);
         }
     }
 

@@ -169,6 +169,29 @@ class PipelineMisuseTest {
         });
     }
 
+    /** Else what the stage was handed would have other contents, without an error. */
+    static void assertLent(Pass pass, PipelineParallel pipeline) {
+        String got = ": expected a call outside of a PipelineStage, got one by a stage of the " + pipeline
+                + ", which begins and ends its passes itself; leave the call out";
+        assertThrown(IllegalStateException.class, "begin" + got, pass::begin);
+        assertThrown(IllegalStateException.class, "end" + got, pass::end);
+        assertThrown(IllegalStateException.class, "close" + got, pass::close);
+    }
+
+    @Test
+    void aStageNeitherBeginsNorEndsPassesOfItsPipeline() {
+        DevicesNeeded.assume(2);
+        each(Ranks.local(RANKS), (_, setting) -> {
+            List<Pass> passes = setting.pipeline.passes();
+            At stage = new At(setting.model, () -> passes.forEach(pass -> assertLent(pass, setting.pipeline)));
+            setting.pipeline.run(stage, 4);
+            passes.forEach(Pass::begin);
+            Pass evaluation = setting.pipeline.evaluationPass();
+            setting.pipeline.evaluate(new At(setting.model, () -> assertLent(evaluation, setting.pipeline)), 4);
+            evaluation.begin();
+        });
+    }
+
     @Test
     void afterARunThatFailedRanksAreOutOfStep() {
         each(hasty(), (rank, setting) -> {
