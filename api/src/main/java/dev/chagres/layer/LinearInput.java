@@ -22,7 +22,7 @@ final class LinearInput {
     private final FusedCast fusedCast;
     /** Null if a rank has all tokens of the input. */
     private final @Nullable GatheredInput gathered;
-    /** Computes the input again in backward; null where forward keeps what backward reads. */
+    /** Recomputes the input in backward; null if forward saves what backward reads. */
     private @Nullable NormLayer origin;
 
     LinearInput(LinearSites sites) {
@@ -37,22 +37,22 @@ final class LinearInput {
         return fusedCast;
     }
 
-    /** Lets backward compute the input again by {@code norm}, so that forward may give it in memory that goes back. */
-    void computeAgainBy(NormLayer norm) {
+    /** Makes backward recompute the input by {@code norm}: forward is then called with an input in temporary memory. */
+    void recomputeBy(NormLayer norm) {
         origin = norm;
     }
 
     /** Returns the input itself in backward: {@code kept}, or recomputed. */
-    Tensor again(Kept kept, Pass pass) {
+    Tensor whole(Kept kept, Pass pass) {
         NormLayer present = origin;
-        return present == null ? kept.get() : present.again(pass);
+        return present == null ? kept.get() : present.recompute(pass);
     }
 
-    /** Returns the input itself in backward, for an operand that keeps it or whose input is recomputed. */
+    /** Returns the input itself in backward: what {@code operand} keeps, or recomputed. */
     Tensor whole(Operand operand, Pass pass) {
         NormLayer present = origin;
         if (present != null && operand.isLent()) {
-            operand.keepWhole(present.again(pass));
+            operand.keepWhole(present.recompute(pass));
         }
         return operand.whole();
     }
@@ -210,7 +210,7 @@ final class LinearInput {
         if (gathered == null) {
             return operand.columnwise(pass.temporary());
         }
-        return gathered.columnwise(computedForGather(gathered, operand, pass), pass);
+        return gathered.columnwise(wholeForGather(gathered, operand, pass), pass);
     }
 
     /** Returns the rowwise copy that backward dequantizes: what was kept, or all tokens, gathered now. */
@@ -218,11 +218,11 @@ final class LinearInput {
         if (gathered == null) {
             return operand.keptRowwise(pass.temporary());
         }
-        return gathered.rowwise(computedForGather(gathered, operand, pass), pass);
+        return gathered.rowwise(wholeForGather(gathered, operand, pass), pass);
     }
 
-    /** Returns the operand, with the tensor itself where ranks gather that. */
-    private Operand computedForGather(GatheredInput gathering, Operand operand, Pass pass) {
+    /** Returns the operand, with the tensor itself if ranks gather that. */
+    private Operand wholeForGather(GatheredInput gathering, Operand operand, Pass pass) {
         if (gathering.keepsWhole(operand.rows(), Checks.given("quantizers", operand.quantizers()))) {
             whole(operand, pass);
         }

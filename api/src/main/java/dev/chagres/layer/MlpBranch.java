@@ -169,7 +169,7 @@ final class MlpBranch extends Layer {
     /** Enqueues the first product and the activation, as forward computed them. */
     private void multiplyAgain(Inner inside, Pass pass) {
         Scope temporary = pass.temporary();
-        Tensor x = fc1.input().again(inside.input, pass);
+        Tensor x = fc1.input().whole(inside.input, pass);
         long rows = fc1.sites().split().productRows(x.size(0));
         long columns = fc1.weight().shape().size(0);
         Tensor filled = inside.after.isQuantized()

@@ -40,8 +40,8 @@ public record MlpConfig(
         ACTIVATION,
         /**
          * The first product and the activation: [T, F] less, or [T, 2 F] where the activation is gated. The output of the norm is kept,
-         * unless the layer has {@link TransformerLayerConfig.Recomputation#NORMS}; a {@link Recomputed} layer also computes that output and
-         * the second product again.
+         * unless the layer has {@link TransformerLayerConfig.Recomputation#NORMS}; a {@link Recomputed} layer also recomputes that
+         * output and the second product.
          */
         FC1_AND_ACTIVATION
     }

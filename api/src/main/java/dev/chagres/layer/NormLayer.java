@@ -137,11 +137,12 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     /**
-     * Enqueues the output of the latest forward call whose gradient was not computed yet, by the same kernel, into temporary memory. What
-     * was saved of that call must be the latest that the pass has.
+     * Enqueues the output of the latest forward call once more, by the kernel of that call, into temporary memory. Only this norm's gradient
+     * may be missing of what the pass has saved since then.
      */
-    final Tensor again(Pass pass) {
+    final Tensor recompute(Pass pass) {
         Rows rows = saved.peek(pass);
+        pass.gradients().ensureUnchanged(weight);
         Scope temporary = pass.temporary();
         Tensor x = rows.x.get();
         Tensor y = temporary.like(x);
@@ -234,8 +235,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         return name() + ": " + what + explainForward(x, place, besides) + "; backward by " + explainBackward(x, place);
     }
 
-    /** Returns which function computes the output again that was computed there. */
-    final String explainAgain(Tensor x, NormPlace place, String besides) {
+    /** Returns which function recomputes the output. */
+    final String explainRecomputation(Tensor x, NormPlace place, String besides) {
         return isFused(x, place, besides) ? "ops_residual_norm_forward" : own() + "_fwd";
     }
 

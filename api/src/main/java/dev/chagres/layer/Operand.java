@@ -20,7 +20,7 @@ final class Operand {
     private final Kept copy;
     private final Kept scaleInverse;
     private boolean learns;
-    /** Whether the tensor's memory goes back before backward, which computes the tensor again. */
+    /** Whether the tensor lies in temporary memory, so that backward must recompute it. */
     private boolean lent;
 
     private long rows;
@@ -87,7 +87,7 @@ final class Operand {
         whole.set(x);
     }
 
-    /** Says that the tensor's memory goes back before backward. */
+    /** Says that the tensor lies in temporary memory. */
     void lend() {
         lent = true;
     }

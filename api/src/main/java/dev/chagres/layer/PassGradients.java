@@ -51,6 +51,11 @@ final class PassGradients {
         return parameter.nextGradient();
     }
 
+    /** Checks that {@code parameter}, which backward reads to recompute what forward has not saved, is as forward has read it. */
+    void ensureUnchanged(Parameter parameter) {
+        ensureUnchanged(parameter, parameter.owner());
+    }
+
     private void ensureUnchanged(Parameter parameter, Parameters owner) {
         if (owner.changedAt(parameter) > forwardAt) {
             throw new IllegalStateException("backward: expected weights as forward has read them, got "

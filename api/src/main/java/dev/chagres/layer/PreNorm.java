@@ -21,7 +21,7 @@ abstract sealed class PreNorm extends Layer
     private final @Nullable NormLayer norm;
     private final Layer branch;
     private final @Nullable Linear reader;
-    /** Whether backward recomputes the output of the norm. */
+    /** Whether backward recomputes the norm's output. */
     private boolean recomputes;
     /** Output of the norm in the current call; null if its caller does not ask for it. */
     private @Nullable Tensor normOutput;
@@ -64,18 +64,18 @@ abstract sealed class PreNorm extends Layer
         return branch;
     }
 
-    /** Lets backward compute the norm's output again for {@code first}, the product that reads it. Without a norm nothing changes. */
-    final void computeNormAgain(Linear first) {
+    /** Makes backward recompute the norm's output for {@code first}, the product that reads it. Does nothing without a norm. */
+    final void recomputeNorm(Linear first) {
         NormLayer present = norm;
         if (present != null) {
-            first.input().computeAgainBy(present);
-            computesAgain = true;
+            first.input().recomputeBy(present);
+            recomputes = true;
         }
     }
 
     /** Returns whether forward keeps the norm's output of {@code rows} itself, not a copy in eight bits, for backward. */
     final boolean keepsNormed(long rows, Pass pass) {
-        return pass.isSaving() && !computesAgain && readsNormed(rows, pass);
+        return pass.isSaving() && !recomputes && readsNormed(rows, pass);
     }
 
     /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
@@ -284,16 +284,16 @@ abstract sealed class PreNorm extends Layer
     private String explainNorm(NormLayer present, Tensor x, NormPlace place, Pass pass) {
         String besides = place.casts() ? explainCasts(x, pass) : "";
         String text = present.explain(x, place, besides);
-        if (!computesAgain) {
+        if (!recomputes) {
             return text;
         }
         if (reader != null && reader.weight().isFrozen()) {
-            return text + "; its output is not kept, for no gradient needs it";
+            return text + "; its output is not saved, for no gradient needs it";
         }
         return readsNormed(x.size(0), pass)
-                ? text + "; its output is not kept: backward computes it again by "
-                        + present.explainAgain(x, place, besides)
-                : text + "; its output is kept only in eight bits, and not recomputed";
+                ? text + "; its output is not saved: backward recomputes it by "
+                        + present.explainRecomputation(x, place, besides)
+                : text + "; its output is saved in eight bits only, and not recomputed";
     }
 
     private String explainCasts(Tensor x, Pass pass) {

@@ -83,11 +83,11 @@ public final class TransformerLayer extends Layer {
                 : new CrossAttention(cross, memory, plan.child("cross_attention"));
         mlp = new LayerNormMlp(config.mlp(), plan.child("mlp"));
         if (config.recomputation() == Recomputation.NORMS) {
-            attention.computeNormAgain(attention.qkv());
+            attention.recomputeNorm(attention.qkv());
             if (crossAttention != null) {
-                crossAttention.computeNormAgain(crossAttention.query());
+                crossAttention.recomputeNorm(crossAttention.query());
             }
-            mlp.computeNormAgain(mlp.fc1());
+            mlp.recomputeNorm(mlp.fc1());
         }
         outputNorm =
                 normsOutput ? NormLayer.of(config.norm(), plan.child("norm").forTokenParts()) : null;

@@ -17,7 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param branchOrder whether the MLP reads the output or the input of attention
  * @param residual the tensor to which each branch is added
  * @param normPlacement where {@code norm} stands
- * @param recomputation which tensors backward recomputes instead of keeping them
+ * @param recomputation which tensors backward recomputes, so that they are not saved
  * @param hiddenDropout dropout of each branch's output
  * @param dropPath drop path of each branch's output: a sequence is dropped from it with this probability, and the output for the others is
  *     divided by {@code 1 - probability}
@@ -40,7 +40,7 @@ public record TransformerLayerConfig(
     private static final float DEVIATION = 0.02f;
 
     /**
-     * What backward recomputes, besides what {@link MlpConfig.Recomputation} says of the MLP. Outputs and gradients keep their bits.
+     * What backward recomputes, besides what {@link MlpConfig.Recomputation} says of the MLP. Outputs and gradients have the same bits.
      *
      * <p>Source: {@code --recompute-modules layernorm} of Megatron-Core's selective recomputation.
      */
@@ -48,10 +48,10 @@ public record TransformerLayerConfig(
         /** Nothing. */
         NONE,
         /**
-         * The output of the norm before each branch, [T, H]: two of the tensors that an encoder's layer keeps, three of a decoder's. Backward
-         * computes it again from the sum that the norm reads, which is kept anyway, by the kernel of forward, which is bound by memory; and
-         * not where no gradient needs it, because the weight of the branch's first product is frozen. Where a branch keeps its input in eight
-         * bits instead, nothing changes. {@link Layer#explain} says what happens. A norm of the output is not recomputed: its output is
+         * The output of the norm before each branch, [T, H]: an encoder's layer saves two tensors less, a decoder's three. Backward
+         * recomputes it by the kernel of forward, which is bound by memory, from the norm's input, which is saved anyway. It does not if the
+         * weight of the branch's first product is frozen, for no gradient needs the output then. If a branch saves its input in eight bits,
+         * nothing changes. {@link Layer#explain} says what happens. The norm of {@link NormPlacement#OUTPUT} is not recomputed: its output is
          * the layer's.
          */
         NORMS

@@ -192,7 +192,7 @@ final class LayerKinds {
                                 plan,
                                 m)),
                 new LayerKind(
-                        "decoder transformer that computes norms again",
+                        "decoder transformer that recomputes norms",
                         TransformerLayer.class,
                         (plan, m, s) -> decoder(
                                 config().withRecomputation(TransformerLayerConfig.Recomputation.NORMS), plan, m)),

@@ -55,9 +55,10 @@ class LayerToStringTest {
                 .withSoftcap(30);
         TransformerLayerConfig config = TransformerLayerConfig.encoder(32, attention)
                 .withHiddenDropout(Dropout.of(0.25f))
+                .withRecomputation(TransformerLayerConfig.Recomputation.NORMS)
                 .withMlp(MlpConfig.gelu(32).withRecomputation(MlpConfig.Recomputation.ACTIVATION));
         assertEquals("""
-                layers.0: TransformerLayer(hidden=32, hiddenDropout=0.25)
+                layers.0: TransformerLayer(hidden=32, recomputation=NORMS, hiddenDropout=0.25)
                   layers.0.attention: MultiheadAttention(heads=4, keyHeads=2, headDim=8, mask=CAUSAL, windowLeft=16, softcap=30.0)
                     layers.0.attention.qkv.norm: LayerNorm(size=32)
                     layers.0.attention.qkv.linear: Linear(in=32, out=64)

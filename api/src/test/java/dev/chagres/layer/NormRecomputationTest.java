@@ -3,6 +3,8 @@ package dev.chagres.layer;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -17,6 +19,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.memory.MemoryReuse;
 import dev.chagres.layer.TransformerLayerConfig.Recomputation;
 import dev.chagres.model.CounterRandom;
+import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
@@ -41,7 +44,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** Layers that compute the outputs of their norms again: the same bits as those that keep them, in less memory. */
+/** Layers that recompute the outputs of their norms: the same bits as layers that save them, in less memory. */
 @Tag("L0")
 @Tag("L1")
 class NormRecomputationTest {
@@ -53,7 +56,7 @@ class NormRecomputationTest {
             .withMemoryColumns(EveryLayer.MEMORY_HIDDEN));
     private static final int TOKENS_OF_RANKS = 32;
 
-    /** A layer, and how many outputs of norms it does not keep. */
+    /** A layer, and how many outputs of norms it does not save. */
     record Case(String name, TransformerLayerConfig config, int norms) {
         private LayerKind kind(Recomputation recomputation) {
             return new LayerKind(name, TransformerLayer.class, (plan, memory, scope) -> {
@@ -313,7 +316,7 @@ class NormRecomputationTest {
                 });
     }
 
-    /** Ranks that have a part of the tokens each gather what they have computed again. */
+    /** Ranks that have a part of the tokens each gather what they recompute. */
     @ParameterizedTest
     @MethodSource("cases")
     void ranksGiveTheSameBits(Case c) {
@@ -365,13 +368,101 @@ class NormRecomputationTest {
     }
 
     private static Tensor drawn(Scope scope, long rows, long columns, long seed) {
+        return drawn(scope, DType.BFLOAT16, rows, columns, seed);
+    }
+
+    private static Tensor drawn(Scope scope, DType dtype, long rows, long columns, long seed) {
         float[] values = new float[(int) (rows * columns)];
         for (int i = 0; i < values.length; i++) {
             values[i] = (float) CounterRandom.normal(seed, i);
         }
-        Tensor tensor = scope.tensor(DType.BFLOAT16, rows, columns);
+        Tensor tensor = scope.tensor(dtype, rows, columns);
         tensor.set(scope.stream(), values);
         return tensor;
+    }
+
+    /** Rows of 136 bytes, which {@code ops_residual_norm_forward} does not take. */
+    @Test
+    void rowsThatTheFusedNormDoesNotTakeGiveTheSameBits() {
+        List<List<float[]>> results = new ArrayList<>();
+        for (Recomputation recomputation : Recomputation.values()) {
+            ModelPlan plan = new ModelPlan();
+            TransformerLayer layer = new TransformerLayer(
+                    TransformerLayerConfig.encoder(34, AttentionConfig.of(2, 16, AttentionMask.none()))
+                            .withInitializer(Initializer.normal(0.3f))
+                            .withRecomputation(recomputation),
+                    plan.group("layer"));
+            try (Device device = Device.open();
+                    Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 3);
+                    Scope scope = device.openScope();
+                    Pass pass = Pass.training(device)) {
+                pass.begin(Sequences.packed(scope, 9, 4));
+                layer.forward(drawn(scope, DType.FLOAT32, 13, 34, 1), pass);
+                layer.backward(drawn(scope, DType.FLOAT32, 13, 34, 2), pass);
+                parameters.completeGradients();
+                results.add(parameters.all().stream()
+                        .map(one -> one.gradient().toFloats(pass.stream()))
+                        .toList());
+            }
+        }
+        for (int i = 0; i < results.getFirst().size(); i++) {
+            assertArrayEquals(results.getFirst().get(i), results.getLast().get(i), "gradient " + i);
+        }
+    }
+
+    /** Another reader of the norm's output changes nothing: the caller's memory has it, and backward recomputes it. */
+    @Test
+    void aBranchThatGivesItsNormsOutputGivesTheSameBits() {
+        List<EveryLayer.Step> steps = new ArrayList<>();
+        for (Recomputation recomputation : Recomputation.values()) {
+            steps.add(run(
+                    cases().getFirst(),
+                    recomputation,
+                    DType.BFLOAT16,
+                    null,
+                    EveryLayerCase.PLAIN,
+                    MemoryReuse.POISONED,
+                    EveryLayerCase.ALL,
+                    (model, pass) -> {
+                        LayerNormMlp mlp = ((TransformerLayer) model.layer).mlp();
+                        model.begin(pass);
+                        Tensor normed = pass.scope().like(model.x);
+                        Tensor y = mlp.forwardWithNorm(model.x, normed, pass);
+                        Tensor dx = mlp.backwardWithNorm(model.gradient(y), model.gradient(y), pass);
+                        return new EveryLayer.Step(
+                                model.read(y), model.read(dx), model.read(normed), gradientsOf(mlp, model));
+                    }));
+        }
+        EveryLayerCase.assertSame(steps.getFirst(), steps.getLast());
+    }
+
+    private static List<float[]> gradientsOf(LayerNormMlp mlp, EveryLayer model) {
+        return List.of(
+                model.read(mlp.norm().weight().gradient()),
+                model.read(mlp.fc1().weight().gradient()),
+                model.read(mlp.fc2().weight().gradient()));
+    }
+
+    /** Backward reads them, and would recompute another output, also if they are frozen. */
+    @Test
+    void normWeightsThatHaveChangedAreRefused() {
+        ModelPlan plan = new ModelPlan();
+        TransformerLayer layer =
+                new TransformerLayer(ENCODER.withRecomputation(Recomputation.NORMS), plan.group("layer"));
+        freeze(plan, ".*norm.*");
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 3);
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            pass.begin(Sequences.packed(scope, 9, 4));
+            layer.forward(drawn(scope, DType.BFLOAT16, 13, HIDDEN, 1), pass);
+            layer.mlp().norm().weight().weight().zero(pass.stream());
+            Tensor dy = drawn(scope, DType.BFLOAT16, 13, HIDDEN, 2);
+            String text = assertThrows(IllegalStateException.class, () -> layer.backward(dy, pass))
+                    .getMessage();
+            assertTrue(text.startsWith("backward: expected weights as forward has read them, got layer."), text);
+            assertFalse(parameters.all().isEmpty());
+        }
     }
 
     private static String explained(Case c, @Nullable Recipe recipe, Consumer<ModelPlan> change) {
@@ -401,21 +492,16 @@ class NormRecomputationTest {
         Case encoder = cases().getFirst();
         String plain = explained(encoder, null, EveryLayerCase.ALL);
         assertLine(
-                plain,
-                "attention.qkv.norm",
-                "; its output is not kept: backward computes it again by te_layernorm_fwd");
-        assertLine(
-                plain, "mlp.norm", "; its output is not kept: backward computes it again by ops_residual_norm_forward");
+                plain, "attention.qkv.norm", "; its output is not saved: backward recomputes it by te_layernorm_fwd");
+        assertLine(plain, "mlp.norm", "; its output is not saved: backward recomputes it by ops_residual_norm_forward");
         String cast = explained(encoder, Float8CurrentScaling.standard(), EveryLayerCase.ALL);
         for (String norm : List.of("attention.qkv.norm", "mlp.norm")) {
-            assertLine(cast, norm, "; its output is kept only in eight bits, and not recomputed");
+            assertLine(cast, norm, "; its output is saved in eight bits only, and not recomputed");
         }
         String frozen = explained(encoder, null, plan -> freeze(plan, ".*fc1\\.weight"));
         assertLine(
-                frozen,
-                "attention.qkv.norm",
-                "; its output is not kept: backward computes it again by te_layernorm_fwd");
-        assertLine(frozen, "mlp.norm", "; its output is not kept, for no gradient needs it");
+                frozen, "attention.qkv.norm", "; its output is not saved: backward recomputes it by te_layernorm_fwd");
+        assertLine(frozen, "mlp.norm", "; its output is not saved, for no gradient needs it");
     }
 
     @Test

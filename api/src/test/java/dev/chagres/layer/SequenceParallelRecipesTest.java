@@ -98,8 +98,8 @@ class SequenceParallelRecipesTest {
         GATED(layer -> layer.withNorm(NormConfig.rmsNorm(HIDDEN))
                 .withMlp(layer.mlp().withActivation(Activation.SWIGLU).withRecomputation(Recomputation.ACTIVATION))),
         SMALL(layer -> layer.withMlp(layer.mlp().withRecomputation(Recomputation.FC1_AND_ACTIVATION))),
-        NORMS_AGAIN(layer -> layer.withRecomputation(TransformerLayerConfig.Recomputation.NORMS)),
-        SMALL_NORMS_AGAIN(
+        RECOMPUTED_NORMS(layer -> layer.withRecomputation(TransformerLayerConfig.Recomputation.NORMS)),
+        SMALL_RECOMPUTED_NORMS(
                 layer -> SMALL.change.apply(layer).withRecomputation(TransformerLayerConfig.Recomputation.NORMS)),
         WRAPPED(layer -> layer),
         FROZEN(layer -> layer),
@@ -246,10 +246,10 @@ class SequenceParallelRecipesTest {
         "DELAYED, GATED, 2, 22",
         "DELAYED, SMALL, 2, 30",
         "DELAYED, FROZEN, 2, 20",
-        "DELAYED, SMALL_NORMS_AGAIN, 2, 30",
-        "CURRENT_HIGH_PRECISION, NORMS_AGAIN, 2, 22",
-        "BLOCKS, NORMS_AGAIN, 2, 22",
-        "BLOCKS_DEQUANTIZED, SMALL_NORMS_AGAIN, 2, 22",
+        "DELAYED, SMALL_RECOMPUTED_NORMS, 2, 30",
+        "CURRENT_HIGH_PRECISION, RECOMPUTED_NORMS, 2, 22",
+        "BLOCKS, RECOMPUTED_NORMS, 2, 22",
+        "BLOCKS_DEQUANTIZED, SMALL_RECOMPUTED_NORMS, 2, 22",
         "DELAYED, NORMED_OUTPUT, 2, 32",
         "DELAYED, WIDE, 2, 64",
         "DELAYED_ATTENTION, WIDE, 2, 64",

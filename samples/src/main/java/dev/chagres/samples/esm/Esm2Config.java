@@ -3,7 +3,7 @@ package dev.chagres.samples.esm;
 import java.util.Objects;
 
 /**
- * Sizes of an ESM-2, and what it computes again.
+ * Sizes of an ESM-2, and what backward recomputes.
  *
  * <p>Threading: immutable.
  *
@@ -11,7 +11,7 @@ import java.util.Objects;
  * @param hidden hidden size H
  * @param heads attention heads; H is a multiple of them
  * @param context longest sequence in tokens
- * @param recomputation what backward computes again
+ * @param recomputation what backward recomputes
  */
 public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Recomputation recomputation) {
     /**
@@ -32,7 +32,7 @@ public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Rec
     }
 
     /**
-     * Checks the sizes of a model whose layers compute nothing again but their activation.
+     * Checks the sizes of a model whose layers recompute only their activation.
      *
      * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
      */
@@ -40,7 +40,7 @@ public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Rec
         this(layers, hidden, heads, context, Esm2Recomputation.NONE);
     }
 
-    /** Returns the same with another choice of what backward computes again. */
+    /** Returns the same with another choice of what backward recomputes. */
     public Esm2Config withRecomputation(Esm2Recomputation newRecomputation) {
         return new Esm2Config(layers, hidden, heads, context, newRecomputation);
     }
@@ -57,7 +57,7 @@ public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Rec
 
     /**
      * Returns the floating-point operations of forward and backward: 6 a weight and token for the products, 12 a layer,
-     * column and pair of tokens for attention. What is computed again does not count.
+     * column and pair of tokens for attention. Recomputation does not count.
      *
      * @param tokens number of tokens, padding left out
      * @param attendedPairs sum of the squared lengths of the sequences

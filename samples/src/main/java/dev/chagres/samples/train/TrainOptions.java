@@ -82,8 +82,8 @@ final class TrainOptions {
             converter = OptionWords.OfRecomputation.class,
             paramLabel = "none|norms|layers",
             description =
-                    "what backward computes again to take less memory, with the same losses. norms: the outputs of the layers'"
-                            + " norms, which --recipe fp8-... does not keep anyway; layers: all of each layer but its input"
+                    "what backward recomputes, so that layers save less; losses have the same bits. norms: the outputs of the layers'"
+                            + " norms, which layers with --recipe fp8-... do not save anyway; layers: all but each layer's input"
                             + " (default: none)")
     private Esm2Recomputation recomputation = Esm2Recomputation.NONE;
 

@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  * @param source the sequences
  * @param shape layout, token budget and context of a batch
  * @param recipe in what precision layers compute
- * @param recomputation what backward of the layers computes again
+ * @param recomputation what backward of the layers recomputes
  * @param productPlan by which of cuBLASLt's kernels products are computed
  * @param margin how many multiprocessors norms and products leave free
  * @param layout the ranks, and what each keeps of the model
@@ -51,7 +51,7 @@ record TrainingPlan(
         @Nullable Path report,
         @Nullable Path plot) {
 
-    /** Returns the sizes of the model, and what it computes again. */
+    /** Returns the sizes of the model, and what backward recomputes. */
     Esm2Config model() {
         return Esm2Config.of(size, shape.context()).withRecomputation(recomputation);
     }
