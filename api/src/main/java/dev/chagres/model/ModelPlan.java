@@ -103,7 +103,8 @@ public final class ModelPlan {
     /**
      * Returns a plan of the same parameters in smaller groups: parameters of one group with different kinds form different groups. Ranks
      * that shard groups then gather and sum less at a time, in more collectives. A group must contain all parameters that one layer reads,
-     * such as a branch of a {@code TransformerLayer}. Nothing more can be declared in either plan after this.
+     * such as a branch of a {@code TransformerLayer}, or its norm. Gradients of a branch's products are complete before backward comes to the
+     * branch below, those of its norm only at the end of the layer. Nothing more can be declared in either plan after this.
      *
      * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="regrouped"}
      *
