@@ -158,6 +158,11 @@ public final class Parameter {
     public Tensor weight() {
         Parameters present = owner;
         if (present != null) {
+            if (!present.isOpen()) {
+                throw new IllegalStateException(
+                        "parameter " + name + " has lost its memory: its Parameters are closed, or"
+                                + " the strategy that allocated them is; allocate others");
+            }
             ParameterUse use = present.use();
             if (use != null) {
                 use.reading(this);

@@ -135,6 +135,11 @@ class FullyShardedMisuseTest {
             training.close();
             assertThrown(
                     IllegalStateException.class, "the ZeRO stage 1 on rank 0 of 1 is closed", training::sumGradients);
+            assertThrown(
+                    IllegalStateException.class,
+                    "parameter layer.weight has lost its memory: its Parameters are closed, or the strategy that allocated"
+                            + " them is; allocate others",
+                    () -> microBatch(pass.begin()));
         }
     }
 

@@ -358,8 +358,9 @@ class ParametersTest {
         first.close();
         assertThrown(
                 STATE,
-                "tensor FLOAT32[4] of scope of device 0 is closed: so is its scope",
-                () -> x.weight().pointer());
+                "parameter x has lost its memory: its Parameters are closed, or the strategy that allocated them is; allocate"
+                        + " others",
+                x::weight);
         try (Parameters second = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 1)) {
             assertEquals(DType.BFLOAT16, x.weight().dtype());
             assertSame(second, x.owner());
@@ -393,7 +394,7 @@ class ParametersTest {
         assertEquals("three", thrown.getMessage());
         assertEquals("two", thrown.getSuppressed()[0].getMessage());
         assertEquals(List.of("three before the weights", "two before the weights", "one before the weights"), closed);
-        assertFalse(x.weight().isLive());
+        assertFalse(x.hasMemory());
         parameters.close();
         assertEquals(3, closed.size(), "a second call does nothing");
     }
