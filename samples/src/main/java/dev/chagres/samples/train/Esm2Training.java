@@ -223,10 +223,11 @@ public final class Esm2Training implements TrainingModel {
     @Override
     public void warmUp(Batch example, BooleanSupplier stopped) {
         MicroBatch first = example.microBatch(0);
+        int tokens = PlannedBatch.tokens(shape, first);
         warmUp(
                 stopped,
                 PlannedBatch.of(device, dtype, shape, first).stream()
-                        .map(plan -> new MadeUpSequences(first.tokens(), plan.sequences(), plan.longest()))
+                        .map(plan -> new MadeUpSequences(tokens, plan.sequences(), plan.longest()))
                         .toList());
     }
 

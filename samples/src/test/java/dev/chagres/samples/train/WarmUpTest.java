@@ -86,6 +86,26 @@ class WarmUpTest {
         assertArrayEquals(plain, trainAfter(dtype, shape, 16, 32, 48, CONTEXT));
     }
 
+    /** The first batch of the data may be smaller than later ones. */
+    @Test
+    void aWarmUpTakesTheMemoryOfTheLargestBatch() {
+        var shape = new BatchShape(BatchLayout.PACKED, 2048, CONTEXT);
+        var batch = new Batch(shape);
+        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 5)) {
+            assertTrue(new SequencePacker(shape, new MadeUpSequences(16, 1, 16)).fill(batch));
+            training.warmUp(batch, () -> false);
+            long after = training.memoryBytes();
+            assertTrue(new SequencePacker(shape, new MadeUpSequences(2048, 100, CONTEXT)).fill(batch));
+            assertEquals(2048, batch.tokens());
+            for (int i = 0; i < 2; i++) {
+                training.upload(batch);
+                training.step(0.01f);
+                training.result(new StepResult());
+            }
+            assertEquals(after, training.memoryBytes());
+        }
+    }
+
     @Test
     void aWarmUpEndsWhenItIsToldTo() {
         var shape = new BatchShape(BatchLayout.PACKED, 256, CONTEXT);
