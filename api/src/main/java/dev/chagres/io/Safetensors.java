@@ -217,7 +217,10 @@ public final class Safetensors {
                     throw SafetensorsException.of(
                             file,
                             entry.name(),
-                            "expected " + (may == Values.POSITIVE ? "finite numbers above 0" : "numbers from 0 on")
+                            "expected "
+                                    + (may == Values.POSITIVE
+                                            ? "finite numbers from " + Float.MIN_NORMAL + " on"
+                                            : "numbers from 0 on")
                                     + ", got " + value + " at element " + (offset / size + i),
                             null);
                 }

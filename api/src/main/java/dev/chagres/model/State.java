@@ -52,7 +52,7 @@ public final class State {
     public enum Values {
         /** All values of the type. */
         ANY,
-        /** Finite numbers above 0, such as scales. */
+        /** Finite numbers from {@link Float#MIN_NORMAL} on, such as scales: the reciprocals of smaller ones may be infinite. */
         POSITIVE,
         /** Numbers from 0 on and infinity, such as largest magnitudes. */
         NOT_NEGATIVE;
@@ -61,7 +61,7 @@ public final class State {
         public boolean takes(float value) {
             return switch (this) {
                 case ANY -> true;
-                case POSITIVE -> value > 0 && value < Float.POSITIVE_INFINITY;
+                case POSITIVE -> value >= Float.MIN_NORMAL && value < Float.POSITIVE_INFINITY;
                 case NOT_NEGATIVE -> value >= 0;
             };
         }

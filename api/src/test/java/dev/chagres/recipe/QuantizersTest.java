@@ -305,8 +305,8 @@ class QuantizersTest {
         Path file = folder.resolve("edited.safetensors");
         String history = "quantizers.forward.float8_e4m3.amax_history";
         float inf = Float.POSITIVE_INFINITY;
-        for (float wrong : new float[] {Float.NaN, 0, -0f, -1, inf, -inf}) {
-            refuses(file, "body.weight.scale", 0, wrong, "finite numbers above 0");
+        for (float wrong : new float[] {Float.NaN, 0, -0f, 1e-45f, -1, inf, -inf}) {
+            refuses(file, "body.weight.scale", 0, wrong, "finite numbers from " + Float.MIN_NORMAL + " on");
         }
         for (float wrong : new float[] {Float.NaN, -1, -inf}) {
             refuses(file, history, 2, wrong, "numbers from 0 on");
