@@ -122,6 +122,7 @@ final class NullSamples implements AutoCloseable {
         sample(Initializer.class, Initializer.ones());
         sample(MlpConfig.class, MlpConfig.gelu(8));
         sample(MlpConfig.Recomputation.class, MlpConfig.Recomputation.NONE);
+        sample(TransformerLayerConfig.Recomputation.class, TransformerLayerConfig.Recomputation.NONE);
         sample(NormConfig.class, NormConfig.layerNorm(8));
         sample(NormConfig.Kind.class, NormConfig.Kind.RMS_NORM);
         sample(TransformerLayerConfig.class, TransformerLayerConfig.encoder(8, attention));

@@ -17,6 +17,11 @@ final class FusedQkvRopeCheck {
     /** Four floats for each angle fill the 48 KiB of shared memory that a block has. */
     private static final int MOST_ROTATED = 3072;
 
+    /** Shapes of qkv, whole: put together in each call they would be garbage. */
+    private static final String BSHD = "[B, S, g, (hq + hk + hv) / g d]";
+
+    private static final String SBHD = "[S, B, g, (hq + hk + hv) / g d]";
+
     private FusedQkvRopeCheck() {}
 
     static void forward(
@@ -72,8 +77,7 @@ final class FusedQkvRopeCheck {
             throw new IllegalArgumentException(
                     "format: expected BSHD or SBHD, got THD; FusedRope rotates packed tokens");
         }
-        String tokens = format == QkvFormat.BSHD ? "[B, S" : "[S, B";
-        FusedRopeCheck.shaped(argument, qkv, format.rank(), tokens + ", g, (hq + hk + hv) / g d]", stream);
+        FusedRopeCheck.shaped(argument, qkv, format.rank(), format == QkvFormat.BSHD ? BSHD : SBHD, stream);
         if (qkv.size(2) == 0) {
             throw new IllegalArgumentException(
                     argument + ": expected at least one group of heads, got " + Checks.describe(qkv));
