@@ -124,7 +124,7 @@ class QuantizedStateTest {
                     State[] others = {quantizers.state()};
                     assertThrown(
                             IllegalStateException.class,
-                            "state: expected scales that are those of all ranks, got those of this rank alone; call"
+                            "state: expected scales reduced over all ranks, got those of only this rank; call"
                                     + " reduceAmax(quantizers) of the strategy before the first step",
                             () -> state.apply(others));
                     strategy.reduceAmax(quantizers);
