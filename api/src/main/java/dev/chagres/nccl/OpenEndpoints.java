@@ -40,10 +40,12 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
 
     /** Returns whether a communicator of that family has failed, open or closed. */
     boolean hasFailed(Object family) {
-        if (failed.contains(family)) {
-            return true;
-        }
-        for (int i = 0; i < open.size(); i++) {
+        return failed.contains(family) || hasFailedBefore(open.size(), family);
+    }
+
+    /** Returns whether one of that family has failed among the first {@code count} that are open. */
+    private boolean hasFailedBefore(int count, Object family) {
+        for (int i = 0; i < count; i++) {
             if (open.get(i).failure() != null && open.get(i).family().equals(family)) {
                 return true;
             }
@@ -79,15 +81,7 @@ final class OpenEndpoints implements AutoCloseable, HostWaits.Interruptible {
 
     private boolean isFirstFailed(int index) {
         Endpoint endpoint = open.get(index);
-        if (endpoint.failure() == null) {
-            return false;
-        }
-        for (int i = 0; i < index; i++) {
-            if (open.get(i).family().equals(endpoint.family()) && open.get(i).failure() != null) {
-                return false;
-            }
-        }
-        return true;
+        return endpoint.failure() != null && !hasFailedBefore(index, endpoint.family());
     }
 
     @Override
