@@ -94,7 +94,7 @@ final class TrainOptions {
             description =
                     "cuBLASLt's kernel for each product: the first that its heuristic names, or the fastest, measured"
                             + " before the first step (default: measured)")
-    private @Nullable ProductPlan productPlan;
+    private ProductPlan productPlan = ProductPlan.MEASURED;
 
     @Mixin
     private final MarginOptions margins = new MarginOptions();
@@ -273,7 +273,7 @@ final class TrainOptions {
                 shape,
                 precision,
                 recomputation,
-                productPlan != null ? productPlan : ProductPlan.MEASURED,
+                productPlan,
                 margins.margin(),
                 ranks.layout(),
                 enqueuing,
