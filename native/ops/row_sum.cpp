@@ -10,6 +10,8 @@ namespace {
 
 Kernel packed[] = FLOAT_KERNELS("row_sum.cu", "row_sum");
 Kernel scalar[] = FLOAT_KERNELS("row_sum.cu", "row_sum_scalar");
+Kernel few_packed[] = FLOAT_KERNELS("row_sum.cu", "row_sum_few");
+Kernel few_scalar[] = FLOAT_KERNELS("row_sum.cu", "row_sum_few_scalar");
 Kernel partials("row_sum.cu", "row_sum_partials");
 
 /* Blocks to aim at: sixteen for each multiprocessor of an H200, so that the last wave costs little. */
@@ -17,6 +19,8 @@ constexpr int64_t kBlocks = 16 * 132;
 /* Fewer rows a block than this, and writing its partial sums costs more than reading its rows. */
 constexpr int64_t kLeastRows = 128;
 constexpr int64_t kMostLanes = 32;
+/* Up to so many rows a thread adds up its columns by itself: more threads for a column would have nothing to do. */
+constexpr int64_t kFewRows = 16;
 static_assert(kBlocks * kMostLanes * 8 * sizeof(float) <= kWorkspaceBytes, "partial sums must fit");
 
 /* Threads side by side on a row of `packs`: the power of two that leaves the fewest idle, the widest of those. Eight of
@@ -35,6 +39,11 @@ int ops_row_sum(const void *x, float *sum, float beta, int64_t rows, int64_t col
   const char *function = "ops_row_sum";
   int status = check_row_sum(x, sum, rows, columns, dtype);
   if (status != OPS_SUCCESS || columns == 0) return status;
+  if (rows <= kFewRows) {
+    const bool in_fours = aligned(x, sum) && columns % 4 == 0;
+    Kernel &few = (in_fours ? few_packed : few_scalar)[float_index(dtype)];
+    return launch(function, few, grid_for(in_fours ? columns / 4 : columns), stream, x, sum, beta, rows, columns);
+  }
   const int64_t pack = 16 / size_of(dtype);
   const bool fits = aligned(x) && columns % pack == 0;
   const int64_t packs = fits ? columns / pack : columns;

@@ -30,7 +30,8 @@ void row_sum_case(Session &session, int dtype, int64_t rows, int64_t columns, fl
 void row_sum_cases(Session &session) {
   const int64_t sums[][2] = {{0, 9},      {3, 0},     {1, 1},       {1, 300},   {127, 8},    {128, 64},
                              {129, 33},   {257, 320}, {600, 24},    {70, 1026}, {1000, 640}, {4097, 65},
-                             {300, 4104}, {40000, 1}, {16384, 320}, {3, 70001}, {2500, 5120}};
+                             {300, 4104}, {40000, 1}, {16384, 320}, {3, 70001}, {2500, 5120}, {2, 4},
+                             {4, 1028},   {7, 516},   {8, 70000},   {16, 36},    {17, 36}};
   for (const auto &[rows, columns] : sums) {
     if (rows * columns > 100000 && !session.large) continue;
     for (const Format &format : kFormats)

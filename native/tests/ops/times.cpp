@@ -108,12 +108,12 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
   });
 }
 
-void row_sum_times(Session &session, Stopwatch &watch, int64_t columns) {
-  Buffer x = zeros(session, 2 * kTokens * columns), sum = zeros(session, 4 * columns);
-  watch.measure(
-      "row_sum", shape_text({{"R", kTokens}, {"C", columns}}), 2.0 * static_cast<double>(kTokens * columns), [&] {
-        return session.ops.row_sum(x.data(), sum.data<float>(), 1, kTokens, columns, kBf16, session.memory.stream());
-      });
+void row_sum_times(Session &session, Stopwatch &watch, int64_t rows, int64_t columns) {
+  Buffer x = zeros(session, 2 * rows * columns), sum = zeros(session, 4 * columns);
+  const double bytes = 2.0 * static_cast<double>(rows * columns) + 8.0 * static_cast<double>(columns);
+  watch.measure("row_sum", shape_text({{"R", rows}, {"C", columns}}), bytes, [&] {
+    return session.ops.row_sum(x.data(), sum.data<float>(), 1, rows, columns, kBf16, session.memory.stream());
+  });
 }
 
 /* y = x W^T of [kTokens, hidden] and [hidden, hidden]. */
@@ -367,8 +367,10 @@ void print_times(Session &session, const std::string &only) {
   if (wanted("adam"))
     for (int64_t hidden : {20, 320, 5120}) adam_times(session, watch, hidden);
   if (wanted("attention_merge")) attention_merge_times(session, watch, 32, 128);
-  if (wanted("row_sum"))
-    for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, columns);
+  if (wanted("row_sum")) {
+    for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, kTokens, columns);
+    for (int64_t rows : {2, 4, 8}) row_sum_times(session, watch, rows, int64_t{1} << 24);
+  }
   if (wanted("matrix_product"))
     for (int64_t hidden : {320, 1280, 5120}) product_times(session, watch, hidden);
   if (wanted("residual_norm"))
