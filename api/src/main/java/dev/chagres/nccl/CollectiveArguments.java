@@ -49,6 +49,17 @@ final class CollectiveArguments {
         endpoint.ownMemory().ensureTransferable(argument, tensor);
     }
 
+    /** Checks the tensors of an all-to-all: NCCL makes it of transfers, unless copy engines can write the windows of both. */
+    static void exchanged(Endpoint endpoint, Stream stream, Tensor send, Tensor receive) {
+        source(endpoint, stream, "send", send);
+        target(endpoint, stream, "receive", receive);
+        OwnMemory own = endpoint.ownMemory();
+        if (endpoint.config().ctaPolicy() != CtaPolicy.ZERO || !own.isInWindow(send) || !own.isInWindow(receive)) {
+            own.ensureTransferable("send", send);
+            own.ensureTransferable("receive", receive);
+        }
+    }
+
     /** Checks that {@code tensor} has {@code times} the elements of {@code part}, of the same type. */
     static void multiple(String argument, Tensor tensor, String partArgument, Tensor part, int times) {
         if (tensor.dtype() != part.dtype() || tensor.count() != Math.multiplyExact(part.count(), (long) times)) {

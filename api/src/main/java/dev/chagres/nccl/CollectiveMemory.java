@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.nccl.Nccl;
@@ -23,7 +24,8 @@ import org.jspecify.annotations.Nullable;
  * tensors that only gathers use. {@code ./chagres bench CollectiveBandwidth -p memory=DEVICE,WINDOW} measures both.
  *
  * <p>With NCCL 2.24 to 2.28 send, receive, gather, scatter and all-to-all on the communicator with which the memory is registered refuse
- * its tensors, since a later collective on them would read at address 0. Another communicator of the ranks can transfer them.
+ * its tensors, since a later collective on them would read at address 0. Another communicator of the ranks can transfer them. An
+ * all-to-all of a communicator with {@link CtaPolicy#ZERO} is made by copy engines where both tensors lie in windows, and allowed.
  *
  * <p>Nothing ends the wait of a symmetric kernel, or of a copy engine, for a rank that has failed: NCCL 2.28.9 checks no abort flag there.
  * Ranks that are {@linkplain Communicator#areThreads threads} never wait in this way. Ranks that are processes get an exception, but the
@@ -143,6 +145,12 @@ public final class CollectiveMemory implements AutoCloseable {
                     + "; call register(communicator) on each rank");
         }
         return present.kind();
+    }
+
+    /** Returns whether a tensor lies in this memory. */
+    public boolean contains(Tensor tensor) {
+        long offset = Inside.address(Checks.given("tensor", tensor)) - memory.address();
+        return offset >= 0 && offset < byteSize;
     }
 
     /** Returns the number of bytes. */

@@ -260,8 +260,7 @@ public final class Communicator implements AutoCloseable {
      * @throws RankFailedException as {@link #allReduce}
      */
     public void allToAll(Tensor send, Tensor receive, Stream stream) {
-        CollectiveArguments.sent(endpoint, stream, "send", send);
-        CollectiveArguments.received(endpoint, stream, "receive", receive);
+        CollectiveArguments.exchanged(endpoint, stream, send, receive);
         CollectiveArguments.multiple("receive", receive, "send", send, 1);
         if (send.count() % ranks() != 0) {
             throw new IllegalArgumentException("send: expected a number of elements that the " + ranks()

@@ -67,7 +67,7 @@ public final class Registration implements AutoCloseable {
     /** Registers memory that NCCL has allocated. */
     static Registration ofOwn(Endpoint endpoint, MemorySegment memory, long bytes) {
         Registration made = of(endpoint, memory, bytes);
-        endpoint.ownMemory().add(memory, bytes);
+        endpoint.ownMemory().add(memory, bytes, made.kind);
         return made;
     }
 

@@ -115,18 +115,25 @@ record CopyShrink(
         Inside.state(strategy.stream).ensureNotCapturing("shrink");
         Inside.state(strategy.stream).ensureNotGrouping("shrink");
         strategy.ensureOwn(optimizer);
-        if (gathers.made() != WeightGather.DEVICE && !gathers.communicator().areThreads()) {
-            throw new IllegalStateException(
-                    "shrink: expected weights gathered in DEVICE memory where ranks are processes, got "
-                            + gathers.made()
-                            + ", with which NCCL cannot stop waiting for a failed rank; start again from a saved"
-                            + " state");
+        if (!gathers.communicator().areThreads()) {
+            ensureNoWindows("weights gathered in DEVICE memory", gathers.made(), WeightGather.DEVICE);
+            ensureNoWindows(
+                    "gradients reduced by REDUCE_SCATTER",
+                    strategy.gradientReduction(),
+                    GradientReduction.REDUCE_SCATTER);
         }
         String refused = refused(strategy.parameters());
         if (refused != null) {
             throw new IllegalStateException("shrink: expected " + refused + lost());
         }
         steps.ensureAllAwaited();
+    }
+
+    private static void ensureNoWindows(String expected, Enum<?> made, Enum<?> withoutWindows) {
+        if (made != withoutWindows) {
+            throw new IllegalStateException("shrink: expected " + expected + " where ranks are processes, got " + made
+                    + ", with which NCCL cannot stop waiting for a failed rank; start again from a saved state");
+        }
     }
 
     /** Tells which shards were lost with the failed ranks, if these are known. */

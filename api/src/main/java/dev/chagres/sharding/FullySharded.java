@@ -140,6 +140,13 @@ public final class FullySharded extends Strategy {
         return gathers.made();
     }
 
+    /**
+     * Returns how gradients are reduced: the value of the configuration, or {@code REDUCE_SCATTER} if NCCL could make no windows.
+     */
+    public GradientReduction gradientReduction() {
+        return gradients.made();
+    }
+
     /** {@inheritDoc} True in stage 3. */
     @Override
     public boolean needsEqualMicroBatches() {
@@ -394,6 +401,16 @@ public final class FullySharded extends Strategy {
         Communicator copies = ranks.copies();
         return "ZeRO stage " + (stage().ordinal() + 1) + " on rank " + communicator.rank() + " of "
                 + communicator.ranks() + (copies == null ? "" : ", in " + copies.ranks() + " copies")
-                + gathers.explain();
+                + gathers.explain() + explainReduction();
+    }
+
+    /** Describes how gradients are reduced; empty for NCCL's kernels. */
+    private String explainReduction() {
+        if (config.gradientReduction() == GradientReduction.REDUCE_SCATTER) {
+            return "";
+        }
+        return gradientReduction() == GradientReduction.COPY_ENGINE
+                ? ", gradients reduced by copy engines"
+                : ", gradients reduced without windows, for NCCL made none: ranks cannot reach each other's memory";
     }
 }

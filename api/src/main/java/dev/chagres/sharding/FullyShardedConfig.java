@@ -14,6 +14,7 @@ import dev.chagres.internal.Checks;
  *     sent, and each rank's gradient and each sum is rounded to 16 bits. Sums of micro-batches stay FP32. Each rank's own gradients stay
  *     FP32, too, except with {@link GradientSync#EACH_MICRO_BATCH} those that {@link dev.chagres.model.Parameter#isWrittenByProducts only
  *     matrix products write}, of weights of this type: products write them in 16 bits
+ * @param gradientReduction how gradients are reduced and scattered
  * @param weightGather in which memory weights are gathered
  * @param reshard when gathered weights are freed; {@code AFTER_FORWARD} except in {@link ZeroStage#THREE}
  * @param gradientSync in which micro-batches gradients are summed; {@code LAST_MICRO_BATCH} except in {@link ZeroStage#THREE}
@@ -22,6 +23,7 @@ public record FullyShardedConfig(
         ZeroStage stage,
         OptimizerSharding optimizer,
         DType reduceType,
+        GradientReduction gradientReduction,
         WeightGather weightGather,
         Reshard reshard,
         GradientSync gradientSync) {
@@ -35,6 +37,7 @@ public record FullyShardedConfig(
         Checks.given("stage", stage);
         Checks.given("optimizer", optimizer);
         GradientCasts.checked(reduceType);
+        Checks.given("gradientReduction", gradientReduction);
         Checks.given("weightGather", weightGather);
         if (Checks.given("reshard", reshard) != Reshard.AFTER_FORWARD && stage != ZeroStage.THREE) {
             throw new IllegalArgumentException("reshard: expected AFTER_FORWARD in stage " + stage
@@ -47,14 +50,15 @@ public record FullyShardedConfig(
     }
 
     /**
-     * Returns the configuration of a stage, with the optimizer's state sharded within each copy of the model, sums in FP32, no windows, and
-     * the least memory: stage 3 frees weights after each layer and sums gradients in each micro-batch.
+     * Returns the configuration of a stage, with the optimizer's state sharded within each copy of the model, sums in FP32 by {@code
+     * ncclReduceScatter}, no windows, and the least memory: stage 3 frees weights after each layer and sums gradients in each micro-batch.
      */
     public static FullyShardedConfig of(ZeroStage stage) {
         return new FullyShardedConfig(
                 Checks.given("stage", stage),
                 OptimizerSharding.EACH_COPY,
                 DType.FLOAT32,
+                GradientReduction.REDUCE_SCATTER,
                 WeightGather.DEVICE,
                 Reshard.AFTER_FORWARD,
                 GradientSync.of(stage));
@@ -62,7 +66,8 @@ public record FullyShardedConfig(
 
     /** Returns the same with the optimizer's state sharded among other ranks. */
     public FullyShardedConfig withOptimizer(OptimizerSharding newOptimizer) {
-        return new FullyShardedConfig(stage, newOptimizer, reduceType, weightGather, reshard, gradientSync);
+        return new FullyShardedConfig(
+                stage, newOptimizer, reduceType, gradientReduction, weightGather, reshard, gradientSync);
     }
 
     /**
@@ -73,12 +78,20 @@ public record FullyShardedConfig(
      * @throws IllegalArgumentException when it is not FLOAT32, BFLOAT16 or FLOAT16
      */
     public FullyShardedConfig withReduceType(DType newReduceType) {
-        return new FullyShardedConfig(stage, optimizer, newReduceType, weightGather, reshard, gradientSync);
+        return new FullyShardedConfig(
+                stage, optimizer, newReduceType, gradientReduction, weightGather, reshard, gradientSync);
+    }
+
+    /** Returns the same with gradients reduced and scattered in another way. */
+    public FullyShardedConfig withGradientReduction(GradientReduction newGradientReduction) {
+        return new FullyShardedConfig(
+                stage, optimizer, reduceType, newGradientReduction, weightGather, reshard, gradientSync);
     }
 
     /** Returns the same with weights gathered in other memory. */
     public FullyShardedConfig withWeightGather(WeightGather newWeightGather) {
-        return new FullyShardedConfig(stage, optimizer, reduceType, newWeightGather, reshard, gradientSync);
+        return new FullyShardedConfig(
+                stage, optimizer, reduceType, gradientReduction, newWeightGather, reshard, gradientSync);
     }
 
     /**
@@ -89,7 +102,8 @@ public record FullyShardedConfig(
      * @throws IllegalArgumentException when it is not {@code AFTER_FORWARD} in stage 1 or 2
      */
     public FullyShardedConfig withReshard(Reshard newReshard) {
-        return new FullyShardedConfig(stage, optimizer, reduceType, weightGather, newReshard, gradientSync);
+        return new FullyShardedConfig(
+                stage, optimizer, reduceType, gradientReduction, weightGather, newReshard, gradientSync);
     }
 
     /**
@@ -100,6 +114,7 @@ public record FullyShardedConfig(
      * @throws IllegalArgumentException when it is not {@code LAST_MICRO_BATCH} in stage 1 or 2
      */
     public FullyShardedConfig withGradientSync(GradientSync newGradientSync) {
-        return new FullyShardedConfig(stage, optimizer, reduceType, weightGather, reshard, newGradientSync);
+        return new FullyShardedConfig(
+                stage, optimizer, reduceType, gradientReduction, weightGather, reshard, newGradientSync);
     }
 }

@@ -1,28 +1,22 @@
 package dev.chagres.sharding;
 
-import dev.chagres.DType;
 import dev.chagres.Scope;
-import dev.chagres.Stream;
-import dev.chagres.Tensor;
 import dev.chagres.nccl.CollectiveMemory;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.CtaPolicy;
 import dev.chagres.nccl.Registration;
-import java.util.ArrayList;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The ranks that gather weights, and memory in windows of their communicator if {@link WeightGather} asks for it. Ranks write into each
- * other's windows at the offset of their own, so all of them allocate the same sizes and tensors in the same order.
+ * The ranks that gather weights, and memory in windows of their communicator if {@link WeightGather} asks for it.
  *
  * <p>Threading: the device's thread.
  */
 final class GatherRanks implements AutoCloseable {
     private final WeightGather gather;
     private final Communicator communicator;
-    private final List<CollectiveMemory> windows = new ArrayList<>();
+    private final RankWindows windows;
     /** The window of the parameters' weights; null before it is allocated, and without windows. */
     private @Nullable CollectiveMemory weights;
     /** How weights are really gathered: NCCL may have made no windows. */
@@ -31,6 +25,7 @@ final class GatherRanks implements AutoCloseable {
     private GatherRanks(WeightGather gather, Communicator communicator) {
         this.gather = gather;
         this.communicator = communicator;
+        windows = new RankWindows(communicator, "weights");
     }
 
     /** Called by each rank of a copy. */
@@ -45,7 +40,7 @@ final class GatherRanks implements AutoCloseable {
                         gather == WeightGather.COPY_ENGINE ? config.withCtaPolicy(CtaPolicy.ZERO) : config));
         try {
             if (gather == WeightGather.COPY_ENGINE) {
-                made.gatherOnce();
+                made.windows.prepareCopyEngines();
             }
             return made;
         } catch (RuntimeException | Error failure) {
@@ -62,25 +57,12 @@ final class GatherRanks implements AutoCloseable {
             return made;
         }
         try {
-            made.windows.add(kept);
-            kept.register(made.communicator);
+            made.windows.takeOver(kept);
             made.keep(kept);
             return made;
         } catch (RuntimeException | Error failure) {
             made.close();
             throw failure;
-        }
-    }
-
-    /** Makes NCCL allocate what copy engines need for their first gather now, rather than in a step. */
-    private void gatherOnce() {
-        Stream stream = communicator.device().stream();
-        long count = CollectiveMemory.byteSizeOf(DType.BYTE, 1);
-        try (CollectiveMemory memory = communicator.allocate(count * (1 + communicator.ranks()), stream)) {
-            Tensor part = memory.scope().tensor(DType.BYTE, count);
-            part.zero(stream);
-            communicator.allGather(part, memory.scope().tensor(DType.BYTE, count * communicator.ranks()), stream);
-            communicator.synchronize(stream);
         }
     }
 
@@ -92,21 +74,16 @@ final class GatherRanks implements AutoCloseable {
         return gather != WeightGather.DEVICE;
     }
 
-    /** Returns a window for the buffers of gathers; null if they use device memory. Each rank calls it, with the same size. */
+    /** Returns the windows of gathers; null if they use device memory. */
+    @Nullable
+    RankWindows windows() {
+        return usesWindows() ? windows : null;
+    }
+
+    /** Returns a window for further tensors that gathers use; null if they use device memory, or for no bytes. */
     @Nullable
     CollectiveMemory take(long byteSize) {
-        if (!usesWindows() || byteSize == 0) {
-            return null;
-        }
-        SameParameters.ensureSame(
-                communicator,
-                "window of weights",
-                byteSize,
-                bytes -> bytes + " bytes",
-                "; build the same plan, with the same types and strategy, on each");
-        CollectiveMemory taken = communicator.allocate(byteSize, communicator.device().stream());
-        windows.add(taken);
-        return taken;
+        return usesWindows() ? windows.take(byteSize) : null;
     }
 
     /** Returns a window for the parameters' weights. */
@@ -146,10 +123,7 @@ final class GatherRanks implements AutoCloseable {
     @Override
     public void close() {
         try {
-            for (CollectiveMemory window : windows) {
-                window.deregister();
-            }
-            windows.clear();
+            windows.close();
         } finally {
             communicator.close();
         }

@@ -35,7 +35,7 @@ abstract sealed class GatheredGroups implements AutoCloseable permits WholeGroup
                 parameters,
                 content,
                 streams.reshard() == Reshard.AFTER_STEP ? Integer.MAX_VALUE : BUFFERS,
-                streams.ranks());
+                streams.ranks().windows());
     }
 
     /**

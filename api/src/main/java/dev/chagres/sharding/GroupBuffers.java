@@ -72,13 +72,11 @@ final class GroupBuffers implements AutoCloseable {
     private final @Nullable Buffer[] held;
     private long turns;
 
-    /** {@code usual}: number of buffers of one size; more are made only if all are in use. */
-    GroupBuffers(Parameters parameters, GroupContent content, int usual) {
-        this(parameters, content, usual, null);
-    }
-
-    /** If {@code gathers} use windows, the usual buffers lie in one; further ones, made during steps, lie in device memory. */
-    GroupBuffers(Parameters parameters, GroupContent content, int usual, @Nullable GatherRanks gathers) {
+    /**
+     * If there are {@code windows}, the usual buffers lie in one; further ones, made during steps, lie in device memory.
+     * {@code usual}: number of buffers of one size; more are made only if all are in use.
+     */
+    GroupBuffers(Parameters parameters, GroupContent content, int usual, @Nullable RankWindows windows) {
         this.content = content;
         this.usual = usual;
         Stream stream = parameters.scope().stream();
@@ -94,7 +92,7 @@ final class GroupBuffers implements AutoCloseable {
             }
         }
         try {
-            window = gathers == null ? null : gathers.take(usualBytes(bySize));
+            window = windows == null ? null : windows.take(usualBytes(bySize));
             if (window != null) {
                 fill(bySize.values(), window.scope());
             }

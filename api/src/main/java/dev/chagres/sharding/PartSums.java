@@ -4,8 +4,12 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.CtaPolicy;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.te.Output;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -27,6 +31,11 @@ final class PartSums implements AutoCloseable {
     /** The sum over the copy, before it is reduce-scattered over copies; null without that. */
     private final @Nullable Tensor copySum;
 
+    /** Null if NCCL's kernels reduce. */
+    private final @Nullable PartExchange exchange;
+    /** What {@link #exchange} sums before it is cast to {@link #copySum}; null without that. */
+    private final @Nullable Tensor exchanged;
+
     private final GradientCasts casts;
     /** A buffer for sums that are cast or added afterwards; made when needed. */
     private @Nullable Tensor addend;
@@ -34,7 +43,7 @@ final class PartSums implements AutoCloseable {
     /** {@code parts}: this rank's FP32 shards of {@code content}, by group. */
     PartSums(
             ShardedRanks ranks,
-            DType reduceType,
+            FullyShardedConfig config,
             WholeGradients content,
             List<List<Tensor>> parts,
             Stream compute,
@@ -48,41 +57,84 @@ final class PartSums implements AutoCloseable {
                 .max()
                 .orElse(0);
         scope = compute.device().openScope(compute);
-        copy = split(ranks.copy(), "gradients");
+        DType dtype = config.reduceType();
+        boolean copyEngines = config.gradientReduction() == GradientReduction.COPY_ENGINE;
+        copy = split(ranks.copy(), "gradients", copyEngines ? CtaPolicy.ZERO : null);
         Communicator others = ranks.splitsOptimizer() ? ranks.copies() : null;
-        copies = others == null ? null : split(others, "copies");
-        copySum = others == null || longest == 0 ? null : scope.tensor(reduceType, longest * others.ranks());
-        casts = new GradientCasts(reduceType, content.longestUnlike(reduceType), scope);
+        copies = others == null ? null : split(others, "copies", null);
+        long ofCopy = others == null ? longest : longest * others.ranks();
+        copySum = others == null || longest == 0 ? null : scope.tensor(dtype, ofCopy);
+        long cast = content.longestUnlike(dtype);
+        exchange = copyEngines ? new PartExchange(copy, dtype, ofCopy * copy.ranks(), cast) : null;
+        exchanged = exchange == null || copySum == null || dtype == DType.FLOAT32
+                ? null
+                : scope.tensor(DType.FLOAT32, ofCopy);
+        casts = new GradientCasts(dtype, cast, exchange == null ? scope : exchange.scope(scope));
     }
 
-    private static Communicator split(Communicator of, String name) {
-        return of.split(0, of.rank(), of.config().withName(name));
+    private static Communicator split(Communicator of, String name, @Nullable CtaPolicy policy) {
+        CommunicatorConfig config = of.config().withName(name);
+        return of.split(0, of.rank(), policy == null ? config : config.withCtaPolicy(policy));
+    }
+
+    /** Returns the windows that gradients must lie in so that copy engines reach them; null if NCCL's kernels reduce. */
+    @Nullable
+    RankWindows windows() {
+        return exchange == null ? null : exchange.windows();
+    }
+
+    /** Returns how gradients are really reduced. */
+    GradientReduction made() {
+        return exchange == null ? GradientReduction.REDUCE_SCATTER : exchange.made();
     }
 
     /** Enqueues {@code part = part r of the sum of whole}, or adds that to it; {@code whole} is FP32 or has the type of sums. */
     void sum(Tensor whole, Tensor part, Output output) {
-        boolean apart = output == Output.ADD || casts.changes();
-        Tensor room = apart ? addend() : part;
-        try (Scope views = scope.open()) {
-            Tensor sum = apart ? views.view(room, 0, part.count()) : part;
-            scatter(casts.cast(whole, views, stream), sum, views);
+        try (Scope views = Inside.scratch(stream).open()) {
+            Tensor addends = casts.cast(whole, views, stream);
+            PartExchange engines = reaching(addends);
+            if (engines != null && copies == null) {
+                bytes.reduceScatter(addends);
+                engines.sum(addends, part, output, views, stream);
+                return;
+            }
+            boolean apart = output == Output.ADD || casts.changes();
+            Tensor sum = apart ? views.view(addend(), 0, part.count()) : part;
+            scatter(addends, sum, views);
             if (apart) {
                 casts.castBack(sum, part, output, stream);
             }
         }
     }
 
+    private @Nullable PartExchange reaching(Tensor addends) {
+        return exchange != null && exchange.reaches(addends) ? exchange : null;
+    }
+
     private void scatter(Tensor whole, Tensor part, Scope views) {
-        bytes.reduceScatter(whole);
         Communicator others = copies;
         if (others == null || copySum == null) {
-            copy.reduceScatter(whole, part, Reduction.SUM, stream);
+            scatterOverCopy(whole, part, views);
             return;
         }
         Tensor sum = views.view(copySum, 0, part.count() * others.ranks());
-        copy.reduceScatter(whole, sum, Reduction.SUM, stream);
+        scatterOverCopy(whole, sum, views);
         bytes.reduceScatter(sum);
         others.reduceScatter(sum, part, Reduction.SUM, stream);
+    }
+
+    private void scatterOverCopy(Tensor whole, Tensor part, Scope views) {
+        bytes.reduceScatter(whole);
+        PartExchange engines = reaching(whole);
+        if (engines == null) {
+            copy.reduceScatter(whole, part, Reduction.SUM, stream);
+            return;
+        }
+        Tensor sum = exchanged == null ? part : views.view(exchanged, 0, part.count());
+        engines.sum(whole, sum, Output.OVERWRITE, views, stream);
+        if (sum != part) {
+            Elementwise.cast(sum, part, stream);
+        }
     }
 
     private Tensor addend() {
@@ -95,7 +147,7 @@ final class PartSums implements AutoCloseable {
     }
 
     long byteSize() {
-        return scope.reservedBytes();
+        return scope.reservedBytes() + (exchange == null ? 0 : exchange.byteSize());
     }
 
     /** Throws if an enqueued sum has failed. */
@@ -109,6 +161,9 @@ final class PartSums implements AutoCloseable {
     @Override
     public void close() {
         scope.close();
+        if (exchange != null) {
+            exchange.close();
+        }
         if (copies != null) {
             copies.close();
         }

@@ -19,6 +19,7 @@ record ShardedAllocation(ModelPlan plan, DType dtype, long seed, FullyShardedCon
         Communicator all = ranks.all();
         Checks.given("plan", plan).padGroups(all.ranks());
         SameParameters.ensureSame(all, "weightGather", config.weightGather());
+        SameParameters.ensureSame(all, "gradientReduction", config.gradientReduction());
         GatherRanks gathers = GatherRanks.of(ranks, config.weightGather());
         Parameters parameters = null;
         FullySharded made = null;

@@ -64,7 +64,6 @@ final class ShardedGradients implements AutoCloseable {
         // Sums of micro-batches stay FP32.
         DType productType = sync == GradientSync.EACH_MICRO_BATCH ? config.reduceType() : DType.FLOAT32;
         content = new WholeGradients(parameters.sharing(), productType);
-        buffers = new GroupBuffers(parameters, content, stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS);
         Part part = ranks.shard(stage).updated();
         for (int group = 0; group < parameters.sharing().groups().size(); group++) {
             List<Tensor> own = new ArrayList<>();
@@ -75,9 +74,16 @@ final class ShardedGradients implements AutoCloseable {
             parts.add(own);
         }
         next = parts.size() - 1;
-        sums = new PartSums(ranks, config.reduceType(), content, parts, compute, reductions, bytes);
+        sums = new PartSums(ranks, config, content, parts, compute, reductions, bytes);
+        int usual = stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS;
+        buffers = new GroupBuffers(parameters, content, usual, sums.windows());
         Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
         copies = others == null ? null : new CopySums(compute, parts, config.reduceType(), others, bytes);
+    }
+
+    /** Returns how gradients are really reduced. */
+    GradientReduction made() {
+        return sums.made();
     }
 
     private boolean isTrained(int group) {

@@ -3,18 +3,20 @@ package dev.chagres.layer;
 import dev.chagres.DType;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 
-/** What a rank's process runs in {@link WeightGatherTest}. */
+/** What a rank's process runs in {@link WeightGatherTest} and {@link GradientReductionTest}. */
 final class WeightGatherProgram {
     private WeightGatherProgram() {}
 
-    /** The stage, how weights are gathered, and the number of copies. */
+    /** The stage, how weights are gathered, the number of copies, and how gradients are reduced. */
     public static void main(String[] arguments) {
         FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.valueOf(arguments[0]))
-                .withWeightGather(WeightGather.valueOf(arguments[1]));
+                .withWeightGather(WeightGather.valueOf(arguments[1]))
+                .withGradientReduction(GradientReduction.valueOf(arguments[3]));
         int copies = Integer.parseInt(arguments[2]);
         var trained = Ranks.fromEnvironment()
                 .run(rank ->

@@ -18,6 +18,7 @@ import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
@@ -193,7 +194,9 @@ class WeightGatherTest {
         DevicesNeeded.assume(ranks);
         List<Ended> expected =
                 train(FullyShardedConfig.of(stage), WeightGather.DEVICE, ranks, copies, Precision.DELAYED);
-        String[] arguments = {stage.name(), gather.name(), Integer.toString(copies)};
+        String[] arguments = {
+            stage.name(), gather.name(), Integer.toString(copies), GradientReduction.REDUCE_SCATTER.name()
+        };
         Map<String, String> environment = Map.of("NCCL_WIN_ENABLE", enabled);
         try (RankJvms jvms = new RankJvms(folder, ranks, environment, WeightGatherProgram.class, arguments)) {
             for (int rank = 0; rank < ranks; rank++) {

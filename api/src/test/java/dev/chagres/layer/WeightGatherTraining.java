@@ -82,7 +82,7 @@ final class WeightGatherTraining {
                 i -> new Linear(HIDDEN, HIDDEN, Bias.ABSENT, Initializer.normal(0.1f), plan.group("layers." + i))));
     }
 
-    private static float[] input(int rank, int step) {
+    static float[] input(int rank, int step) {
         float[] values = new float[TOKENS * HIDDEN];
         for (int i = 0; i < values.length; i++) {
             values[i] = (float) Math.sin(0.7 * i + step + 0.3 * rank);
