@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import java.io.IOException;
@@ -20,8 +21,8 @@ import org.openjdk.jmh.annotations.TearDown;
 import org.openjdk.jmh.annotations.Warmup;
 
 /**
- * How long does a step of four transformer layers with sharded weights and gradients take, by the memory in which weights are gathered, and
- * how long without sharding? Forward and backward, gradients reduced in BF16, weights gathered anew in each step, without the optimizer:
+ * How long does a step of four transformer layers with sharded weights and gradients take, by how weights are gathered and gradients
+ * reduced, and how long without sharding? Forward and backward, gradients reduced in BF16, weights gathered anew in each step, without the optimizer:
  * the time of ten steps enqueued back to back, until all devices are done, divided by ten. Ranks are threads or processes
  * with a device each.
  *
@@ -64,6 +65,10 @@ public class FullyShardedBenchmark {
         @Param({"DEVICE", "WINDOW", "COPY_ENGINE"})
         public WeightGather weightGather;
 
+        /** How gradients are reduced. */
+        @Param({"REDUCE_SCATTER", "COPY_ENGINE"})
+        public GradientReduction gradientReduction;
+
         /** When weights are resharded. */
         @Param({"AFTER_FORWARD", "AFTER_STEP"})
         public Reshard reshard;
@@ -93,6 +98,7 @@ public class FullyShardedBenchmark {
                     benchmark.shape,
                     benchmark.recipe,
                     weightGather,
+                    gradientReduction,
                     reshard,
                     groups,
                     normMargin,

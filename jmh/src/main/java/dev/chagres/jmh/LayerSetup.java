@@ -1,9 +1,13 @@
 package dev.chagres.jmh;
 
+import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
+import dev.chagres.sharding.ZeroStage;
 import java.util.List;
 
 /**
@@ -13,6 +17,7 @@ import java.util.List;
  * @param shape of the layers and of each rank's input
  * @param recipe in what precision products are computed
  * @param weightGather in which memory weights are gathered, where they are sharded, as what follows
+ * @param gradientReduction how gradients are reduced
  * @param reshard when gathered weights are freed
  * @param groups what is gathered and summed at a time
  * @param normMargin multiprocessors that norms leave to collectives
@@ -23,6 +28,7 @@ record LayerSetup(
         LayerShape shape,
         LayerRecipe recipe,
         WeightGather weightGather,
+        GradientReduction gradientReduction,
         Reshard reshard,
         LayerGroups groups,
         int normMargin,
@@ -36,7 +42,15 @@ record LayerSetup(
     /** Layers of which each rank has all. */
     static LayerSetup alone(LayerShape shape, LayerRecipe recipe) {
         return new LayerSetup(
-                Kind.ALONE, shape, recipe, WeightGather.DEVICE, Reshard.AFTER_STEP, LayerGroups.LAYER, 0, 0);
+                Kind.ALONE,
+                shape,
+                recipe,
+                WeightGather.DEVICE,
+                GradientReduction.REDUCE_SCATTER,
+                Reshard.AFTER_STEP,
+                LayerGroups.LAYER,
+                0,
+                0);
     }
 
     /** Reads what {@link #arguments} wrote. */
@@ -46,10 +60,11 @@ record LayerSetup(
                 LayerShape.valueOf(arguments[1]),
                 LayerRecipe.valueOf(arguments[2]),
                 WeightGather.valueOf(arguments[3]),
-                Reshard.valueOf(arguments[4]),
-                LayerGroups.valueOf(arguments[5]),
-                Integer.parseInt(arguments[6]),
-                Integer.parseInt(arguments[7]));
+                GradientReduction.valueOf(arguments[4]),
+                Reshard.valueOf(arguments[5]),
+                LayerGroups.valueOf(arguments[6]),
+                Integer.parseInt(arguments[7]),
+                Integer.parseInt(arguments[8]));
     }
 
     List<String> arguments() {
@@ -58,6 +73,7 @@ record LayerSetup(
                 shape.name(),
                 recipe.name(),
                 weightGather.name(),
+                gradientReduction.name(),
                 reshard.name(),
                 groups.name(),
                 Integer.toString(normMargin),
@@ -70,6 +86,11 @@ record LayerSetup(
             return new AloneLayers(rank, shape, recipe);
         }
         rank.device().multiprocessorMargin(new MultiprocessorMargin(normMargin, productMargin));
-        return new ShardedLayers(rank, shape, recipe, weightGather, reshard, groups);
+        FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE)
+                .withReduceType(DType.BFLOAT16)
+                .withGradientReduction(gradientReduction)
+                .withWeightGather(weightGather)
+                .withReshard(reshard);
+        return new ShardedLayers(rank, shape, recipe, config, groups);
     }
 }

@@ -8,9 +8,6 @@ import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Reshard;
-import dev.chagres.sharding.WeightGather;
-import dev.chagres.sharding.ZeroStage;
 
 /** Fully sharded layers: weights are gathered in each step, gradients summed over the ranks in BFLOAT16. */
 final class ShardedLayers extends LayerStack {
@@ -18,14 +15,9 @@ final class ShardedLayers extends LayerStack {
     private final FullySharded strategy;
 
     /** Each rank calls it. */
-    ShardedLayers(
-            Rank rank, LayerShape shape, LayerRecipe recipe, WeightGather gather, Reshard reshard, LayerGroups groups) {
+    ShardedLayers(Rank rank, LayerShape shape, LayerRecipe recipe, FullyShardedConfig sharded, LayerGroups groups) {
         super(rank, shape);
         mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.SHARD, rank.count()));
-        FullyShardedConfig sharded = FullyShardedConfig.of(ZeroStage.THREE)
-                .withReduceType(DType.BFLOAT16)
-                .withWeightGather(gather)
-                .withReshard(reshard);
         strategy = FullySharded.allocate(groups.of(plan), DType.BFLOAT16, 1, sharded, mesh);
         strategy.follow(pass);
         Quantizers quantizers = recipe.begin(strategy.parameters(), pass);

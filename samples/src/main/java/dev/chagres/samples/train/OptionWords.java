@@ -4,6 +4,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
@@ -77,6 +78,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     static final class OfWeightGather extends OptionWords<WeightGather> {
         OfWeightGather() {
             super(WeightGather.class);
+        }
+    }
+
+    static final class OfGradientReduction extends OptionWords<GradientReduction> {
+        OfGradientReduction() {
+            super(GradientReduction.class);
         }
     }
 

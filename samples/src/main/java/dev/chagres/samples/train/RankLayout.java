@@ -6,6 +6,7 @@ import dev.chagres.model.ModelPlan;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.Mesh;
 import dev.chagres.sharding.MeshDimension;
@@ -185,6 +186,7 @@ record RankLayout(
                 + exchanged()
                 + (reduceType == DType.FLOAT32 ? "" : ", gradients summed in " + reduceType)
                 + gathers()
+                + reduces()
                 + kept();
     }
 
@@ -211,5 +213,11 @@ record RankLayout(
             case WINDOW -> ", weights gathered in windows";
             case COPY_ENGINE -> ", weights gathered by copy engines";
         };
+    }
+
+    private String reduces() {
+        return zero != null && zero.gradientReduction() == GradientReduction.COPY_ENGINE
+                ? ", gradients reduced by copy engines"
+                : "";
     }
 }

@@ -69,11 +69,19 @@ record RankModel(
     }
 
     private static Strategy shared(FullySharded strategy, FullyShardedConfig asked, Mesh mesh) {
-        if (mesh.world().rank() == 0 && strategy.weightGather() != asked.weightGather()) {
-            System.err.println(
-                    "train: --weight-gather: NCCL made no windows, for the ranks cannot reach each other's memory;"
-                            + " weights are gathered as with device");
+        if (mesh.world().rank() == 0) {
+            if (strategy.weightGather() != asked.weightGather()) {
+                warnOfNoWindows("--weight-gather", "weights are gathered as with device");
+            }
+            if (strategy.gradientReduction() != asked.gradientReduction()) {
+                warnOfNoWindows("--gradient-reduction", "gradients are reduced as with reduce-scatter");
+            }
         }
         return strategy;
+    }
+
+    private static void warnOfNoWindows(String option, String instead) {
+        System.err.println("train: " + option
+                + ": NCCL made no windows, for the ranks cannot reach each other's memory; " + instead);
     }
 }

@@ -6,7 +6,6 @@ import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Ranks;
-import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
@@ -86,15 +85,8 @@ final class RankOptions {
                             + " last-micro-batch; all other gradients are FP32 (default: fp32)")
     private @Nullable ReduceType reduceType;
 
-    @Option(
-            names = "--weight-gather",
-            converter = OptionWords.OfWeightGather.class,
-            paramLabel = "device|window|copy-engine",
-            description =
-                    "with --strategy zero1, zero2 or zero3, or ranks along shard, how weights are gathered: into ordinary device"
-                            + " memory, into windows registered with NCCL, or into such windows by copy engines"
-                            + " (default: device)")
-    private @Nullable WeightGather weightGather;
+    @Mixin
+    private final WindowOptions windows = new WindowOptions();
 
     @Mixin
     private final ReshardOptions resharding = new ReshardOptions();
@@ -217,9 +209,8 @@ final class RankOptions {
         }
         FullyShardedConfig config = FullyShardedConfig.of(stage)
                 .withOptimizer(optimizer != null ? optimizer : OptimizerSharding.EACH_COPY)
-                .withReduceType(reduceType().dtype())
-                .withWeightGather(weightGather != null ? weightGather : WeightGather.DEVICE);
-        return resharding.apply(config, shape.size(MeshDimension.PIPELINE));
+                .withReduceType(reduceType().dtype());
+        return resharding.apply(windows.apply(config), shape.size(MeshDimension.PIPELINE));
     }
 
     /**
@@ -263,11 +254,7 @@ final class RankOptions {
                     "--reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got "
                             + given(layout()));
         }
-        if (weightGather != null && layout().zero() == null) {
-            throw new IllegalArgumentException(
-                    "--weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along shard, beside it, which gather"
-                            + " weights, got " + given(layout()));
-        }
+        windows.check(layout().zero(), given(layout()));
         resharding.check(layout().zero(), given(layout()));
         if (exchange != null && context == 1) {
             throw new IllegalArgumentException(

@@ -76,7 +76,7 @@ final class ReportWriter implements AutoCloseable {
                             plan.shape().microBatches() / plan.layout().dataRanks())
                     .put("ranks", plan.ranks());
             putStrategy(json, plan);
-            putWeightGather(json, plan.layout().zero());
+            putWindows(json, plan.layout().zero());
             json.put("smMargin", plan.margin().norms())
                     .put("productSmMargin", plan.margin().products())
                     .put("learningRate", rate(plan.schedule().peak()))
@@ -99,13 +99,15 @@ final class ReportWriter implements AutoCloseable {
         }
     }
 
-    /** As the option spells it; null where no weights are gathered. */
-    private static void putWeightGather(
-            ObjectComposer<JSONComposer<OutputStream>> json, @Nullable FullyShardedConfig zero) throws IOException {
+    /** As the options spell it; null where nothing is sharded. */
+    private static void putWindows(ObjectComposer<JSONComposer<OutputStream>> json, @Nullable FullyShardedConfig zero)
+            throws IOException {
         if (zero == null) {
             json.putNull("weightGather");
+            json.putNull("gradientReduction");
         } else {
-            json.put("weightGather", OptionWords.word(zero.weightGather()));
+            json.put("weightGather", OptionWords.word(zero.weightGather()))
+                    .put("gradientReduction", OptionWords.word(zero.gradientReduction()));
         }
     }
 

@@ -18,6 +18,7 @@ import dev.chagres.samples.data.ShuffledSequences;
 import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.WeightGather;
@@ -88,8 +89,10 @@ class ReportWriterTest {
     }
 
     @Test
-    void marginsAndTheWeightGatherStandInTheFirstLine() throws IOException {
-        FullyShardedConfig zero = FullyShardedConfig.of(ZeroStage.THREE).withWeightGather(WeightGather.COPY_ENGINE);
+    void marginsAndCopyEnginesStandInTheFirstLine() throws IOException {
+        FullyShardedConfig zero = FullyShardedConfig.of(ZeroStage.THREE)
+                .withWeightGather(WeightGather.COPY_ENGINE)
+                .withGradientReduction(GradientReduction.COPY_ENGINE);
         RankLayout sharded = new RankLayout(
                 MeshShape.ofOne().with(MeshDimension.SHARD, 2),
                 zero,
@@ -122,6 +125,7 @@ class ReportWriterTest {
         Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
         assertEquals("zero3, weights gathered by copy engines", head.get("strategy"));
         assertEquals("copy-engine", head.get("weightGather"));
+        assertEquals("copy-engine", head.get("gradientReduction"));
         assertEquals("layers", head.get("recompute"));
         assertEquals(4, head.get("smMargin"));
         assertEquals(16, head.get("productSmMargin"));
@@ -154,14 +158,14 @@ class ReportWriterTest {
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
                 "[provider, device, libraries, model, parameters, seed, recipe, recompute, graph, steps, packing, context, tokensPerStep,"
-                        + " accumulate, ranks, strategy, weightGather, smMargin, productSmMargin, learningRate, fasta, version]",
+                        + " accumulate, ranks, strategy, weightGather, gradientReduction, smMargin, productSmMargin, learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));
         assertEquals("{cudnn=9.19.0, te=2.20.2}", head.get("libraries").toString());
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, none, false, 100, on, 256, 512, 1, 1, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
+                "[8M, 42, bf16, none, false, 100, on, 256, 512, 1, 1, null, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
                         + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));

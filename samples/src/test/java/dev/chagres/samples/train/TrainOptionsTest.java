@@ -145,6 +145,8 @@ class TrainOptionsTest {
                         + " shard, beside it, which gather weights, got ddp",
                 "--weight-gather copy-engine | --weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along shard,"
                         + " beside it, which gather weights, got one rank",
+                "--ranks 2 --strategy ddp --gradient-reduction copy-engine | --gradient-reduction: expected --strategy zero1,"
+                        + " zero2 or zero3, or ranks along shard, beside it, which reduce and scatter gradients, got ddp",
                 "--ranks 2 --strategy zero3 --weight-gather host | Invalid value for option '--weight-gather': expected one of"
                         + " device, window, copy-engine, got host",
                 "--ranks 2 --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context,"
