@@ -18,6 +18,8 @@ public final class Batch {
     private final BatchShape shape;
     private final MicroBatch[] all;
     private int filled;
+    private long next;
+    private long takenAhead;
 
     /** Makes an empty batch for at most {@code shape}. */
     public Batch(BatchShape shape) {
@@ -98,6 +100,26 @@ public final class Batch {
             sum += all[i].attendedPairs();
         }
         return sum;
+    }
+
+    /** Returns which sequences of the data this batch and those before it have taken. */
+    public DataPosition end() {
+        return new DataPosition(next, takenAhead);
+    }
+
+    /** Returns {@link DataPosition#next} of {@link #end}, without making an object. */
+    public long endNext() {
+        return next;
+    }
+
+    /** Returns {@link DataPosition#takenAhead} of {@link #end}, without making an object. */
+    public long endTakenAhead() {
+        return takenAhead;
+    }
+
+    void endAt(long newNext, long newTakenAhead) {
+        next = newNext;
+        takenAhead = newTakenAhead;
     }
 
     void clear() {

@@ -93,21 +93,22 @@ public final class MicroBatch {
         cuSeqlens[0] = 0;
     }
 
-    /** Returns whether a sequence of {@code length} tokens still fits. */
-    boolean fits(int length) {
+    /** Returns the length of the longest sequence that still fits. */
+    int room() {
         return switch (shape.layout()) {
-            case PACKED -> tokens + length <= shape.tokensPerMicroBatch();
-            case PADDED -> sequences < shape.maxSequences();
+            case PACKED -> shape.tokensPerMicroBatch() - tokens;
+            case PADDED -> sequences < shape.maxSequences() ? shape.context() : 0;
         };
     }
 
-    /** Appends {@code length} tokens of the current sequence, which must fit. */
-    void append(TokenSequences source, int length) {
+    /** Appends a sequence, which must fit. */
+    void append(SequenceWindow.Copy sequence, int padding) {
         boolean packed = shape.layout() == BatchLayout.PACKED;
         int start = packed ? tokens : sequences * shape.context();
-        labelled += source.write(ids, labels, start, length);
+        int length = sequence.length();
+        labelled += sequence.write(ids, labels, start);
         if (!packed) {
-            fill(start + length, start + shape.context(), source.padding());
+            fill(start + length, start + shape.context(), padding);
         }
         tokens += length;
         attendedPairs += (long) length * length;

@@ -3,28 +3,44 @@ package dev.chagres.train;
 import dev.chagres.internal.Checks;
 
 /**
- * Fills batches with whole sequences, in the order in which they come.
+ * Fills batches with whole sequences.
  *
- * <p>A micro-batch takes sequences until the next one no longer fits into its share of the step's tokens; that sequence begins the next
- * micro-batch. So the micro-batches are the batches of a packer without micro-batches and with a budget of {@link
- * BatchShape#tokensPerMicroBatch}: the same sequences in the same order. Of a sequence that is longer than the context, as many tokens are
- * used as the context has.
+ * <p>A micro-batch takes sequences, in a {@link PackingOrder}, until the next one no longer fits into its share of the step's tokens. So the
+ * micro-batches are the batches of a packer without micro-batches and with a budget of {@link BatchShape#tokensPerMicroBatch}: the same
+ * sequences in the same order. Of a sequence that is longer than the context, as many tokens are used as the context has.
  *
  * <p>Threading: one thread at a time.
  */
 public final class SequencePacker implements AutoCloseable {
+    /** How many sequences {@link PackingOrder#BEST_FIT} chooses from. */
+    public static final int LOOK_AHEAD = 32;
+
     private final BatchShape shape;
-    private final TokenSequences sequences;
-    private boolean pending;
+    private final SequenceWindow window;
 
     /**
-     * Packs sequences, which this packer owns from now on.
+     * Packs sequences as they come; this packer owns them from now on.
      *
      * @param shape the most that a batch may hold
      */
     public SequencePacker(BatchShape shape, TokenSequences sequences) {
+        this(shape, sequences, PackingOrder.AS_GIVEN, DataPosition.START);
+    }
+
+    /**
+     * Packs sequences that another packer has left; this one owns them from now on.
+     *
+     * @param shape the most that a batch may hold
+     * @param sequences advanced by {@link DataPosition#next} sequences already
+     * @param start what the other packer had taken, as {@link Batch#end} of its last batch says
+     */
+    public SequencePacker(BatchShape shape, TokenSequences sequences, PackingOrder order, DataPosition start) {
         this.shape = Checks.given("shape", shape);
-        this.sequences = Checks.given("sequences", sequences);
+        window = new SequenceWindow(
+                Checks.given("sequences", sequences),
+                shape.context(),
+                Checks.given("order", order),
+                Checks.given("start", start));
     }
 
     /** Returns the most that the batches may hold. */
@@ -53,32 +69,23 @@ public final class SequencePacker implements AutoCloseable {
             }
             batch.keep();
         }
+        batch.endAt(window.next(), window.takenAhead());
         return batch.microBatches() > 0;
     }
 
     private void fill(MicroBatch batch) {
-        while (pending || sequences.advance()) {
-            pending = true;
-            int length = Math.min(checked(sequences.length()), shape.context());
-            if (!batch.fits(length)) {
-                break;
-            }
-            batch.append(sequences, length);
-            pending = false;
+        SequenceWindow.Copy next = window.choose(batch.room());
+        while (next != null) {
+            batch.append(next, window.padding());
+            window.take();
+            next = window.choose(batch.room());
         }
-        batch.pad(sequences.padding());
-    }
-
-    private static int checked(int length) {
-        if (length < 1) {
-            throw new IllegalStateException("sequences: expected at least 1 token in each, got " + length);
-        }
-        return length;
+        batch.pad(window.padding());
     }
 
     /** Closes the sequences. */
     @Override
     public void close() {
-        sequences.close();
+        window.close();
     }
 }

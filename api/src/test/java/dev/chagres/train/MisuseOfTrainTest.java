@@ -49,6 +49,8 @@ class MisuseOfTrainTest {
         missing("shape", () -> new Batch(null));
         missing("shape", () -> new SequencePacker(null, NumberedSequences.of(1)));
         missing("sequences", () -> new SequencePacker(SHAPE, null));
+        missing("order", () -> new SequencePacker(SHAPE, NumberedSequences.of(1), null, DataPosition.START));
+        missing("start", () -> new SequencePacker(SHAPE, NumberedSequences.of(1), PackingOrder.BEST_FIT, null));
         missing("packer", () -> new BatchSource(null, 1));
         missing("device", () -> new UploadRing(null, SHAPE, 1));
         missing("shape", () -> new UploadRing(device, null, 1));

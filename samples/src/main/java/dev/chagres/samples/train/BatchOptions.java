@@ -3,9 +3,9 @@ package dev.chagres.samples.train;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.PackingOrder;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
@@ -14,12 +14,8 @@ final class BatchOptions {
     /** Values of {@code --packing}. */
     enum Packing {
         ON,
-        OFF;
-
-        @Override
-        public String toString() {
-            return name().toLowerCase(Locale.ROOT);
-        }
+        BEST_FIT,
+        OFF
     }
 
     @Option(
@@ -44,9 +40,11 @@ final class BatchOptions {
     @Option(
             names = "--packing",
             converter = OptionWords.OfPacking.class,
-            paramLabel = "on|off",
+            paramLabel = "on|best-fit|off",
             description =
-                    "on: sequences packed without padding; off: one sequence a row, padded to --context (default: on)")
+                    "on: sequences packed without padding, as they come; best-fit: the rest of a micro-batch is filled with the"
+                            + " longest of the next 32 sequences that fits; off: one sequence a row, padded to --context"
+                            + " (default: on)")
     private Packing packing = Packing.ON;
 
     /**
@@ -162,7 +160,12 @@ final class BatchOptions {
 
     /** Returns how batches are laid out. */
     BatchLayout layout() {
-        return packing == Packing.ON ? BatchLayout.PACKED : BatchLayout.PADDED;
+        return packing == Packing.OFF ? BatchLayout.PADDED : BatchLayout.PACKED;
+    }
+
+    /** Returns in which order sequences are packed. */
+    PackingOrder order() {
+        return packing == Packing.BEST_FIT ? PackingOrder.BEST_FIT : PackingOrder.AS_GIVEN;
     }
 
     private static int roundUp(int context) {

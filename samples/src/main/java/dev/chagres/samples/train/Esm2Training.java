@@ -19,6 +19,7 @@ import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.Rank;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.DataPosition;
 import dev.chagres.train.MicroBatch;
 import dev.chagres.train.ModelInput;
 import dev.chagres.train.SequencePacker;
@@ -306,8 +307,8 @@ public final class Esm2Training implements TrainingModel {
     }
 
     @Override
-    public void save(Path file, long sequences, Map<String, String> description) {
-        state().save(file, sequences, description);
+    public void save(Path file, DataPosition position, Map<String, String> description) {
+        state().save(file, position, description);
     }
 
     @Override

@@ -10,6 +10,7 @@ import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.train.Batch;
+import dev.chagres.train.DataPosition;
 import dev.chagres.train.StepResult;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -284,8 +285,8 @@ final class RankedTraining implements TrainingModel {
     }
 
     @Override
-    public void save(Path file, long sequences, Map<String, String> description) {
-        tell(training -> training.save(file, sequences, description));
+    public void save(Path file, DataPosition position, Map<String, String> description) {
+        tell(training -> training.save(file, position, description));
     }
 
     @Override

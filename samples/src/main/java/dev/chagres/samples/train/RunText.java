@@ -49,7 +49,7 @@ final class RunText {
                     "resuming %s after %s and %,d sequences%n",
                     plan.saving().resumed(),
                     steps(saved.steps()),
-                    saved.sequences());
+                    saved.data().next() + Long.bitCount(saved.data().takenAhead()));
         }
     }
 

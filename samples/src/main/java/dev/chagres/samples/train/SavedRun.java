@@ -5,6 +5,8 @@ import dev.chagres.Shape;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
+import dev.chagres.train.DataPosition;
+import dev.chagres.train.SequencePacker;
 import dev.chagres.train.TokenSequences;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -22,28 +24,34 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable.
  *
  * @param steps its updates
- * @param sequences what it took from the data
+ * @param data what it took from the data
  * @param otherSums its recipe, where it differs from that of the run that goes on in how products sum; else null
  * @param otherRecipe its recipe, where scales and histories are others; else null
  */
 record SavedRun(
         int steps,
-        long sequences,
+        DataPosition data,
         @Nullable String otherSums,
         @Nullable String otherRecipe) {
-    /** The number of sequences in the file. */
+    /** Before the first step. */
+    static final SavedRun NEW = new SavedRun(0, DataPosition.START);
+
+    /** The number of the first sequence that is left, in the file. */
     static final String SEQUENCES = "data.sequences";
+    /** The sequences after it that were taken, in the file. */
+    static final String TAKEN_AHEAD = "data.taken_ahead";
+
+    static final long MOST_TAKEN_AHEAD = (1L << SequencePacker.LOOK_AHEAD) - 1;
 
     private static final String PROGRAM = "chagres train";
     private static final String RECIPE = "recipe";
     private static final String STEPS = "step";
     private static final String UPDATES = "optimizer.step";
     private static final String SKIPPED = "loss_scaler.skipped_steps";
-    private static final SavedRun NEW = new SavedRun(0, 0);
 
     /** Of a run of the same recipe. */
-    SavedRun(int steps, long sequences) {
-        this(steps, sequences, null, null);
+    SavedRun(int steps, DataPosition data) {
+        this(steps, data, null, null);
     }
 
     /** Returns the texts of a file that a run of {@code plan} writes, by key. */
@@ -82,12 +90,12 @@ record SavedRun(
                         + " has made already, for steps count in all, got " + plan.steps());
             }
             String recipe = file.metadata().get(RECIPE);
-            long sequences = checked(file, steps);
+            DataPosition data = checked(file, steps);
             if (recipe == null || plan.recipe().toString().equals(recipe)) {
-                return new SavedRun((int) steps, sequences);
+                return new SavedRun((int) steps, data);
             }
             boolean sameScales = plan.recipe().goesOnFrom(recipe);
-            return new SavedRun((int) steps, sequences, sameScales ? recipe : null, sameScales ? null : recipe);
+            return new SavedRun((int) steps, data, sameScales ? recipe : null, sameScales ? null : recipe);
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
         }
@@ -113,8 +121,8 @@ record SavedRun(
         };
     }
 
-    /** Returns how many sequences the data gave, after a look whether the numbers of the file fit together. */
-    private static long checked(SafetensorsFile file, long steps) {
+    /** Returns which sequences the data gave, after a look whether the numbers of the file fit together. */
+    private static DataPosition checked(SafetensorsFile file, long steps) {
         long updates = number(file, UPDATES);
         long skipped = file.entries().containsKey(SKIPPED) ? count(file, SKIPPED) : 0;
         if (updates + skipped != steps) {
@@ -129,7 +137,12 @@ record SavedRun(
             throw new TrainingException("--resume: " + file.path() + ": expected " + SEQUENCES + " of at most " + most
                     + ", which " + steps + " steps can take from the data, got " + sequences);
         }
-        return sequences;
+        long ahead = number(file, TAKEN_AHEAD);
+        if (ahead > MOST_TAKEN_AHEAD) {
+            throw new TrainingException("--resume: " + file.path() + ": expected " + TAKEN_AHEAD + " of at most "
+                    + MOST_TAKEN_AHEAD + ", the bits of " + SequencePacker.LOOK_AHEAD + " sequences, got " + ahead);
+        }
+        return new DataPosition(sequences, ahead);
     }
 
     /** Returns an INT32 [1]. */
@@ -162,9 +175,9 @@ record SavedRun(
         }
     }
 
-    /** Leaves out what the earlier run took from the data, unless {@code stopped} says so earlier. */
-    void skip(TokenSequences data, BooleanSupplier stopped) {
-        for (long i = 0; i < sequences && !stopped.getAsBoolean() && data.advance(); i++) {
+    /** Leaves out the sequences before the first one that the earlier run has left, unless {@code stopped} says so earlier. */
+    void skip(TokenSequences sequences, BooleanSupplier stopped) {
+        for (long i = 0; i < data.next() && !stopped.getAsBoolean() && sequences.advance(); i++) {
             // Advancing is all.
         }
     }

@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
+import dev.chagres.train.DataPosition;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -108,16 +109,16 @@ final class StateSaver {
     /**
      * Replaces the file.
      *
-     * @param sequences taken from the data so far
+     * @param position what of the data was taken so far
      * @throws TrainingException when it cannot be written
      */
-    void save(long sequences) {
+    void save(DataPosition position) {
         Path file = plan.saving().file();
         if (file == null) {
             return;
         }
         try {
-            model.save(file, sequences, SavedRun.description(plan));
+            model.save(file, position, SavedRun.description(plan));
             saved = true;
         } catch (SafetensorsException e) {
             throw new TrainingException("--save: " + e.getMessage(), e);

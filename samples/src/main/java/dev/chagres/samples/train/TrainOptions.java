@@ -271,6 +271,7 @@ final class TrainOptions {
                 size,
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
                 shape,
+                batches.order(),
                 precision,
                 recomputation,
                 productPlan,

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.train.Batch;
+import dev.chagres.train.DataPosition;
 import dev.chagres.train.StepResult;
 import java.nio.file.Path;
 import java.util.List;
@@ -62,11 +63,11 @@ public interface TrainingModel extends AutoCloseable {
     /**
      * Writes what a later run needs to go on, after the steps enqueued so far. The file takes the old one's place when it is whole.
      *
-     * @param sequences taken from the data so far
+     * @param position what of the data was taken so far
      * @param description texts that go into the file, by key
      * @throws dev.chagres.io.SafetensorsException when it cannot be written; the old file is then as it was
      */
-    void save(Path file, long sequences, Map<String, String> description);
+    void save(Path file, DataPosition position, Map<String, String> description);
 
     /**
      * Goes on from what {@link #save} wrote. Called before the first step.

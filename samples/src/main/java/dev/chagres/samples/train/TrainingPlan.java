@@ -8,6 +8,7 @@ import dev.chagres.samples.esm.Esm2Config;
 import dev.chagres.samples.esm.Esm2Recomputation;
 import dev.chagres.samples.esm.Esm2Size;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.PackingOrder;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 
@@ -19,6 +20,7 @@ import org.jspecify.annotations.Nullable;
  * @param size the model
  * @param source the sequences
  * @param shape layout, token budget and context of a batch
+ * @param order in which sequences are packed
  * @param recipe in what precision layers compute
  * @param recomputation what backward of the layers recomputes
  * @param productPlan by which of cuBLASLt's kernels products are computed
@@ -37,6 +39,7 @@ record TrainingPlan(
         Esm2Size size,
         FastaSource source,
         BatchShape shape,
+        PackingOrder order,
         TrainingRecipe recipe,
         Esm2Recomputation recomputation,
         ProductPlan productPlan,
@@ -69,7 +72,7 @@ record TrainingPlan(
     /** Returns the layout as {@code --packing} spells it. */
     String packing() {
         return switch (shape.layout()) {
-            case PACKED -> "on";
+            case PACKED -> order == PackingOrder.BEST_FIT ? "best-fit" : "on";
             case PADDED -> "off";
         };
     }

@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchSource;
+import dev.chagres.train.DataPosition;
 import dev.chagres.train.StepResult;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
@@ -34,8 +35,11 @@ final class TrainingRun {
     private final Consumer<StepMetrics> reported;
     private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
     private final StepResult result = new StepResult();
-    private final long[] sequences = new long[STEPS_IN_FLIGHT];
-    private long uploadedSequences;
+    /** What of the data was taken after each of the steps in flight: the numbers of a {@link DataPosition}. */
+    private final long[] next = new long[STEPS_IN_FLIGHT];
+
+    private final long[] takenAhead = new long[STEPS_IN_FLIGHT];
+
     /** Steps of the run that this one goes on from. */
     private int first;
 
@@ -89,7 +93,7 @@ final class TrainingRun {
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     int run(int steps) throws InterruptedException {
-        return run(new SavedRun(0, 0), steps);
+        return run(SavedRun.NEW, steps);
     }
 
     /**
@@ -104,7 +108,6 @@ final class TrainingRun {
      */
     int run(SavedRun before, int steps) throws InterruptedException {
         first = before.steps();
-        uploadedSequences = before.sequences();
         unreported = first;
         if (first >= steps || !model.agree(!stopRequested) || !upload(first)) {
             return 0;
@@ -113,15 +116,15 @@ final class TrainingRun {
         boolean more = true;
         while (more) {
             model.step(metrics[step % STEPS_IN_FLIGHT].learningRate());
-            int next = step + 1;
-            more = next < steps && model.agree(!stopRequested) && upload(next);
+            int after = step + 1;
+            more = after < steps && model.agree(!stopRequested) && upload(after);
             reportBefore(step);
             StateSaver present = saver;
-            if (present != null && (more ? present.isDue(next) : present.isAsked())) {
-                reportBefore(next); // What a step has spoilt is not saved.
-                present.save(sequences[step % STEPS_IN_FLIGHT]);
+            if (present != null && (more ? present.isDue(after) : present.isAsked())) {
+                reportBefore(after); // What a step has spoilt is not saved.
+                present.save(position(step));
             }
-            step = next;
+            step = after;
         }
         reportBefore(step);
         return step - first;
@@ -133,6 +136,10 @@ final class TrainingRun {
         }
     }
 
+    private DataPosition position(int step) {
+        return new DataPosition(next[step % STEPS_IN_FLIGHT], takenAhead[step % STEPS_IN_FLIGHT]);
+    }
+
     /** Takes the next batch to the device; false when there is none. */
     private boolean upload(int step) throws InterruptedException {
         Batch batch = takeOrReportFirst(step);
@@ -140,10 +147,8 @@ final class TrainingRun {
             return false;
         }
         model.upload(batch);
-        for (int i = 0; i < batch.microBatches(); i++) {
-            uploadedSequences += batch.microBatch(i).realSequences();
-        }
-        sequences[step % STEPS_IN_FLIGHT] = uploadedSequences;
+        next[step % STEPS_IN_FLIGHT] = batch.endNext();
+        takenAhead[step % STEPS_IN_FLIGHT] = batch.endTakenAhead();
         metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.at(step));
         batches.recycle(batch);
         return true;

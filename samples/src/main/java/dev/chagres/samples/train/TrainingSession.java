@@ -115,7 +115,7 @@ final class TrainingSession {
         if (otherRates != null) {
             err.println("train: " + otherRates);
         }
-        try (var batches = new BatchSource(new SequencePacker(plan.shape(), sequences(before)), BATCHES)) {
+        try (var batches = new BatchSource(packer(before), BATCHES)) {
             data = batches;
             if (stopRequested) {
                 return;
@@ -157,7 +157,11 @@ final class TrainingSession {
                 + (plan.report() == null ? "" : "; the report names them");
     }
 
-    /** Returns the data that an earlier run has not taken. */
+    /** Returns what packs the data that an earlier run has not taken. */
+    private SequencePacker packer(SavedRun before) {
+        return new SequencePacker(plan.shape(), sequences(before), plan.order(), before.data());
+    }
+
     private MaskedProteins sequences(SavedRun before) {
         var all = new MaskedProteins(
                 new ShuffledSequences(plan.source(), plan.seed(), ShuffledSequences.WINDOW_RESIDUES));

@@ -6,6 +6,7 @@ import dev.chagres.io.Safetensors;
 import dev.chagres.model.State;
 import dev.chagres.optim.AdamW;
 import dev.chagres.sharding.ShardedState;
+import dev.chagres.train.DataPosition;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
@@ -13,7 +14,7 @@ import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a run must save to go on with the same bits: weights, what the optimizer, the recipe and the loss scaler keep, and how many
+ * What a run must save to go on with the same bits: weights, what the optimizer, the recipe and the loss scaler keep, and which
  * sequences were taken from the data. Of several ranks each calls the same method, and rank 0 has the file.
  *
  * <p>Threading: the device's thread.
@@ -23,7 +24,7 @@ final class TrainingState {
     private final State others;
     private final @Nullable Function<State, ShardedState> shared;
     private final Stream stream;
-    private long sequences;
+    private DataPosition position = DataPosition.START;
 
     /**
      * Names what is to be saved.
@@ -34,7 +35,16 @@ final class TrainingState {
     TrainingState(AdamW optimizer, List<State> others, @Nullable Function<State, ShardedState> shared, Stream stream) {
         this.optimizer = optimizer;
         State data = new State.Builder()
-                .number(SavedRun.SEQUENCES, () -> sequences, value -> sequences = value, Long.MAX_VALUE)
+                .number(
+                        SavedRun.SEQUENCES,
+                        () -> position.next(),
+                        value -> position = new DataPosition(value, position.takenAhead()),
+                        Long.MAX_VALUE)
+                .number(
+                        SavedRun.TAKEN_AHEAD,
+                        () -> position.takenAhead(),
+                        value -> position = new DataPosition(position.next(), value),
+                        SavedRun.MOST_TAKEN_AHEAD)
                 .build();
         this.others = State.of(State.of(others.toArray(State[]::new)), data);
         this.shared = shared;
@@ -46,8 +56,8 @@ final class TrainingState {
      *
      * @throws dev.chagres.io.SafetensorsException when it cannot be written
      */
-    void save(Path file, long newSequences, Map<String, String> description) {
-        sequences = newSequences;
+    void save(Path file, DataPosition newPosition, Map<String, String> description) {
+        position = newPosition;
         if (shared == null) {
             Safetensors.save(file, ofOneRank(), stream, description);
         } else {

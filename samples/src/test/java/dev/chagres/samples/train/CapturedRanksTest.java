@@ -19,6 +19,7 @@ import dev.chagres.sharding.Ranks;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.PackingOrder;
 import dev.chagres.train.SequencePacker;
 import dev.chagres.train.StepResult;
 import java.util.ArrayList;
@@ -49,6 +50,7 @@ class CapturedRanksTest {
                 Esm2Size.TINY,
                 FastaSource.shipped(),
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
+                PackingOrder.AS_GIVEN,
                 recipe,
                 Esm2Recomputation.NONE,
                 ProductPlan.FIRST,

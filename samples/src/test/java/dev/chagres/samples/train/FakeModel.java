@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.train.Batch;
+import dev.chagres.train.DataPosition;
 import dev.chagres.train.StepResult;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -60,9 +61,9 @@ final class FakeModel implements TrainingModel {
     }
 
     @Override
-    public void save(Path file, long sequences, Map<String, String> description) {
+    public void save(Path file, DataPosition position, Map<String, String> description) {
         note("save", stepped);
-        saved.add(sequences);
+        saved.add(position.next());
     }
 
     @Override

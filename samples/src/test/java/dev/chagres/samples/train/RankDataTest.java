@@ -24,6 +24,7 @@ import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
 import dev.chagres.train.MicroBatch;
+import dev.chagres.train.PackingOrder;
 import dev.chagres.train.SequencePacker;
 import dev.chagres.train.StepResult;
 import java.nio.charset.StandardCharsets;
@@ -55,6 +56,7 @@ class RankDataTest {
                 Esm2Size.TINY,
                 source,
                 new BatchShape(BatchLayout.PACKED, 128 * batches, CONTEXT, batches),
+                PackingOrder.AS_GIVEN,
                 TrainingRecipe.FP32,
                 Esm2Recomputation.NONE,
                 ProductPlan.FIRST,

@@ -19,6 +19,7 @@ import dev.chagres.sharding.MeshShape;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.PackingOrder;
 import dev.chagres.train.SequencePacker;
 import dev.chagres.train.StepResult;
 import java.util.ArrayList;
@@ -50,6 +51,7 @@ final class RankedSteps {
                 Esm2Size.TINY,
                 FastaSource.shipped(),
                 shape,
+                PackingOrder.AS_GIVEN,
                 recipe,
                 Esm2Recomputation.NONE,
                 ProductPlan.FIRST,

@@ -26,6 +26,7 @@ import dev.chagres.sharding.ZeroStage;
 import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
+import dev.chagres.train.PackingOrder;
 import dev.chagres.train.SequencePacker;
 import dev.chagres.train.StepResult;
 import java.io.IOException;
@@ -44,6 +45,7 @@ class ReportWriterTest {
             Esm2Size.M8,
             FastaSource.shipped(),
             new BatchShape(BatchLayout.PACKED, 512, 256),
+            PackingOrder.AS_GIVEN,
             TrainingRecipe.BF16,
             Esm2Recomputation.NONE,
             ProductPlan.FIRST,
@@ -105,6 +107,7 @@ class ReportWriterTest {
                 PLAN.size(),
                 PLAN.source(),
                 PLAN.shape(),
+                PLAN.order(),
                 PLAN.recipe(),
                 Esm2Recomputation.LAYERS,
                 PLAN.productPlan(),
@@ -123,7 +126,8 @@ class ReportWriterTest {
             report.finish();
         }
         Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
-        assertEquals("zero3, weights gathered by copy engines", head.get("strategy"));
+        assertEquals(
+                "zero3, weights gathered by copy engines, gradients reduced by copy engines", head.get("strategy"));
         assertEquals("copy-engine", head.get("weightGather"));
         assertEquals("copy-engine", head.get("gradientReduction"));
         assertEquals("layers", head.get("recompute"));

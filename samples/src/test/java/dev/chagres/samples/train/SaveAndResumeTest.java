@@ -109,6 +109,7 @@ class SaveAndResumeTest {
         "--recipe=fp32 --mesh=replicate=2;context=2, --recipe=fp32 --ranks=2",
         "--recipe=fp32 --accumulate=2, --recipe=fp32 --ranks=4 --strategy=cp --accumulate=2",
         "--recipe=fp8-delayed --ranks=2, --recipe=fp8-delayed --accumulate=2",
+        "--recipe=fp32 --packing=best-fit --accumulate=2, --recipe=fp32 --packing=best-fit --ranks=2",
         "--recipe=fp32 --ranks=2 --strategy=zero1 --accumulate=2, --recipe=fp32 --ranks=4 --strategy=ddp",
         "--recipe=bf16 --ranks=2 --strategy=pp --accumulate=2, --recipe=bf16 --accumulate=2",
         "--recipe=fp8-delayed --mesh=replicate=2;pipeline=2, --recipe=fp8-delayed --ranks=2",

@@ -45,7 +45,7 @@ class TrainOptionsTest {
                 "--steps | Missing required parameter for option '--steps' (N)",
                 "--model 9M | Invalid value for option '--model': expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B,"
                         + " got 9M",
-                "--packing yes | Invalid value for option '--packing': expected one of on, off, got yes",
+                "--packing yes | Invalid value for option '--packing': expected one of on, best-fit, off, got yes",
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-delayed-fast, fp8-current, fp8-block, got fp8",
                 "--recompute all | Invalid value for option '--recompute': expected one of none, norms, layers, got all",
                 "--product-plans best | Invalid value for option '--product-plans': expected one of first, measured, got best",

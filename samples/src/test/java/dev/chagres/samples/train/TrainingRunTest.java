@@ -13,6 +13,7 @@ import dev.chagres.train.Batch;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
 import dev.chagres.train.BatchSource;
+import dev.chagres.train.DataPosition;
 import dev.chagres.train.SequencePacker;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
@@ -61,14 +62,14 @@ class TrainingRunTest {
             try (BatchSource batches = shipped()) {
                 var run = new TrainingRun(fresh, batches, step -> 1, Double.NaN, step -> {});
                 run.saveBy(new StateSaver(plan, fresh));
-                assertEquals(steps - 1, run.run(new SavedRun(1, 100), steps));
+                assertEquals(steps - 1, run.run(new SavedRun(1, DataPosition.START), steps));
             }
             assertEquals(
                     steps == 3
                             ? "[upload0, step0, upload1, result0, save1, step1, result1, save2]"
                             : "[upload0, step0, upload1, result0, save1, step1, upload2, step2, result1, result2, save3]",
                     fresh.calls.toString());
-            assertTrue(fresh.saved.getFirst() > 100 && fresh.saved.getLast() > fresh.saved.getFirst());
+            assertTrue(fresh.saved.getFirst() > 0 && fresh.saved.getLast() > fresh.saved.getFirst());
         }
     }
 
