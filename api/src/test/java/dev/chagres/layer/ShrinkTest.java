@@ -81,6 +81,8 @@ class ShrinkTest {
     @CsvSource({
         "2, 0, BEFORE_THE_SUMS, FLOAT32",
         "3, 0, AFTER_SOME_SUMS, FLOAT32",
+        "3, 2, BEFORE_BACKWARD, FLOAT32",
+        "3, 1, IN_BACKWARD, FLOAT32",
         "3, 1, AFTER_THE_SUMS, BFLOAT16",
         "4, 3, BEFORE_THE_SUMS, BFLOAT16",
         "3, 2, SILENT, FLOAT32"

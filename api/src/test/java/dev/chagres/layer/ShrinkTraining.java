@@ -15,9 +15,9 @@ import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.Rank;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.function.UnaryOperator;
 
 /** A small model that data-parallel ranks train, of which some fail; who is left goes on. */
 final class ShrinkTraining implements AutoCloseable {
@@ -27,6 +27,9 @@ final class ShrinkTraining implements AutoCloseable {
     /** Where a rank fails in a step. */
     enum Moment {
         BEFORE_THE_SUMS,
+        BEFORE_BACKWARD,
+        /** In the midst of backward: others have summed the gradients of some layers, and fail in their own backward. */
+        IN_BACKWARD,
         AFTER_SOME_SUMS,
         /** Others may have completed the step. */
         AFTER_THE_SUMS,
@@ -62,6 +65,7 @@ final class ShrinkTraining implements AutoCloseable {
     private final Failing failing;
     private final int world;
     private final float[] losses = new float[STEPS];
+    private final List<FailingLayer> layers = new ArrayList<>();
 
     ShrinkTraining(Rank rank, DType dtype, List<Victim> victims, Failing failing) {
         this.victims = victims;
@@ -69,7 +73,7 @@ final class ShrinkTraining implements AutoCloseable {
         world = rank.index();
         Device device = rank.device();
         stream = device.stream();
-        model = new SmallModel(device, dtype, 0.1f, UnaryOperator.identity(), plan -> {});
+        model = new SmallModel(device, dtype, 0.1f, this::wrap, plan -> {});
         strategy = DataParallel.of(
                 model.parameters,
                 rank.communicator(),
@@ -80,6 +84,15 @@ final class ShrinkTraining implements AutoCloseable {
         scope = device.openScope();
         labelled = scope.tensor(DType.INT32, 1);
         strategy.follow(pass);
+    }
+
+    private Layer wrap(Layer layer) {
+        if (!(layer instanceof TransformerLayer)) {
+            return layer;
+        }
+        FailingLayer wrapped = FailingLayer.around(layer, FailingLayer.Fails.NEVER);
+        layers.add(wrapped);
+        return wrapped;
     }
 
     private State state() {
@@ -111,6 +124,10 @@ final class ShrinkTraining implements AutoCloseable {
         Tensor logits = model.logits(pass, batch[0], lengths);
         Tensor loss = model.crossEntropy.forward(logits, model.ints(pass.scope(), batch[1]), labelled, pass);
         float value = loss.toFloats(stream)[0];
+        fail(step, Moment.BEFORE_BACKWARD);
+        if (victims.contains(new Victim(world, step, Moment.IN_BACKWARD))) {
+            layers.get(1).fails(FailingLayer.Fails.BACKWARD);
+        }
         model.backward(pass);
         fail(step, Moment.AFTER_SOME_SUMS);
         strategy.sumGradients();
