@@ -57,7 +57,7 @@ public final class Safetensors {
      * only weights ({@link State#weightsAlone}), the file may have them in FLOAT32, BFLOAT16 or FLOAT16, whichever of these types the state
      * has: a wider type has the same numbers, a narrower one rounds to nearest even. Weights that are kept only in eight bits are loaded
      * last, one after another: the file has them in FLOAT32, BFLOAT16 or FLOAT16, and they are cast with their scales, which the state may
-     * have, too.
+     * have, too. A state with weights discards the gradients of the current step, and their sums over ranks.
      *
      * @throws SafetensorsException when the file cannot be read, has other names, types and shapes than the state, or has
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0

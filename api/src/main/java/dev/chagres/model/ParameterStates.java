@@ -8,13 +8,20 @@ import java.util.List;
  * <p>Threading: the device's thread.
  */
 final class ParameterStates {
+    private final Parameters owner;
     private final List<Parameter> parameters;
     private final ParameterVectors vectors;
     private final StepCount steps;
     private final RecipeNames recipeNames;
 
-    /** {@code places}: the quantizer sites. */
-    ParameterStates(List<Parameter> parameters, List<QuantizerSite> places, ParameterVectors vectors, StepCount steps) {
+    /** {@code parameters} and {@code places}: those of the owner, with quantizer sites as places. */
+    ParameterStates(
+            Parameters owner,
+            List<Parameter> parameters,
+            List<QuantizerSite> places,
+            ParameterVectors vectors,
+            StepCount steps) {
+        this.owner = owner;
         this.parameters = parameters;
         recipeNames = new RecipeNames(places);
         this.vectors = vectors;
@@ -87,5 +94,9 @@ final class ParameterStates {
         steps.changeWeights();
         steps.renew();
         steps.changeGradients();
+        ParameterUse use = owner.use();
+        if (use != null) {
+            use.loaded();
+        }
     }
 }

@@ -14,4 +14,7 @@ public interface ParameterUse {
 
     /** A norm or an optimizer is about to use the gradients. */
     void stepping();
+
+    /** Other weights were loaded, to which gradients that were computed or summed before do not belong. */
+    void loaded();
 }

@@ -62,7 +62,7 @@ public final class Parameters implements AutoCloseable {
         tensorParallel = plan.tensorParallel();
         quantizers = List.copyOf(plan.quantizers());
         steps = new StepCount(this, scope.stream());
-        states = new ParameterStates(all, quantizers, vectors, steps);
+        states = new ParameterStates(this, all, quantizers, vectors, steps);
         sharing = new ParameterSharing(this, layout.groups(), vectors.shard(), plan);
         partials = new PartialGradients(all, tensorParallel, scope, sharing::gradient);
         ranges = vectors.ranges(layout);

@@ -132,7 +132,7 @@ public final class ShardedState {
                 read(opened, RecipeDifferences.NONE, transfer);
             }
         });
-        loaded();
+        own.loaded(); // Has the state of the parameters, which tells the strategy.
     }
 
     /**
@@ -156,13 +156,8 @@ public final class ShardedState {
                 found.missing().forEach(transfer::missing);
             }
         });
-        loaded();
+        own.loaded(); // Has the state of the parameters, which tells the strategy.
         return differences;
-    }
-
-    private void loaded() {
-        strategy.stateLoaded();
-        own.loaded();
     }
 
     /** Sends each rank its parts of the file's entries, except {@code differences}. */

@@ -106,6 +106,11 @@ final class StepOrder implements ParameterUse {
     }
 
     @Override
+    public void loaded() {
+        strategy.stateLoaded();
+    }
+
+    @Override
     public String toString() {
         return strategy.toString();
     }

@@ -270,7 +270,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         parameters.sharing().ensureAllStages();
     }
 
-    /** Called when everything was loaded: discards values that were derived from the old weights and gradients. */
+    /** Called when weights were loaded, by whichever call: discards values that were derived from the old weights and gradients. */
     final void stateLoaded() {
         beginStep();
         loaded();
