@@ -33,6 +33,9 @@ final class CapturedGradients implements StepWork {
     private final List<Parameter> left = new ArrayList<>();
 
     private final List<Parameter> forgotten = new ArrayList<>();
+    /** Counts how often the graph writes or forgets gradients. */
+    private long changes;
+
     private boolean backward;
     private boolean stepped;
 
@@ -65,9 +68,17 @@ final class CapturedGradients implements StepWork {
         return present;
     }
 
+    /** Returns how often the present capture has written or forgotten gradients of {@code parameters} so far. */
+    static long changes(Parameters parameters) {
+        CapturedGradients present = parameters.captured;
+        Capture capture = Inside.state(parameters.scope().stream()).capture();
+        return present == null || present.capture != capture ? 0 : present.changes;
+    }
+
     /** Records that a backward call is about to write a gradient. */
     void write(Parameter parameter) {
         backward = true;
+        changes++;
         read(parameter);
     }
 
@@ -80,6 +91,7 @@ final class CapturedGradients implements StepWork {
 
     /** Records that all gradients are forgotten, now and not at launches: a launch is refused if it would forget some. */
     void forget() {
+        changes++;
         before.clear();
         for (Parameter parameter : parameters.all()) {
             if (!stepped && used.add(parameter)) {

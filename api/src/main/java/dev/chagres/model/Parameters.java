@@ -435,9 +435,12 @@ public final class Parameters implements AutoCloseable {
         return states.weightsAlone(quantizers);
     }
 
-    /** For norms: returns a number that is another one once gradients were written or forgotten, or a step has used them. */
+    /**
+     * For norms: returns a number that is another one once gradients were written or forgotten, or a step has used them. In a capture the
+     * calls that it has recorded count until it ends.
+     */
     public long gradientChanges() {
-        return steps.gradientChanges();
+        return steps.gradientChanges() + CapturedGradients.changes(this);
     }
 
     /** Says that gradients are written now. */

@@ -50,6 +50,8 @@ public final class GradientNorm {
     private @Nullable Capture captured;
 
     private boolean freshInCapture;
+    /** The number of changes of the gradients when {@link #compute} was called last, also in a capture. */
+    private long calledAt;
 
     /**
      * Prepares the norm over the gradients of {@code parameters}. A little memory is allocated from their scope.
@@ -113,6 +115,7 @@ public final class GradientNorm {
         }
         captured = Inside.capture(stream);
         freshInCapture = true;
+        calledAt = parameters.gradientChanges();
         Inside.eachStep(stream, computed);
     }
 
@@ -126,7 +129,7 @@ public final class GradientNorm {
         Capture capture = Inside.capture(stream);
         boolean inCapture = capture != null && capture == captured;
         if (inCapture) {
-            ensureFresh(freshInCapture);
+            ensureFresh(freshInCapture, calledAt);
         } else {
             ensureFreshNow();
         }
@@ -135,20 +138,20 @@ public final class GradientNorm {
         Inside.eachStep(stream, inCapture ? usedAsComputed : used);
     }
 
-    private static void ensureFresh(boolean isFresh) {
+    private void ensureFresh(boolean isFresh, long takenAt) {
         if (!isFresh) {
             throw new IllegalStateException(
                     "norm: compute() was not called since the last step; call it after the backward pass");
         }
-    }
-
-    private void ensureFreshNow() {
-        ensureFresh(fresh);
-        if (computedAt != parameters.gradientChanges()) {
+        if (takenAt != parameters.gradientChanges()) {
             throw new IllegalStateException("norm: expected the gradients of which compute() has taken the norm, got"
                     + " others: a backward call, forgetGradients(), a loaded state or nextStep() came after it; call compute() after the"
                     + " step's last backward call");
         }
+    }
+
+    private void ensureFreshNow() {
+        ensureFresh(fresh, computedAt);
     }
 
     /** In a capture: each launch computes the factor. */

@@ -117,6 +117,61 @@ class NormOfOtherGradientsTest {
         assertRefused(this::step);
     }
 
+    /** The norm of a graph would be taken of gradients that its backward calls write only later. */
+    @Test
+    void aBackwardCallAfterItInACapture() {
+        microBatch();
+        norm.compute();
+        step();
+        assertCaptureRefused(() -> {
+            microBatch();
+            norm.compute();
+            microBatch();
+            step();
+        });
+        assertCaptureRefused(() -> {
+            norm.compute();
+            microBatch();
+            step();
+        });
+        assertCaptureRefused(() -> {
+            norm.compute();
+            parameters.forgetGradients();
+            step();
+        });
+        microBatch();
+        norm.compute();
+        assertCaptureRefused(() -> {
+            microBatch();
+            step();
+        });
+    }
+
+    private void assertCaptureRefused(Runnable work) {
+        pass.end();
+        assertRefused(() -> open.stream().capture(work));
+        pass.abandon();
+    }
+
+    /** The gradients that a graph's norm has read may be written again for its next launch. */
+    @Test
+    void aCaptureOfAWholeStep() {
+        microBatch();
+        norm.compute();
+        step();
+        pass.end();
+        try (Graph whole = open.stream().capture(() -> {
+            microBatch();
+            norm.compute();
+            step();
+        })) {
+            optimizer.rate(RATE);
+            whole.launch();
+            whole.launch();
+            assertEquals(3, optimizer.step());
+        }
+    }
+
     @Test
     void graphsOfParts() {
         microBatch();
