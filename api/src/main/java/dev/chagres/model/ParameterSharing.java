@@ -8,6 +8,7 @@ import dev.chagres.internal.Checks;
 import java.util.ArrayList;
 import java.util.IdentityHashMap;
 import java.util.List;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
@@ -33,8 +34,15 @@ public final class ParameterSharing {
     private @Nullable PipelineStages stages;
 
     private boolean counted;
-    /** For each optimizer its settings, which must be the same on all ranks that update these weights. */
-    private final IdentityHashMap<Object, String> optimizers = new IdentityHashMap<>();
+    /**
+     * The settings of an optimizer.
+     *
+     * @param ofWeights must be the same on all ranks that update these weights
+     * @param ofModel must also be the same on ranks that update other parts of the model
+     */
+    private record Settings(String ofWeights, String ofModel) {}
+
+    private final IdentityHashMap<Object, Settings> optimizers = new IdentityHashMap<>();
 
     ParameterSharing(Parameters parameters, List<PlacedGroup> groups, @Nullable ParameterShard shard, ModelPlan plan) {
         this.parameters = parameters;
@@ -315,9 +323,16 @@ public final class ParameterSharing {
                         parameter, groups.get(parameter.group()), shard.updated(), parameters.gradients(), scope);
     }
 
-    /** For optimizers: registers {@code optimizer}, which updates these parameters, with settings that strategies compare among ranks. */
-    public void optimizedBy(Object optimizer, String settings) {
-        optimizers.put(Checks.given("optimizer", optimizer), Checks.given("settings", settings));
+    /**
+     * For optimizers: registers {@code optimizer}, which updates these parameters, with settings that are compared among ranks.
+     *
+     * @param ofWeights those that ranks which update the same weights must have in common
+     * @param ofModel those that the ranks of a pipeline must have in common
+     */
+    public void optimizedBy(Object optimizer, String ofWeights, String ofModel) {
+        optimizers.put(
+                Checks.given("optimizer", optimizer),
+                new Settings(Checks.given("ofWeights", ofWeights), Checks.given("ofModel", ofModel)));
     }
 
     /** For optimizers: removes {@code optimizer}, which no longer updates these parameters. */
@@ -325,9 +340,21 @@ public final class ParameterSharing {
         optimizers.remove(Checks.given("optimizer", optimizer));
     }
 
-    /** Returns the settings of the optimizers of these parameters; empty if there is none. */
+    /**
+     * Returns the settings of the optimizers of these parameters that ranks with the same weights must have in common; empty if there is
+     * none.
+     */
     public String optimizerSettings() {
-        return optimizers.values().stream().sorted().collect(Collectors.joining(" and "));
+        return optimizerSettings(Settings::ofWeights);
+    }
+
+    /** Returns those that ranks with other parts of the model must have in common; empty if there is no optimizer. */
+    public String optimizerSettingsOfModel() {
+        return optimizerSettings(Settings::ofModel);
+    }
+
+    private String optimizerSettings(Function<Settings, String> which) {
+        return optimizers.values().stream().map(which).sorted().collect(Collectors.joining(" and "));
     }
 
     /**

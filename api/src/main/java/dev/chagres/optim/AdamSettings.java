@@ -7,15 +7,25 @@ import java.util.List;
 import java.util.zip.CRC32C;
 
 /**
- * Formats the settings that ranks which update the same weights must have in common.
+ * Formats the settings that ranks must have in common.
  *
  * <p>Threading: immutable.
  */
 final class AdamSettings {
     private AdamSettings() {}
 
-    /** Returns the numbers of the method and, of each group, its own ones and which parameters it has. */
-    static String of(Parameters parameters, AdamW.Config config, List<ParameterGroup> groups) {
+    /** Returns, for ranks with other parts of a model, the numbers of the method and of each group. */
+    static String ofModel(AdamW.Config config, List<ParameterGroup> groups) {
+        StringBuilder text = new StringBuilder("AdamW").append(config.text());
+        groups.forEach(group -> text.append(" with ").append(group));
+        return text.toString();
+    }
+
+    /**
+     * Returns, for ranks that update the same weights, the numbers of the method and, of each group, its own ones and which parameters it
+     * has.
+     */
+    static String ofWeights(Parameters parameters, AdamW.Config config, List<ParameterGroup> groups) {
         StringBuilder text = new StringBuilder("AdamW").append(config.text());
         for (int i = 0; i < groups.size(); i++) {
             int number = i + 1;

@@ -208,7 +208,10 @@ public final class AdamW implements AutoCloseable {
             neverSkip = state.scope().tensor(DType.INT32, 1);
             neverSkip.zero(stream);
             update = new AdamUpdate(config, ranges, parameters.gradients(), state);
-            parameters.sharing().optimizedBy(this, AdamSettings.of(parameters, config, own));
+            parameters
+                    .sharing()
+                    .optimizedBy(
+                            this, AdamSettings.ofWeights(parameters, config, own), AdamSettings.ofModel(config, own));
         } catch (RuntimeException | Error failure) {
             state.close();
             throw failure;

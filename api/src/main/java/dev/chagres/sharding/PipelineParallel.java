@@ -114,14 +114,16 @@ public final class PipelineParallel implements AutoCloseable {
      * it, with the same number. The step's sums, norm and update come after it.
      *
      * <p>The first run waits for the device once a stage, to learn how many random numbers earlier stages draw for dropout. That run, and
-     * each run with another number of micro-batches than the last one, waits for the device once more, to compare the ranks' numbers.
+     * each run with another number of micro-batches than the last one, waits for the device once more, to compare the ranks' numbers. The
+     * first run, and the second one if a rank had no optimizer before, compare the settings of the ranks' optimizers, too.
      *
      * @param stage computes; when it throws, the gradients of this step are discarded
      * @param microBatches of the step; with several stages a rank best a multiple of the ranks
      * @throws IllegalArgumentException when the number is not positive or more than a {@link PipelineSchedule} can have, ranks that
      *     compare theirs have other ones, or a micro-batch has no tokens
-     * @throws IllegalStateException when this is closed, a stage calls it, a run or an evaluation has failed before on several ranks, or a
-     *     stage draws another number of random numbers than in the first micro-batch
+     * @throws IllegalStateException when this is closed, a stage calls it, a run or an evaluation has failed before on several ranks, a
+     *     stage draws another number of random numbers than in the first micro-batch, or optimizers of two ranks have different settings
+     *     (betas, epsilon, decay, types, or groups with their rates and decays), in which case every rank throws
      * @throws dev.chagres.bindings.CaptureException while the stream captures
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come, also if it uses the last run's number of
      *     micro-batches and this rank does not

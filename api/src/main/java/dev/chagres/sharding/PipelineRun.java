@@ -44,6 +44,12 @@ abstract sealed class PipelineRun implements AutoCloseable permits PipelineTrain
     /** Takes memory for a run whose longest micro-batch has {@code tokens}. */
     abstract void take(PipelineSchedule schedule, long tokens);
 
+    /** Compares, before any transfer, what all ranks must have in common; returns what to throw on all of them, or null. */
+    @Nullable
+    RuntimeException difference() {
+        return null;
+    }
+
     /** Makes room for the input of {@code call} from another rank. */
     abstract void expect(Call call, long tokens);
 

@@ -56,10 +56,10 @@ final class PipelineRuns implements AutoCloseable {
         try {
             run.prepare(schedule, stage);
             failed = rank.ranks().ranks() > 1 ? run : null;
-            if (!numbers.areSame(number)) {
+            RuntimeException difference = difference(run, numbers, number);
+            if (difference != null) {
                 failed = null; // All ranks know of it.
-                throw new IllegalArgumentException("microBatches: expected the same call with the same number on all"
-                        + " ranks of the pipeline, got " + numbers.difference(PipelineRuns::call));
+                throw difference;
             }
             run.run(schedule, stage);
             failed = null;
@@ -70,6 +70,15 @@ final class PipelineRuns implements AutoCloseable {
                 run.forget();
             }
         }
+    }
+
+    /** Returns what to throw on all ranks because they differ, or null. */
+    private static @Nullable RuntimeException difference(PipelineRun run, SameMicroBatches numbers, int number) {
+        if (!numbers.areSame(number)) {
+            return new IllegalArgumentException("microBatches: expected the same call with the same number on all"
+                    + " ranks of the pipeline, got " + numbers.difference(PipelineRuns::call));
+        }
+        return run.difference();
     }
 
     /** Returns the text of a rank's call with {@code number}. */

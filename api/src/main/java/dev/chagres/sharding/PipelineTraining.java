@@ -21,6 +21,7 @@ final class PipelineTraining extends PipelineRun {
     private final Parameters parameters;
     private final List<Pass> passes = new ArrayList<>();
     private final PipelineDraws draws;
+    private final SameOptimizers optimizers;
     private final boolean[] inputLearns;
     /** By pass. */
     private final @Nullable Tensor[] inputs;
@@ -43,6 +44,7 @@ final class PipelineTraining extends PipelineRun {
             inputLearns[stage] = plan.learnsBefore(stage);
         }
         draws = new PipelineDraws(plan, rank.ranks(), rank.stream());
+        optimizers = SameOptimizers.ofModel(parameters, rank.ranks());
     }
 
     List<Pass> passes() {
@@ -67,6 +69,12 @@ final class PipelineTraining extends PipelineRun {
     @Override
     void take(PipelineSchedule schedule, long tokens) {
         rank.places().take(schedule.places(rank.ranks().rank()), tokens);
+    }
+
+    @Override
+    @Nullable
+    RuntimeException difference() {
+        return optimizers.difference();
     }
 
     @Override

@@ -9,10 +9,12 @@ import dev.chagres.model.Parameters;
 import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.function.Supplier;
 import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
 
 /**
- * Checks that ranks which update the same weights have the same optimizer settings, since weights would diverge otherwise. Settings are
+ * Checks that ranks which update the same weights, or parts of one model, have the same optimizer settings. Settings are
  * compared before the first step and, if a rank had no optimizer then, before the second one. Each rank receives all settings, so all reach
  * the same result and none hangs. Ranks without an optimizer are ignored. A captured step compares nothing: settings that are not compared
  * yet are compared by the next enqueued step, if there is one.
@@ -25,28 +27,48 @@ final class SameOptimizers {
 
     private static final int MOST_COMPARISONS = 2;
 
-    private final Parameters parameters;
+    private final Supplier<String> settings;
+    private final String expected;
     private final Communicator communicator;
     private final Stream stream;
     private int comparisons;
 
-    SameOptimizers(Parameters parameters, Communicator communicator) {
-        this.parameters = parameters;
+    private SameOptimizers(Supplier<String> settings, String expected, Communicator communicator, Stream stream) {
+        this.settings = settings;
+        this.expected = expected;
         this.communicator = communicator;
-        stream = parameters.scope().stream();
+        this.stream = stream;
+    }
+
+    /** Compares ranks that update the same weights. */
+    static SameOptimizers ofWeights(Parameters parameters, Communicator communicator) {
+        return new SameOptimizers(
+                parameters.sharing()::optimizerSettings,
+                "sumGradients: expected optimizers with the same settings on all ranks, since weights would diverge",
+                communicator,
+                parameters.scope().stream());
+    }
+
+    /** Compares ranks of a pipeline, which update parts of one model. */
+    static SameOptimizers ofModel(Parameters parameters, Communicator communicator) {
+        return new SameOptimizers(
+                parameters.sharing()::optimizerSettingsOfModel,
+                "run: expected optimizers with the same settings on all ranks of the pipeline, as one rank would have"
+                        + " for the whole model",
+                communicator,
+                parameters.scope().stream());
     }
 
     /**
-     * Compares the settings unless that is done. While the stream captures it does nothing, and leaves the comparison to the next enqueued
-     * call.
-     *
-     * @throws IllegalStateException on all ranks alike, when two differ
+     * Compares the settings unless that is done, and returns null, or on all ranks alike what to throw because two differ. While the stream
+     * captures it does nothing, and leaves the comparison to the next enqueued call.
      */
-    void ensureSame() {
+    @Nullable
+    IllegalStateException difference() {
         if (comparisons == MOST_COMPARISONS || communicator.ranks() == 1 || Inside.capture(stream) != null) {
-            return;
+            return null;
         }
-        byte[] own = parameters.sharing().optimizerSettings().getBytes(StandardCharsets.UTF_8);
+        byte[] own = settings.get().getBytes(StandardCharsets.UTF_8);
         CRC32C checksum = new CRC32C();
         checksum.update(own);
         long[] all = RankNumbers.ofAll(communicator, stream, own.length, checksum.getValue());
@@ -59,10 +81,11 @@ final class SameOptimizers {
                 first = rank;
             } else if (all[NUMBERS * rank] != all[NUMBERS * first]
                     || all[NUMBERS * rank + 1] != all[NUMBERS * first + 1]) {
-                throw difference(own, all, first, rank);
+                return difference(own, all, first, rank);
             }
         }
         comparisons = without == 0 ? MOST_COMPARISONS : comparisons + 1;
+        return null;
     }
 
     /** Called by each rank, with the same numbers: exchanges the texts of the settings. */
@@ -72,12 +95,10 @@ final class SameOptimizers {
             longest = Math.max(longest, (int) all[NUMBERS * i]);
         }
         byte[] texts = ofAll(Arrays.copyOf(own, longest));
-        return new IllegalStateException(
-                "sumGradients: expected optimizers with the same settings on all ranks, since weights would diverge,"
-                        + " got " + text(texts, longest, (int) all[NUMBERS * rank], rank)
-                        + " on rank "
-                        + rank + " and " + text(texts, longest, (int) all[NUMBERS * first], first) + " on rank " + first
-                        + "; give new AdamW the same config and groups on each");
+        return new IllegalStateException(expected + ", got " + text(texts, longest, (int) all[NUMBERS * rank], rank)
+                + " on rank "
+                + rank + " and " + text(texts, longest, (int) all[NUMBERS * first], first) + " on rank " + first
+                + "; give new AdamW the same config and groups on each");
     }
 
     private byte[] ofAll(byte... own) {

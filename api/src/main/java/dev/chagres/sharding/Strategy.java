@@ -56,7 +56,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         this.communicator = communicator;
         stream = parameters.scope().stream();
         amaxes = new AmaxOverRanks(parameters, communicator, bytes);
-        optimizers = new SameOptimizers(parameters, communicator);
+        optimizers = SameOptimizers.ofWeights(parameters, communicator);
         progress = new GroupProgress(this, parameters.sharing().groups().size(), this::complete, this::release);
     }
 
@@ -149,12 +149,20 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         parameters.gradients(); // refuses closed parameters
         order.summing();
         finish();
+        ensureSameOptimizers();
+        order.summed();
+    }
+
+    private void ensureSameOptimizers() {
+        IllegalStateException difference;
         try {
-            optimizers.ensureSame();
+            difference = optimizers.difference();
         } catch (RankFailedException failed) {
             throw explained(failed);
         }
-        order.summed();
+        if (difference != null) {
+            throw difference;
+        }
     }
 
     /**
