@@ -124,8 +124,11 @@ public final class Pass implements AutoCloseable {
     /**
      * Marks this micro-batch as failed outside of layers' calls: the next {@link #begin()} discards the gradients of this step, as after a
      * backward call that failed.
+     *
+     * @throws IllegalStateException when a stage of a pipeline calls it, which would discard gradients of earlier micro-batches of the run
      */
     public void abandon() {
+        calls.ensureNotLent("abandon");
         gradients.fail();
     }
 

@@ -44,6 +44,14 @@ public final class PassCalls {
         return pass.saved().count();
     }
 
+    /**
+     * Returns whether gradients of the micro-batch are incomplete, because a backward call has failed, or was refused and not repeated: the
+     * next {@link Pass#begin()} discards the gradients of the step.
+     */
+    public boolean isIncomplete() {
+        return pass.gradients().isIncomplete();
+    }
+
     /** Returns how many draws of random numbers the micro-batch has made. */
     public long draws() {
         return pass.draws().site();
@@ -62,8 +70,8 @@ public final class PassCalls {
     }
 
     /**
-     * Refuses {@link Pass#begin()}, {@link Pass#end()} and {@link Pass#close()} from now on, while a stage of a pipeline computes: they
-     * would give back the memory of what it was handed.
+     * Refuses {@link Pass#begin()}, {@link Pass#end()}, {@link Pass#close()} and {@link Pass#abandon()} from now on, while a stage of a
+     * pipeline computes: they would give back the memory of what it was handed, or discard gradients of other micro-batches.
      *
      * @param pipeline named in the error; null to permit them again
      */

@@ -99,13 +99,18 @@ final class PassGradients {
         }
     }
 
+    /** Returns whether gradients of the micro-batch are missing. */
+    boolean isIncomplete() {
+        // If a call was refused and not repeated, the written gradients are only a part of the micro-batch's.
+        return failed || (refused && !written.isEmpty());
+    }
+
     /**
      * Ends the micro-batch, discards incomplete gradients, and returns whether a call has failed, so that no gradient of the micro-batch
      * counts.
      */
     boolean end() {
-        // If a call was refused and not repeated, the written gradients are only a part of the micro-batch's.
-        boolean incomplete = failed || (refused && !written.isEmpty());
+        boolean incomplete = isIncomplete();
         boolean none = incomplete || (failedForward && written.isEmpty());
         if (incomplete) {
             everWritten.removeIf(one -> !one.isOpen());

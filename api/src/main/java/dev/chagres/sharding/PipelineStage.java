@@ -26,7 +26,7 @@ public interface PipelineStage {
 
     /**
      * Enqueues forward of a micro-batch through a stage. The pass was begun. The stage must set the sequences, and the seed if there is
-     * dropout, the same on each rank. The pass refuses to be begun, ended or closed here; do not restart its scope.
+     * dropout, the same on each rank. The pass refuses to be begun, ended, closed or abandoned here; do not restart its scope.
      *
      * @param stage one of this rank's
      * @param microBatch from 0 on
@@ -37,7 +37,8 @@ public interface PipelineStage {
     void forward(int stage, int microBatch, @Nullable Tensor x, @Nullable Tensor y, Pass pass);
 
     /**
-     * Enqueues backward of a micro-batch through a stage; called in training only.
+     * Enqueues backward of a micro-batch through a stage; called in training only. The run fails if the stage forgets gradients, which would
+     * be those of earlier micro-batches, too, or catches the failure of a backward call.
      *
      * @param stage one of this rank's
      * @param microBatch from 0 on

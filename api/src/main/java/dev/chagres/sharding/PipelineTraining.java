@@ -22,6 +22,11 @@ final class PipelineTraining extends PipelineRun {
     private final List<Pass> passes = new ArrayList<>();
     private final PipelineDraws draws;
     private final SameOptimizers optimizers;
+    private final Runnable atForgetting = this::forgetting;
+    /** Whether a stage computes, and whether it has forgotten gradients. */
+    private boolean computing;
+
+    private boolean forgotten;
     private final boolean[] inputLearns;
     /** By pass. */
     private final @Nullable Tensor[] inputs;
@@ -45,6 +50,7 @@ final class PipelineTraining extends PipelineRun {
         }
         draws = new PipelineDraws(plan, rank.ranks(), rank.stream());
         optimizers = SameOptimizers.ofModel(parameters, rank.ranks());
+        parameters.atForgetting(atForgetting);
     }
 
     List<Pass> passes() {
@@ -123,6 +129,7 @@ final class PipelineTraining extends PipelineRun {
         } finally {
             lend(null);
         }
+        ensureKept(call, "forward", pass);
         draws.end(number, pass);
     }
 
@@ -130,19 +137,37 @@ final class PipelineTraining extends PipelineRun {
         int number = call.stage();
         Tensor dx = number == 0 ? null : rank.places().begin(call.place(), tokens(stage, call.microBatch()));
         Tensor dy = rank.isLast(number) ? null : argument(call);
+        Pass pass = passes.get(call.pass());
         lend(rank);
         try {
-            stage.backward(number, call.microBatch(), dy, dx, passes.get(call.pass()));
+            stage.backward(number, call.microBatch(), dy, dx, pass);
         } finally {
             lend(null);
         }
+        ensureKept(call, "backward", pass);
         if (dx != null && !inputLearns[number]) {
             dx.zero(rank.stream());
         }
     }
 
+    private void forgetting() {
+        forgotten |= computing;
+    }
+
+    /** Checks that a stage has lost no gradients of this micro-batch or of earlier ones. */
+    private void ensureKept(Call call, String direction, Pass pass) {
+        if (forgotten || pass.calls().isIncomplete()) {
+            throw new IllegalStateException("stage " + call.stage() + ": expected gradients kept in " + direction
+                    + " of micro-batch " + call.microBatch() + ", got "
+                    + (forgotten ? "a call of Parameters.forgetGradients()" : "a backward call that has failed")
+                    + ", so that gradients of earlier micro-batches of the run would be missing; let exceptions leave"
+                    + " the stage, and forget gradients between runs");
+        }
+    }
+
     /** A stage could also give back what its other micro-batches have saved. */
     private void lend(@Nullable PipelineRank pipeline) {
+        computing = pipeline != null;
         for (int i = 0; i < passes.size(); i++) {
             passes.get(i).calls().lend(pipeline);
         }
@@ -182,10 +207,12 @@ final class PipelineTraining extends PipelineRun {
             }
         }
         parameters.forgetGradients();
+        forgotten = false;
     }
 
     @Override
     public void close() {
+        parameters.forget(atForgetting);
         draws.close();
         passes.reversed().forEach(Pass::close);
     }

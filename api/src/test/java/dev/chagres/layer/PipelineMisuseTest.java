@@ -176,6 +176,7 @@ class PipelineMisuseTest {
         assertThrown(IllegalStateException.class, "begin" + got, pass::begin);
         assertThrown(IllegalStateException.class, "end" + got, pass::end);
         assertThrown(IllegalStateException.class, "close" + got, pass::close);
+        assertThrown(IllegalStateException.class, "abandon" + got, pass::abandon);
     }
 
     @Test
