@@ -13,10 +13,26 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class PeerCalls {
+    /** How many announced calls of a process may wait here; a group has that many at most. */
+    static final int MOST = 1 << 14;
+
+    static final int MOST_CHARACTERS = 1 << 22;
     private static final char SEPARATOR = ':';
+
+    /** What waits here of one process. */
+    private static final class Room {
+        private int calls;
+        private long characters;
+
+        private void add(int count, long length) {
+            calls += count;
+            characters += length;
+        }
+    }
 
     private final Monitor monitor = new Monitor();
     private final Map<String, Map<Integer, String>> heard = new HashMap<>();
+    private final Map<Integer, Room> rooms = new HashMap<>();
     private volatile @Nullable BiConsumer<List<Integer>, String> telling;
 
     /** Sets the function that sends this rank's announcements to other processes. */
@@ -36,7 +52,11 @@ final class PeerCalls {
         }
     }
 
-    /** Takes what a process has said through {@link #tell}; what was cut off on its way, or is something else, is no message. */
+    /**
+     * Takes what a process has said through {@link #tell}; what was cut off on its way, or is something else, is no message.
+     *
+     * @throws IllegalStateException when the process has announced too much that this one has not compared yet
+     */
     void hear(int process, String message) {
         int begin = message.indexOf(SEPARATOR) + 1;
         int end = begin + length(message.substring(0, Math.max(0, begin - 1)));
@@ -45,11 +65,38 @@ final class PeerCalls {
         }
         monitor.lock();
         try {
-            heard.computeIfAbsent(message.substring(begin, end), _ -> new HashMap<>())
-                    .put(process, message.substring(end));
+            keep(process, message.substring(begin, end), message.substring(end));
         } finally {
             monitor.unlock();
         }
+    }
+
+    private void keep(int process, String key, String call) {
+        Room room = rooms.computeIfAbsent(process, _ -> new Room());
+        String before = heard.getOrDefault(key, Map.of()).get(process);
+        int calls = before == null ? 1 : 0;
+        long characters = call.length() + (before == null ? key.length() : -(long) before.length());
+        ensureRoom(process, room.calls + calls, MOST, "announced calls");
+        ensureRoom(process, room.characters + characters, MOST_CHARACTERS, "characters of announced calls");
+        room.add(calls, characters);
+        heard.computeIfAbsent(key, _ -> new HashMap<>()).put(process, call);
+    }
+
+    private static void ensureRoom(int process, long count, int most, String what) {
+        if (count > most) {
+            throw new IllegalStateException("rank " + process + ": expected at most " + most + " " + what
+                    + " that this process has not compared yet, got more");
+        }
+    }
+
+    /** Gives back the room of what was said for {@code key}. */
+    private void free(String key, Map<Integer, String> said) {
+        said.forEach((process, call) -> {
+            Room room = rooms.get(process);
+            if (room != null) {
+                room.add(-1, -(long) key.length() - call.length());
+            }
+        });
     }
 
     /** Returns a length, or one below 0 where the text is none. */
@@ -86,7 +133,10 @@ final class PeerCalls {
     void forget(String key) {
         monitor.lock();
         try {
-            heard.remove(key);
+            Map<Integer, String> said = heard.remove(key);
+            if (said != null) {
+                free(key, said);
+            }
         } finally {
             monitor.unlock();
         }
@@ -96,7 +146,13 @@ final class PeerCalls {
     void forgetIf(Predicate<String> unwanted) {
         monitor.lock();
         try {
-            heard.keySet().removeIf(unwanted);
+            heard.entrySet().removeIf(one -> {
+                boolean goes = unwanted.test(one.getKey());
+                if (goes) {
+                    free(one.getKey(), one.getValue());
+                }
+                return goes;
+            });
         } finally {
             monitor.unlock();
         }

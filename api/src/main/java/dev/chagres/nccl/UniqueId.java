@@ -193,7 +193,11 @@ public final class UniqueId {
         return peers.calls().areTold();
     }
 
-    /** Receives the text that another process has sent by {@link #tellThrough}. */
+    /**
+     * Receives the text that another process has sent by {@link #tellThrough}.
+     *
+     * @throws IllegalStateException when that process has announced too many calls that this one has not compared yet
+     */
     public void hear(int process, String text) {
         peers.calls().hear(process, Checks.given("text", text));
     }

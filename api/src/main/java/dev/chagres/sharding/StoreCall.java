@@ -22,17 +22,24 @@ record StoreCall(int from, List<Integer> to, String text) {
     /**
      * Sends it to the others, last to the rank that keeps the store: the call may make that rank fail, and the others must receive the call
      * before the failure.
+     *
+     * @throws ProtocolException when that rank has no room for it
      */
-    void passOn(StoreServer server) {
+    void passOn(StoreServer server) throws ProtocolException {
+        passToOthers(server);
+        if (to.contains(server.environment.rank())) {
+            server.news.heard(from, text);
+        }
+    }
+
+    /** Sends it to the others, but not to the rank that keeps the store. */
+    void passToOthers(StoreServer server) {
         byte[] bytes = StoreMessages.bytes(text);
         server.lock.lock();
         try {
             to.forEach(rank -> server.tellRank(rank, StoreMessages.Kind.CALL, from, bytes));
         } finally {
             server.lock.unlock();
-        }
-        if (to.contains(server.environment.rank())) {
-            server.news.heard(from, text);
         }
     }
 

@@ -226,11 +226,23 @@ final class StoreClient implements AutoCloseable {
                 say(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
             }
             case ANSWER -> answered.add(new Answer(message.number(), Inquiry.ranks(message.text(), news.count())));
-            case CALL -> news.heard(message.number(), message.text());
+            case CALL -> heard(Inquiry.checked(message.number(), news.count()), message.text());
             case WAIT -> waited = System.nanoTime();
             case DECIDED -> news.decided(StoreDecision.of(message.bytes(), news.count()));
             default -> {
                 // The store sends no other messages after its welcome.
+            }
+        }
+    }
+
+    /** Receives another rank's call, and reports a rank that announces too much. */
+    private void heard(int rank, String call) {
+        try {
+            news.heard(rank, call);
+        } catch (ProtocolException full) {
+            String why = TcpStore.UNREADABLE + full.getMessage();
+            if (news.failed(rank, why)) {
+                fail(rank, why);
             }
         }
     }

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.nccl.PeerProgress;
+import java.net.ProtocolException;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ExecutorService;
@@ -70,11 +71,19 @@ final class StoreNews implements AutoCloseable {
         hearing = called;
     }
 
-    /** Receives another rank's call. */
-    void heard(int rank, String call) {
+    /**
+     * Receives another rank's call.
+     *
+     * @throws ProtocolException when there is no room for it
+     */
+    void heard(int rank, String call) throws ProtocolException {
         BiConsumer<Integer, String> present = hearing;
         if (present != null) {
-            present.accept(rank, call);
+            try {
+                present.accept(rank, call);
+            } catch (IllegalStateException full) {
+                throw new ProtocolException("CALL: " + full.getMessage());
+            }
         }
     }
 

@@ -198,7 +198,7 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
                 new StoreCall(own, ranks.stream().filter(rank -> rank != own).toList(), text);
         StoreClient present = keeper;
         if (present == null) {
-            call.passOn(server);
+            call.passToOthers(server);
         } else {
             present.call(call);
         }

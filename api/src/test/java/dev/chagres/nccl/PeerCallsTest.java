@@ -1,6 +1,8 @@
 package dev.chagres.nccl;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.Device;
 import java.util.List;
@@ -39,6 +41,55 @@ class PeerCallsTest {
             assertEquals(NOTHING, calls.said("/1:0-1 members"), "of a shrink of what is closed");
             assertEquals(SAID, calls.said("/1:0 collective-1"), "a call is not a member");
         }
+    }
+
+    /** Processes that run ahead of what this one compares, or say what it never asks for, do not fill its memory. */
+    @Test
+    void aProcessHasRoomForSoManyCalls() {
+        PeerCalls calls = new PeerCalls();
+        PeerCalls elsewhere = new PeerCalls();
+        for (int from = 1; from <= 2; from++) {
+            int process = from;
+            elsewhere.tellThrough((_, text) -> calls.hear(process, text));
+            for (int i = 0; i < PeerCalls.MOST; i++) {
+                elsewhere.tell(List.of(0), "collective-" + i, "all-reduce of " + i);
+            }
+            assertThrown(
+                    IllegalStateException.class,
+                    "rank " + process + ": expected at most 16384 announced calls that this process has not compared"
+                            + " yet, got more",
+                    () -> elsewhere.tell(List.of(0), "more", "call"));
+            elsewhere.tell(List.of(0), "collective-1", "again");
+        }
+        assertEquals(NOTHING, calls.said("more"));
+        assertEquals(Map.of(1, "again", 2, "again"), calls.said("collective-1"));
+        calls.forget("collective-1");
+        elsewhere.tell(List.of(0), "more", "call");
+        assertEquals(Map.of(2, "call"), calls.said("more"));
+        calls.forgetIf(key -> key.startsWith("collective"));
+        for (int i = 1; i < PeerCalls.MOST; i++) {
+            elsewhere.tell(List.of(0), "collective-" + i, "all-reduce of " + i);
+        }
+        assertThrows(IllegalStateException.class, () -> elsewhere.tell(List.of(0), "collective-0", "call"));
+    }
+
+    @Test
+    void aProcessHasRoomForSoManyCharacters() {
+        PeerCalls calls = new PeerCalls();
+        PeerCalls elsewhere = new PeerCalls();
+        elsewhere.tellThrough((_, text) -> calls.hear(1, text));
+        String half = "x".repeat(PeerCalls.MOST_CHARACTERS / 2 - 1);
+        elsewhere.tell(List.of(0), "a", half);
+        elsewhere.tell(List.of(0), "b", half);
+        assertThrown(
+                IllegalStateException.class,
+                "rank 1: expected at most 4194304 characters of announced calls that this process has not compared"
+                        + " yet, got more",
+                () -> elsewhere.tell(List.of(0), "c", ""));
+        elsewhere.tell(List.of(0), "b", "1");
+        elsewhere.tell(List.of(0), "c", half.substring(2));
+        calls.forget("c");
+        elsewhere.tell(List.of(0), "d", half.substring(2));
     }
 
     @Test

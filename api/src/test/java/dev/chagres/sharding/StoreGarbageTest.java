@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.nccl.PeerProgress;
+import dev.chagres.nccl.UniqueId;
 import dev.chagres.sharding.StoreMessages.Kind;
 import java.io.DataOutputStream;
 import java.io.EOFException;
@@ -202,6 +203,37 @@ class StoreGarbageTest {
         two.join().done();
         assertNull(failed(zero));
         assertNull(failed(two));
+    }
+
+    /** Rank 1 announces calls to {@code to} until that rank, which compares none, has no more room for them. */
+    private void announces(int to, String rest, int count, String why) throws IOException {
+        CompletableFuture<TcpStore> zero = join(0);
+        CompletableFuture<TcpStore> two = join(2);
+        Stranger one = new Stranger().hello(1, PORT);
+        assertEquals(Kind.READY, one.messages.receive().kind());
+        zero.join().hearing(UniqueId.of(UniqueId.create().toBytes())::hear);
+        two.join().hearing(UniqueId.of(UniqueId.create().toBytes())::hear);
+        for (int i = 0; i < count; i++) {
+            String key = "/1:0 collective-" + i;
+            byte[] call = (to + "\n" + key.length() + ":" + key + rest).getBytes(StandardCharsets.UTF_8);
+            one.messages.send(Kind.CALL, 1, call);
+        }
+        TcpStore.Failure expected = new TcpStore.Failure(1, why);
+        assertEquals(expected, failed(zero));
+        assertEquals(expected, failed(two));
+        findPort();
+    }
+
+    @Test
+    void moreCallsThanARankKeeps() throws IOException {
+        String calls =
+                "rank 1: expected at most 16384 announced calls that this process has not compared yet, got more";
+        announces(0, "x", 16_385, "it has sent what no rank sends: CALL: " + calls);
+        announces(2, "x", 16_385, "it has sent what no rank sends: CALL: " + calls);
+        String characters = "rank 1: expected at most 4194304 characters of announced calls that this process has not"
+                + " compared yet, got more";
+        announces(0, "x".repeat(60_000), 70, "it has sent what no rank sends: CALL: " + characters);
+        announces(2, "x".repeat(60_000), 70, "it has sent what no rank sends: CALL: " + characters);
     }
 
     private void refused(String text, int rank, String listening) throws IOException {
