@@ -128,8 +128,16 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException when a stage of a pipeline calls it, which would discard gradients of earlier micro-batches of the run
      */
     public void abandon() {
+        ensureThread();
         calls.ensureNotLent("abandon");
         gradients.fail();
+    }
+
+    /** Checks that the calling thread drives the device, before it changes what only the host keeps; none drives a closed one. */
+    private void ensureThread() {
+        if (!Inside.state(stream).isClosed()) {
+            Inside.state(stream).ensureCurrent();
+        }
     }
 
     private void ensureBetweenCalls(String call) {
@@ -176,6 +184,7 @@ public final class Pass implements AutoCloseable {
 
     /** Sets which token belongs to which sequence from now on; it may change between layers. */
     public void sequences(Sequences newSequences) {
+        ensureThread();
         Checks.given("sequences", newSequences).check();
         sequences = newSequences;
     }
@@ -203,6 +212,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalArgumentException when they are those of another device or stream
      */
     public void autocast(Quantizers newQuantizers) {
+        ensureThread();
         recipe.autocast(newQuantizers);
     }
 
@@ -216,11 +226,13 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalArgumentException when they are those of another device or stream
      */
     public void calibrate(Quantizers newQuantizers) {
+        ensureThread();
         recipe.calibrate(newQuantizers);
     }
 
     /** Computes every product in the model's type from now on. */
     public void noAutocast() {
+        ensureThread();
         recipe.restore(null, false);
     }
 
@@ -230,6 +242,7 @@ public final class Pass implements AutoCloseable {
      * sizes; it measures in the first one, so run one step before a capture.
      */
     public void productPlan(ProductPlan plan) {
+        ensureThread();
         productPlan = Checks.given("plan", plan);
     }
 
@@ -263,6 +276,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException when the pass is closed, or while its stream captures
      */
     public void seed(long seed, long step, long microBatch) {
+        ensureThread();
         draws.ensureOpen(this);
         draws.seed(seed, step, microBatch);
     }
@@ -328,6 +342,7 @@ public final class Pass implements AutoCloseable {
      * @throws IllegalStateException when saving was switched off already
      */
     public SavingSwitch withoutSaving() {
+        ensureThread();
         if (savingSwitch.open) {
             throw new IllegalStateException("saving is switched off already; close what withoutSaving returned first");
         }
@@ -350,6 +365,7 @@ public final class Pass implements AutoCloseable {
 
         @Override
         public void close() {
+            ensureThread();
             if (open) {
                 open = false;
                 saving = before;
@@ -359,11 +375,13 @@ public final class Pass implements AutoCloseable {
 
     /** Notifies {@code observer} of every layer's call from now on. */
     public void observe(PassObserver observer) {
+        ensureThread();
         observers.add(Checks.given("observer", observer));
     }
 
     /** Stops notifying {@code observer}. */
     public void forget(PassObserver observer) {
+        ensureThread();
         observers.remove(observer);
     }
 
