@@ -6,8 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.ChildJvm;
 import java.io.IOException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -29,21 +27,17 @@ public final class RankJvms implements AutoCloseable {
     public RankJvms(Path folder, int count, Map<String, String> environment, Class<?> program, String... arguments)
             throws IOException {
         this.folder = folder;
-        int port;
-        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            port = free.getLocalPort();
-        }
+        List<String> options =
+                List.of("-Dchagres.provider=" + Provider.current().label());
+        // @start region="variables"
+        RankVariables variables = RankVariables.ofThisHost(count);
         for (int rank = 0; rank < count; rank++) {
-            ProcessBuilder builder = ChildJvm.of(
-                            List.of("-Dchagres.provider=" + Provider.current().label()), program, arguments)
-                    .redirectOutput(file("out", rank).toFile())
-                    .redirectError(file("err", rank).toFile());
-            builder.environment().put("CHAGRES_RANK", Integer.toString(rank));
-            builder.environment().put("CHAGRES_RANKS", Integer.toString(count));
-            builder.environment().put("CHAGRES_LOCAL_RANK", Integer.toString(rank));
+            ProcessBuilder builder = ChildJvm.of(options, program, arguments);
+            builder.environment().putAll(variables.of(rank));
+            // @end
+            builder.redirectOutput(file("out", rank).toFile());
+            builder.redirectError(file("err", rank).toFile());
             builder.environment().put("CHAGRES_THREADS", "1");
-            builder.environment().put("CHAGRES_STORE_PORT", Integer.toString(port));
-            builder.environment().put("CHAGRES_STORE_SECRET", "a secret of this test alone");
             builder.environment().putAll(environment);
             processes.add(builder.start());
         }

@@ -1,18 +1,14 @@
 package dev.chagres.jmh;
 
+import dev.chagres.sharding.RankVariables;
 import java.io.BufferedReader;
 import java.io.BufferedWriter;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.nio.file.Path;
-import java.security.SecureRandom;
 import java.util.ArrayList;
-import java.util.HexFormat;
 import java.util.List;
-import java.util.Map;
 
 /** Ranks that are processes of {@link LayerProcess}: a line to each begins steps, a line from each says that they are done. */
 final class ProcessTeam implements LayerTeam {
@@ -22,31 +18,17 @@ final class ProcessTeam implements LayerTeam {
     static final String STEP = "step";
     static final String DONE = "done";
 
-    private static final int SECRET_BYTES = 32;
-
     private record Running(int rank, Process process, BufferedWriter to, BufferedReader from) {}
 
     private final List<Running> ranks = new ArrayList<>();
 
     /** As {@link LayerTeam#start}. */
     ProcessTeam(int count, int steps, LayerSetup setup) throws IOException {
-        byte[] secret = new byte[SECRET_BYTES];
-        new SecureRandom().nextBytes(secret);
-        int port;
-        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            port = free.getLocalPort();
-        }
+        RankVariables variables = RankVariables.ofThisHost(count);
         for (int rank = 0; rank < count; rank++) {
             ProcessBuilder builder =
                     new ProcessBuilder(command(steps, setup)).redirectError(ProcessBuilder.Redirect.INHERIT);
-            Map<String, String> environment = builder.environment();
-            environment.put("CHAGRES_RANK", Integer.toString(rank));
-            environment.put("CHAGRES_RANKS", Integer.toString(count));
-            environment.put("CHAGRES_LOCAL_RANK", Integer.toString(rank));
-            environment.put(
-                    "CHAGRES_STORE_ADDRESS", InetAddress.getLoopbackAddress().getHostAddress());
-            environment.put("CHAGRES_STORE_PORT", Integer.toString(port));
-            environment.put("CHAGRES_STORE_SECRET", HexFormat.of().formatHex(secret));
+            builder.environment().putAll(variables.of(rank));
             Process process = builder.start();
             ranks.add(new Running(rank, process, process.outputWriter(), process.inputReader()));
         }

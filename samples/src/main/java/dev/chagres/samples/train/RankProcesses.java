@@ -1,15 +1,12 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.sharding.RankVariables;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.lang.management.ManagementFactory;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.nio.file.Path;
-import java.security.SecureRandom;
 import java.util.ArrayList;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -30,7 +27,6 @@ final class RankProcesses implements AutoCloseable {
     private static final long PATIENCE_SECONDS = 120;
 
     private static final int SIGNALLED = 128;
-    private static final int SECRET_BYTES = 32;
 
     private final PrintStream err;
     private final List<Process> processes = new ArrayList<>();
@@ -54,25 +50,14 @@ final class RankProcesses implements AutoCloseable {
     }
 
     private void start(int count, Class<?> program, List<String> arguments) throws IOException {
-        byte[] secret = new byte[SECRET_BYTES];
-        new SecureRandom().nextBytes(secret);
-        int port;
-        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            port = free.getLocalPort();
-        }
+        RankVariables variables = RankVariables.ofThisHost(count);
         for (int rank = 0; rank < count; rank++) {
             var builder = new ProcessBuilder(command(program, arguments)).inheritIO();
             Map<String, String> environment = builder.environment();
             environment.put(
                     LauncherWatch.LAUNCHER,
                     Long.toString(ProcessHandle.current().pid()));
-            environment.put("CHAGRES_RANK", Integer.toString(rank));
-            environment.put("CHAGRES_RANKS", Integer.toString(count));
-            environment.put("CHAGRES_LOCAL_RANK", Integer.toString(rank));
-            environment.put(
-                    "CHAGRES_STORE_ADDRESS", InetAddress.getLoopbackAddress().getHostAddress());
-            environment.put("CHAGRES_STORE_PORT", Integer.toString(port));
-            environment.put("CHAGRES_STORE_SECRET", HexFormat.of().formatHex(secret));
+            environment.putAll(variables.of(rank));
             int cores = Runtime.getRuntime().availableProcessors();
             environment.putIfAbsent("CHAGRES_THREADS", Integer.toString(Math.max(1, cores / count)));
             if (rank > 0) {
