@@ -29,7 +29,6 @@ import dev.chagres.train.UploadRing;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Deque;
 import java.util.List;
 import java.util.Map;
@@ -225,26 +224,11 @@ public final class Esm2Training implements TrainingModel {
     public void warmUp(Batch example, BooleanSupplier stopped) {
         MicroBatch first = example.microBatch(0);
         int tokens = PlannedBatch.tokens(shape, first);
-        warmUp(
-                stopped,
-                PlannedBatch.of(device, dtype, shape, first).stream()
-                        .map(plan -> new MadeUpSequences(tokens, plan.sequences(), plan.longest()))
-                        .toList());
-    }
-
-    /** Computes gradients, which the first step replaces, of a batch for each longest length. */
-    void warmUp(Batch example, BooleanSupplier stopped, int... longest) {
-        warmUp(
-                stopped,
-                Arrays.stream(longest)
-                        .mapToObj(length -> new MadeUpSequences(example.microBatch(0), length))
-                        .toList());
-    }
-
-    private void warmUp(BooleanSupplier stopped, List<MadeUpSequences> examples) {
+        List<PlannedBatch> plans = PlannedBatch.of(device, dtype, shape, first);
         var batch = new Batch(shape);
-        for (int i = 0; i < examples.size() && !stopped.getAsBoolean(); i++) {
-            new SequencePacker(shape, examples.get(i)).fill(batch);
+        for (int i = 0; i < plans.size() && !stopped.getAsBoolean(); i++) {
+            PlannedBatch plan = plans.get(i);
+            new SequencePacker(shape, new MadeUpSequences(tokens, plan.sequences(), plan.longest())).fill(batch);
             uploads.upload(batch);
             gradients.compute(uploads, null);
             gradientNorm.compute();

@@ -2,7 +2,6 @@ package dev.chagres.samples.train;
 
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.train.Batch;
-import dev.chagres.train.MicroBatch;
 import dev.chagres.train.TokenSequences;
 
 /**
@@ -18,16 +17,6 @@ final class MadeUpSequences implements TokenSequences {
     private int tokensLeft;
     private int sequencesLeft;
     private int length;
-
-    /**
-     * Makes up sequences.
-     *
-     * @param example how many sequences and tokens
-     * @param longest tokens of the longest one
-     */
-    MadeUpSequences(MicroBatch example, int longest) {
-        this(example.tokens(), example.realSequences(), longest);
-    }
 
     /**
      * Makes up sequences.

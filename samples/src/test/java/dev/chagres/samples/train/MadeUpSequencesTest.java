@@ -34,7 +34,7 @@ class MadeUpSequencesTest {
 
     private static void check(MicroBatch example, int longest) {
         var madeUp = new Batch(SHAPE);
-        new SequencePacker(SHAPE, new MadeUpSequences(example, longest)).fill(madeUp);
+        new SequencePacker(SHAPE, new MadeUpSequences(example.tokens(), example.realSequences(), longest)).fill(madeUp);
         MicroBatch batch = madeUp.microBatch(0);
         int[] cu = batch.cuSeqlens();
         int most = 0;

@@ -49,8 +49,8 @@ class WarmUpTest {
         return new SequencePacker(shape, new MaskedProteins(sequences));
     }
 
-    /** Trains, after a warm-up with batches of these longest lengths; returns losses, norms and, at last, all weights. */
-    private double[] trainAfter(DType dtype, BatchShape shape, int... longest) {
+    /** Trains, after so many warm-ups; returns losses, norms and, at last, all weights. */
+    private double[] trainAfter(int warmUps, DType dtype, BatchShape shape) {
         var numbers = new ArrayList<Double>();
         var result = new StepResult();
         var batch = new Batch(shape);
@@ -58,7 +58,9 @@ class WarmUpTest {
                 var packer = shipped(shape)) {
             assertTrue(packer.fill(batch));
             int tokens = batch.tokens();
-            training.warmUp(batch, () -> false, longest);
+            for (int i = 0; i < warmUps; i++) {
+                training.warmUp(batch, () -> false);
+            }
             assertEquals(tokens, batch.tokens());
             for (int i = 0; i < 4; i++) {
                 training.upload(batch);
@@ -81,9 +83,9 @@ class WarmUpTest {
         Assumptions.assumeTrue(
                 Provider.current() == Provider.REFERENCE, "left out on CUDA: cuDNN's gradients differ from run to run");
         var shape = new BatchShape(layout, 256, CONTEXT, microBatches);
-        double[] plain = trainAfter(dtype, shape);
-        assertArrayEquals(plain, trainAfter(dtype, shape, CONTEXT));
-        assertArrayEquals(plain, trainAfter(dtype, shape, 16, 32, 48, CONTEXT));
+        double[] plain = trainAfter(0, dtype, shape);
+        assertArrayEquals(plain, trainAfter(1, dtype, shape));
+        assertArrayEquals(plain, trainAfter(3, dtype, shape));
     }
 
     /** The first batch of the data may be smaller than later ones. */
@@ -115,7 +117,7 @@ class WarmUpTest {
                 var packer = shipped(shape)) {
             assertTrue(packer.fill(batch));
             long before = training.memoryBytes();
-            training.warmUp(batch, () -> ++asked[0] > 0, 16, 32);
+            training.warmUp(batch, () -> ++asked[0] > 0);
             assertEquals(1, asked[0]);
             assertEquals(before, training.memoryBytes());
             training.warmUp(batch, () -> false);
