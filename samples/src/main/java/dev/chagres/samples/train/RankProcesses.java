@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.io.PrintStream;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -21,8 +22,12 @@ import java.util.concurrent.TimeUnit;
  * <p>Threading: one thread at a time.
  */
 final class RankProcesses implements AutoCloseable {
-    /** How long ranks may take to end by themselves after one has failed, and again when they are told to. */
+    /** How long ranks may take to learn that one has failed, and to end by themselves. */
+    private static final long LEARNING_SECONDS = 5;
+    /** How long they may take when they are told to end. */
     private static final long GRACE_SECONDS = 10;
+    /** How long what ended ranks have written may take to be shown: it lies in pipes, unless other processes hold these open. */
+    private static final long SHOWING_SECONDS = 2;
     /** How long a step may take to end after Ctrl-C. */
     private static final long PATIENCE_SECONDS = 120;
 
@@ -102,28 +107,30 @@ final class RankProcesses implements AutoCloseable {
     /** Waits for all ranks; ends them when one fails, and returns the exit status of the first that did. */
     int await() throws InterruptedException {
         int status = 0;
-        long end = Long.MAX_VALUE;
+        long end = System.nanoTime() + Long.MAX_VALUE / 2;
         for (int left = processes.size(); left > 0; ) {
-            Integer rank = ended.poll(GRACE_SECONDS, TimeUnit.SECONDS);
+            Integer rank = ended.poll(end - System.nanoTime(), TimeUnit.NANOSECONDS);
             if (rank == null) {
-                if (status != 0 && System.nanoTime() > end) {
+                if (!interrupted) { // Else they end after the step under way, with what they save.
                     endAll();
                 }
+                end = System.nanoTime() + TimeUnit.SECONDS.toNanos(GRACE_SECONDS);
                 continue;
             }
             left--;
             int own = processes.get(rank).exitValue();
             if (own != 0 && status == 0) {
                 status = own;
-                end = System.nanoTime() + TimeUnit.SECONDS.toNanos(GRACE_SECONDS) / 2;
+                end = System.nanoTime() + TimeUnit.SECONDS.toNanos(LEARNING_SECONDS);
                 if (!interrupted) {
                     err.println("launch: rank " + rank + " of " + processes.size() + " failed with exit status " + own
                             + (own > SIGNALLED ? " (signal " + (own - SIGNALLED) + ")" : "") + "; the others end");
                 }
             }
         }
+        long shown = System.nanoTime() + TimeUnit.SECONDS.toNanos(SHOWING_SECONDS);
         for (Thread reader : readers) {
-            reader.join(TimeUnit.SECONDS.toMillis(GRACE_SECONDS));
+            var _ = reader.join(Duration.ofNanos(Math.max(0, shown - System.nanoTime())));
         }
         return status;
     }

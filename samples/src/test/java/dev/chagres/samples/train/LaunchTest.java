@@ -169,6 +169,24 @@ class LaunchTest {
         assertTrue(ranks.stream().noneMatch(ProcessHandle::isAlive));
     }
 
+    /** The others wait for it, and nobody can tell them; they are told to end in half of the time that this was found to take. */
+    @Test
+    void aRankThatIsKilledBeforeItHasComeEndsAllSoon() throws Exception {
+        Process process = start(Launch.class, "--nproc", "2", "--", "train", "--steps", "3");
+        List<ProcessHandle> ranks = process.children().toList();
+        while (process.isAlive() && ranks.size() < 2) {
+            Thread.sleep(5);
+            ranks = process.children().toList();
+        }
+        long began = System.nanoTime();
+        ranks.get(1).destroyForcibly();
+        awaitEnd(process, 137);
+        double seconds = (System.nanoTime() - began) / 1e9;
+        assertTrue(seconds < 9, seconds + " s\n" + text("err"));
+        assertTrue(ranks.stream().noneMatch(ProcessHandle::isAlive));
+        assertTrue(text("err").contains("failed with exit status 137 (signal 9); the others end"), text("err"));
+    }
+
     @Test
     void ctrlCEndsAllAfterTheSameStepWithTheReport() throws Exception {
         Path report = folder.resolve("r.jsonl");
