@@ -16,7 +16,7 @@ import picocli.CommandLine.Spec;
  * Starts a program as several ranks on this host, a process each.
  *
  * <p>Exit statuses: 0 all ranks are done; 2 the options are wrong; 130 ended by Ctrl-C (143 by SIGTERM); else that of the rank which failed
- * first.
+ * first, after the last restart.
  *
  * <p>Threading: one thread at a time.
  */
@@ -31,7 +31,7 @@ import picocli.CommandLine.Spec;
             "  ./chagres launch --nproc 2 -- train --strategy zero3 --steps 20",
             "",
             "Shows rank 0's output, and the standard error of the other ranks.",
-            "When a rank fails, ends the other ranks and exits with that rank's status.",
+            "When a rank fails, ends the other ranks and exits with that rank's status, or starts all again.",
             "Ctrl-C ends all after the step under way."
         })
 public final class Launch implements Callable<Integer> {
@@ -39,6 +39,14 @@ public final class Launch implements Callable<Integer> {
 
     @Option(names = "--nproc", paramLabel = "N", required = true, description = "how many processes")
     private int processes;
+
+    @Option(
+            names = "--max-restarts",
+            paramLabel = "N",
+            description =
+                    "how often all processes are started again after one has failed (default: 0); to go on where they were,"
+                            + " give train --save FILE, --save-every and --resume-saved")
+    private int mostRestarts;
 
     @Parameters(index = "0", paramLabel = "PROGRAM", description = "what each process runs: train")
     private String program = "";
@@ -69,6 +77,10 @@ public final class Launch implements Callable<Integer> {
         if (processes < 1) {
             throw new ParameterException(spec.commandLine(), "--nproc: expected at least 1, got " + processes);
         }
+        if (mostRestarts < 0) {
+            throw new ParameterException(
+                    spec.commandLine(), "--max-restarts: expected at least 0, got " + mostRestarts);
+        }
         if (!program.equals("train")) {
             throw new ParameterException(spec.commandLine(), "PROGRAM: expected train, got " + program);
         }
@@ -77,11 +89,25 @@ public final class Launch implements Callable<Integer> {
         if (refused != 0) {
             return refused;
         }
-        try (var ranks = new RankProcesses(processes, Train.class, given, err)) {
-            return ranks.await();
+        try {
+            return start(given);
         } catch (IOException e) {
             err.println("launch: a process could not be started: " + e.getMessage());
             return 1;
+        }
+    }
+
+    /** Starts the ranks, and again after a failure, and returns the last exit status. */
+    private int start(List<String> given) throws IOException, InterruptedException {
+        for (int restart = 0; ; restart++) {
+            try (var ranks = new RankProcesses(processes, restart, Train.class, given, err)) {
+                int status = ranks.await();
+                if (status == 0 || restart == mostRestarts || ranks.isInterrupted()) {
+                    return status;
+                }
+            }
+            err.println("launch: all " + processes + " ranks start again, restart " + (restart + 1) + " of "
+                    + mostRestarts);
         }
     }
 }

@@ -22,6 +22,9 @@ import java.util.concurrent.TimeUnit;
  * <p>Threading: one thread at a time.
  */
 final class RankProcesses implements AutoCloseable {
+    /** The variable with the number of restarts before this start, as torchrun's TORCHELASTIC_RESTART_COUNT. */
+    static final String RESTART_COUNT = "CHAGRES_RESTART_COUNT";
+
     /** How long ranks may take to learn that one has failed, and to end by themselves. */
     private static final long LEARNING_SECONDS = 5;
     /** How long they may take when they are told to end. */
@@ -43,18 +46,25 @@ final class RankProcesses implements AutoCloseable {
 
     private volatile boolean interrupted;
 
-    RankProcesses(int count, Class<?> program, List<String> arguments, PrintStream err) throws IOException {
+    /** Starts {@code count} ranks, with a port and a secret of their own, after so many restarts. */
+    RankProcesses(int count, int restarts, Class<?> program, List<String> arguments, PrintStream err)
+            throws IOException {
         this.err = err;
-        Runtime.getRuntime().addShutdownHook(onInterrupt);
         try {
-            start(count, program, arguments);
+            Runtime.getRuntime().addShutdownHook(onInterrupt);
+        } catch (IllegalStateException _) {
+            interrupted = true; // The JVM is ending: nothing is started any more.
+            return;
+        }
+        try {
+            start(count, restarts, program, arguments);
         } catch (IOException | RuntimeException failed) {
             close();
             throw failed;
         }
     }
 
-    private void start(int count, Class<?> program, List<String> arguments) throws IOException {
+    private void start(int count, int restarts, Class<?> program, List<String> arguments) throws IOException {
         RankVariables variables = RankVariables.ofThisHost(count);
         for (int rank = 0; rank < count; rank++) {
             var builder = new ProcessBuilder(command(program, arguments)).inheritIO();
@@ -63,6 +73,7 @@ final class RankProcesses implements AutoCloseable {
                     LauncherWatch.LAUNCHER,
                     Long.toString(ProcessHandle.current().pid()));
             environment.putAll(variables.of(rank));
+            environment.put(RESTART_COUNT, Integer.toString(restarts));
             int cores = Runtime.getRuntime().availableProcessors();
             environment.putIfAbsent("CHAGRES_THREADS", Integer.toString(Math.max(1, cores / count)));
             if (rank > 0) {
@@ -133,6 +144,11 @@ final class RankProcesses implements AutoCloseable {
             var _ = reader.join(Duration.ofNanos(Math.max(0, shown - System.nanoTime())));
         }
         return status;
+    }
+
+    /** Returns whether Ctrl-C or a signal ends this program. */
+    boolean isInterrupted() {
+        return interrupted;
     }
 
     /** Asks the ranks that are left to end, and ends them where they do not. */

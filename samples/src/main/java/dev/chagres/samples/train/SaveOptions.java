@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.samples.train.SavingPlan.Recipes;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
@@ -31,6 +32,13 @@ final class SaveOptions {
                             + " scales are ignored")
     private @Nullable Path resume;
 
+    @Option(
+            names = "--resume-saved",
+            description =
+                    "go on from the file of --save if there is one, so that the same command can be started again, as"
+                            + " launch --max-restarts does; else begin as without this option")
+    private boolean resumeSaved;
+
     /** Returns where the state goes, null for nowhere. */
     @Nullable
     Path save() {
@@ -40,12 +48,13 @@ final class SaveOptions {
     /** Returns the file that the run begins with, null for none. */
     @Nullable
     Path resume() {
-        return resume;
+        Path own = save;
+        return resumeSaved && own != null && Files.exists(own) ? own : resume;
     }
 
     /** Returns the files as the plan has them. */
     SavingPlan plan(Recipes recipes, Map<String, String> defaults) {
-        return new SavingPlan(save, every, resume, recipes, defaults);
+        return new SavingPlan(save, every, resume(), recipes, defaults);
     }
 
     /**
@@ -59,6 +68,10 @@ final class SaveOptions {
         FileChecks.requireName("--resume", resume);
         if (every != 0 && save == null) {
             throw new IllegalArgumentException("--save-every: expected --save beside it, which is written, got none");
+        }
+        if (resumeSaved && save == null) {
+            throw new IllegalArgumentException(
+                    "--resume-saved: expected --save beside it, whose file the run goes on from, got none");
         }
     }
 }

@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
@@ -14,6 +15,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -173,11 +175,7 @@ class LaunchTest {
     @Test
     void aRankThatIsKilledBeforeItHasComeEndsAllSoon() throws Exception {
         Process process = start(Launch.class, "--nproc", "2", "--", "train", "--steps", "3");
-        List<ProcessHandle> ranks = process.children().toList();
-        while (process.isAlive() && ranks.size() < 2) {
-            Thread.sleep(5);
-            ranks = process.children().toList();
-        }
+        List<ProcessHandle> ranks = ranks(process, 2, List.of());
         long began = System.nanoTime();
         ranks.get(1).destroyForcibly();
         awaitEnd(process, 137);
@@ -187,6 +185,133 @@ class LaunchTest {
         assertTrue(text("err").contains("failed with exit status 137 (signal 9); the others end"), text("err"));
     }
 
+    private static void awaitFile(Process process, Path file) throws Exception {
+        while (process.isAlive() && !Files.exists(file)) {
+            Thread.sleep(5);
+        }
+    }
+
+    /** Waits for so many ranks, none of which is in {@code before}, until each runs Java. */
+    private static List<ProcessHandle> ranks(Process process, int count, List<ProcessHandle> before) throws Exception {
+        List<ProcessHandle> ranks = List.of();
+        while (process.isAlive() && ranks.size() < count) {
+            Thread.sleep(5);
+            ranks = process.children().filter(one -> !before.contains(one)).toList();
+        }
+        for (ProcessHandle rank : ranks) {
+            var _ = variables(rank);
+        }
+        return ranks;
+    }
+
+    /** Returns the environment of a rank, which a process gets when it runs Java. */
+    private static Map<String, String> variables(ProcessHandle rank) throws Exception {
+        Map<String, String> all = variablesNow(rank);
+        while (rank.isAlive() && !all.containsKey("CHAGRES_RESTART_COUNT")) {
+            Thread.sleep(5);
+            all = variablesNow(rank);
+        }
+        return all;
+    }
+
+    private static Map<String, String> variablesNow(ProcessHandle rank) throws IOException {
+        Map<String, String> all = new LinkedHashMap<>();
+        for (String one : Files.readString(Path.of("/proc", Long.toString(rank.pid()), "environ"))
+                .split("\0")) {
+            int end = one.indexOf('=');
+            if (end > 0) {
+                all.put(one.substring(0, end), one.substring(end + 1));
+            }
+        }
+        return all;
+    }
+
+    /** After the failure of a process all start again and go on from what was saved, to the weights of a run without a failure. */
+    @Test
+    void ranksThatStartAgainGoOn() throws Exception {
+        String[] training = {"train", "--strategy", "zero1", "--steps", "30", "--seed", "11", "--save-every", "5"};
+        Path whole = folder.resolve("whole.safetensors");
+        List<String> arguments = new ArrayList<>(List.of("--nproc", "2", "--"));
+        arguments.addAll(List.of(training));
+        arguments.addAll(List.of("--save", whole.toString()));
+        awaitEnd(start(Launch.class, arguments.toArray(String[]::new)), 0);
+        Path saved = folder.resolve("saved.safetensors");
+        arguments = new ArrayList<>(List.of("--nproc", "2", "--max-restarts", "3", "--"));
+        arguments.addAll(List.of(training));
+        arguments.addAll(List.of("--save", saved.toString(), "--resume-saved"));
+        Process process = start(Launch.class, arguments.toArray(String[]::new));
+        awaitFile(process, saved);
+        process.children().toList().getLast().destroyForcibly();
+        awaitEnd(process, 0);
+        assertTrue(text("err").contains("launch: all 2 ranks start again, restart 1 of 3\n"), text("err"));
+        assertFalse(text("err").contains("restart 2"), text("err"));
+        assertTrue(
+                Pattern.compile("resuming \\S+ after \\d+ steps and ")
+                        .matcher(text("out"))
+                        .find(),
+                text("out"));
+        assertEquals(-1, Files.mismatch(whole, saved), "the first byte in which the saved states differ");
+    }
+
+    /** Each start has a store and a secret of its own; the last failure ends the run with its status. */
+    @Test
+    void ranksStartAgainNoMoreOftenThanToldTo() throws Exception {
+        Process process =
+                start(Launch.class, "--nproc", "2", "--max-restarts", "1", "--", "train", "--steps", "100000");
+        List<ProcessHandle> first = ranks(process, 2, List.of());
+        Map<String, String> before = variables(first.getFirst());
+        assertEquals("0", before.get("CHAGRES_RESTART_COUNT"));
+        first.getFirst().destroyForcibly();
+        first.getLast().destroyForcibly();
+        List<ProcessHandle> second = ranks(process, 2, first);
+        assertTrue(first.stream().noneMatch(ProcessHandle::isAlive));
+        for (ProcessHandle rank : second) {
+            Map<String, String> after = variables(rank);
+            assertEquals("1", after.get("CHAGRES_RESTART_COUNT"));
+            assertEquals("2", after.get("CHAGRES_RANKS"));
+            assertNotEquals(before.get("CHAGRES_STORE_SECRET"), after.get("CHAGRES_STORE_SECRET"));
+        }
+        second.forEach(ProcessHandle::destroyForcibly);
+        awaitEnd(process, 137);
+        List<String> told = text("err")
+                .lines()
+                .filter(line -> line.startsWith("launch: "))
+                .map(line -> line.replaceFirst("rank \\d of", "rank R of"))
+                .toList();
+        String failed = "launch: rank R of 2 failed with exit status 137 (signal 9); the others end";
+        assertEquals(List.of(failed, "launch: all 2 ranks start again, restart 1 of 1", failed), told);
+    }
+
+    @Test
+    void ctrlCStartsNothingAgain() throws Exception {
+        Path report = folder.resolve("r.jsonl");
+        Process process = start(
+                Launch.class,
+                "--nproc",
+                "2",
+                "--max-restarts",
+                "5",
+                "--",
+                "train",
+                "--steps",
+                "100000",
+                "--report",
+                report.toString());
+        awaitLines(process, folder.resolve("r.jsonl.part"), 4);
+        signal("INT", process);
+        awaitEnd(process, 130);
+        assertFalse(text("err").contains("start again"), text("err"));
+    }
+
+    private static void signal(String name, Process process) throws Exception {
+        assertEquals(
+                0,
+                new ProcessBuilder("kill", "-" + name, Long.toString(process.pid()))
+                        .inheritIO()
+                        .start()
+                        .waitFor());
+    }
+
     @Test
     void ctrlCEndsAllAfterTheSameStepWithTheReport() throws Exception {
         Path report = folder.resolve("r.jsonl");
@@ -194,12 +319,7 @@ class LaunchTest {
                 start(Launch.class, "--nproc", "2", "--", "train", "--steps", "100000", "--report", report.toString());
         awaitLines(process, folder.resolve("r.jsonl.part"), 4);
         List<ProcessHandle> ranks = process.descendants().toList();
-        assertEquals(
-                0,
-                new ProcessBuilder("kill", "-INT", Long.toString(process.pid()))
-                        .inheritIO()
-                        .start()
-                        .waitFor());
+        signal("INT", process);
         awaitEnd(process, 130);
         assertTrue(ranks.stream().noneMatch(ProcessHandle::isAlive));
         int steps = steps(report).size();
@@ -240,6 +360,7 @@ class LaunchTest {
     @Test
     void wrongOptionsAreRefused() {
         refused("--nproc: expected at least 1, got 0", "--nproc", "0", "--", "train");
+        refused("--max-restarts: expected at least 0, got -1", "--nproc", "2", "--max-restarts", "-1", "--", "train");
         refused("PROGRAM: expected train, got sing", "--nproc", "2", "--", "sing");
         refused("PROGRAM: expected train, got sing", "--nproc", "2", "sing", "--steps", "3");
         refused("Missing required option: '--nproc=N'", "train");
@@ -335,12 +456,7 @@ class LaunchTest {
         }
         Thread.sleep(3000); // It begins to wait; there is nothing to see of that.
         long began = System.nanoTime();
-        assertEquals(
-                0,
-                new ProcessBuilder("kill", "-TERM", Long.toString(process.pid()))
-                        .inheritIO()
-                        .start()
-                        .waitFor());
+        signal("TERM", process);
         awaitEnd(process, 143);
         double seconds = (System.nanoTime() - began) / 1e9;
         assertTrue(seconds < 5, seconds + " s");

@@ -96,6 +96,22 @@ class SaveAndResumeTest {
         return steps.subList(1, steps.size());
     }
 
+    /** One command begins a run and goes on with it. */
+    @Test
+    void aRunGoesOnFromItsOwnFile() throws IOException {
+        Path first = folder.resolve("first");
+        Path file = folder.resolve("state");
+        train("--steps=2", "--save=" + first);
+        train("--steps=3 --resume-saved", "--resume=" + first, "--save=" + file);
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("resuming " + first + " after 2 steps"), this::told);
+        List<Map<String, Object>> rest =
+                train("--steps=" + STEPS + " --resume-saved", "--resume=" + first, "--save=" + file);
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("resuming " + file + " after 3 steps"), this::told);
+        assertEquals(STEPS - 3, rest.size());
+        train("--steps=2 --resume-saved", "--save=" + folder.resolve("new"));
+        assertFalse(out.toString(StandardCharsets.UTF_8).contains("resuming"), this::told);
+    }
+
     private static double loss(Map<String, Object> step) {
         return ((Number) step.get("loss")).doubleValue();
     }
@@ -502,6 +518,10 @@ class SaveAndResumeTest {
         assertRefused(
                 1, "train: --save: expected a file or a new name, got " + folder + ", a folder", "--save=" + folder);
         assertRefused(2, "--save-every: expected --save beside it, which is written, got none", "--save-every=2");
+        assertRefused(
+                2,
+                "--resume-saved: expected --save beside it, whose file the run goes on from, got none",
+                "--resume-saved");
         assertRefused(
                 2,
                 "--save: " + file + " is the file of --report; name another one",
