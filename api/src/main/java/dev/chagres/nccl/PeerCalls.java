@@ -13,7 +13,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class PeerCalls {
-    /** How many announced calls of a process may wait here; a group has that many at most. */
+    /** How many announced calls of a process may wait here. All calls of a group wait at once; single ones wait one by one. */
     static final int MOST = 1 << 14;
 
     static final int MOST_CHARACTERS = 1 << 22;

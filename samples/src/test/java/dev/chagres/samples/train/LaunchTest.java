@@ -171,7 +171,7 @@ class LaunchTest {
         assertTrue(ranks.stream().noneMatch(ProcessHandle::isAlive));
     }
 
-    /** The others wait for it, and nobody can tell them; they are told to end in half of the time that this was found to take. */
+    /** The others wait for it and learn of nothing; after five seconds they are told to end. */
     @Test
     void aRankThatIsKilledBeforeItHasComeEndsAllSoon() throws Exception {
         Process process = start(Launch.class, "--nproc", "2", "--", "train", "--steps", "3");
