@@ -6,11 +6,10 @@ import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.sharding.RankVariables;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -416,28 +415,18 @@ class LaunchTest {
         refusedForAll("Unknown options: '--stepz', '3'", "--nproc", "2", "train", "--stepz", "3");
     }
 
-    private static List<String> rank(int rank, int port) {
-        return List.of(
-                "CHAGRES_RANK=" + rank,
-                "CHAGRES_RANKS=2",
-                "CHAGRES_LOCAL_RANK=" + rank,
-                "CHAGRES_STORE_ADDRESS=127.0.0.1",
-                "CHAGRES_STORE_PORT=" + port,
-                "CHAGRES_STORE_SECRET=00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff");
-    }
-
-    private static int freePort() throws IOException {
-        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return free.getLocalPort();
-        }
+    private static List<String> rank(int rank, RankVariables variables) {
+        return variables.of(rank).entrySet().stream()
+                .map(one -> one.getKey() + "=" + one.getValue())
+                .toList();
     }
 
     /** What differs is named, and nothing else. */
     @Test
     void processesWithOtherOptionsAreToldWhich() throws Exception {
-        int port = freePort();
-        Process first = start("0", rank(0, port), Train.class, "--steps", "3", "--seed", "1");
-        Process second = start("1", rank(1, port), Train.class, "--steps", "3", "--seed", "2");
+        RankVariables variables = RankVariables.ofThisHost(2);
+        Process first = start("0", rank(0, variables), Train.class, "--steps", "3", "--seed", "1");
+        Process second = start("1", rank(1, variables), Train.class, "--steps", "3", "--seed", "2");
         assertTrue(first.waitFor(60, TimeUnit.SECONDS) && second.waitFor(60, TimeUnit.SECONDS));
         assertEquals(1, first.exitValue(), text("err0"));
         assertEquals(1, second.exitValue(), text("err1"));
@@ -450,7 +439,7 @@ class LaunchTest {
     @ParameterizedTest
     @ValueSource(ints = {0, 1})
     void aRankThatWaitsForOthersEndsWhenItIsToldTo(int rank) throws Exception {
-        Process process = start("", rank(rank, freePort()), Train.class, "--steps", "3");
+        Process process = start("", rank(rank, RankVariables.ofThisHost(2)), Train.class, "--steps", "3");
         while (process.isAlive() && !process.info().arguments().isPresent()) {
             Thread.sleep(20);
         }
