@@ -1,6 +1,8 @@
 package dev.chagres.sharding;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
@@ -8,7 +10,10 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.Reduction;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
@@ -56,6 +61,49 @@ class CollectivesExampleTest {
                 assertEquals(0, whole.toFloats(stream)[511]);
             }
         });
+    }
+
+    @Test
+    void exchangesInARing() {
+        DevicesNeeded.assume(3);
+        List<Float> received = Ranks.local(3).run(rank -> {
+            Stream stream = rank.device().stream();
+            try (Scope scope = rank.device().openScope()) {
+                Tensor own = scope.tensor(DType.FLOAT32, 1000);
+                own.set(stream, filled(1000, rank.index()));
+                // @start region="ring"
+                Communicator communicator = rank.communicator();
+                int ranks = communicator.ranks();
+                int next = (communicator.rank() + 1) % ranks;
+                int before = (communicator.rank() + ranks - 1) % ranks;
+                Tensor other = scope.like(own);
+                Communicator.group(() -> {
+                    communicator.send(own, next, stream);
+                    communicator.receive(other, before, stream);
+                });
+                float first = other.toFloats(stream)[0]; // after the group, whose end enqueues both
+                // @end
+                return first;
+            }
+        });
+        assertEquals(List.of(2f, 0f, 1f), received);
+    }
+
+    /** Why the page says that both calls must be in one group. */
+    @Test
+    void aRingWithoutAGroupWaitsUntilTheTimeout() {
+        DevicesNeeded.assume(3);
+        Ranks ranks = Ranks.local(3).withConfig(CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(1)));
+        RankFailedException failed = assertThrows(
+                RankFailedException.class,
+                () -> ranks.each(rank -> {
+                    try (Scope scope = rank.device().openScope()) {
+                        Tensor own = scope.tensor(DType.FLOAT32, 1000);
+                        own.zero(rank.device().stream());
+                        rank.communicator().send(own, (rank.index() + 1) % 3, rank.device().stream());
+                    }
+                }));
+        assertTrue(failed.getMessage().contains("send"), failed.getMessage());
     }
 
     @Test
