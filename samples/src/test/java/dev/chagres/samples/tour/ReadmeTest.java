@@ -34,8 +34,10 @@ class ReadmeTest {
                 "(import .*?;\n)\n", PROJECT.resolve("samples/src/main/java/dev/chagres/samples/tour/Readme.java"));
         Path guide = PROJECT.resolve("docs/using.md");
         assertEquals(imports, find("```java\n(.*?)```", guide), "docs/using.md's imports and those of Readme.java");
-        String version = "<version>(.*?)</version>";
-        assertEquals(find(version, PROJECT.resolve("pom.xml")), find(version, guide), "the version in docs/using.md");
+        assertEquals(
+                find("<version>(.*?)</version>", PROJECT.resolve("pom.xml")),
+                find("<artifactId>chagres</artifactId>\\s*<version>(.*?)</version>", guide),
+                "the version in docs/using.md");
     }
 
     /** Short enough to copy: under 25 lines. */
