@@ -1,0 +1,53 @@
+package dev.chagres.samples.tour;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.sharding.Ranks;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Examples of the documentation are regions of tests, which compile and run; programs that it links learn. */
+@Tag("L0")
+class PageExamplesTest {
+    private static final Path PROJECT = Path.of("").toAbsolutePath().getParent();
+
+    @ParameterizedTest
+    @CsvSource({
+        "passes.md, layer/OwnLossTest, loss",
+        "passes.md, layer/OwnLossTest, lossOverRanks",
+        "collectives.md, sharding/CollectivesExampleTest, ring",
+        "strategies.md, sharding/StrategyExamplesTest, dataParallel",
+        "strategies.md, sharding/StrategyExamplesTest, config",
+        "strategies.md, sharding/StrategyExamplesTest, sequenceParallel",
+        "graphs.md, train/ResumeExampleTest, sequences",
+        "graphs.md, train/ResumeExampleTest, place",
+        "recipes.md, te/Float8ByHandTest, gradients"
+    })
+    void thePageShowsTheRegion(String page, String test, String region) throws IOException {
+        String source = Files.readString(PROJECT.resolve("api/src/test/java/dev/chagres/" + test + ".java"));
+        Matcher lines = Pattern.compile("// @start region=\"" + region + "\"\n(.*?) *// @end", Pattern.DOTALL)
+                .matcher(source);
+        assertTrue(lines.find(), () -> test + " has no region " + region);
+        String example = "```java\n" + lines.group(1).stripTrailing().stripIndent() + "\n```\n";
+        assertTrue(
+                Files.readString(PROJECT.resolve("docs").resolve(page)).contains(example),
+                () -> "docs/" + page + ": expected the region " + region + " of " + test + ":\n" + example);
+    }
+
+    /** The loss of an even guess is ln 32 = 3.5. */
+    @Test
+    void thePipelineLearns() {
+        List<Float> losses = Ranks.local(2).run(rank -> new PipelineProgram().train(rank));
+        assertTrue(losses.getLast() < 0.5, () -> "loss: expected below 0.5, got " + losses);
+        assertEquals(0, losses.getFirst(), "only the last stage has the loss");
+    }
+}
