@@ -1,4 +1,7 @@
-/* The scales and amaxes of fused attention's tensors in eight bits, from the tensors' handles. */
+/*
+ * The scales and amaxes of fused attention's tensors in eight bits, from the tensors' handles. As cuDNN's, a call overwrites
+ * amaxes; of tensors that share one it writes the largest.
+ */
 #include "runtime/fp8.h"
 #include "te/fused_attn_problem.h"
 
@@ -24,8 +27,11 @@ float scale(NVTETensor handle, const char *argument, const Caller &caller) {
 }
 
 void raise(NVTETensor handle, const char *argument, float largest, const Caller &caller) {
-  cell(handle, argument, kNVTEAmax, "amax", caller);
   merge_amax(tensor(handle, argument, caller), largest);
+}
+
+void clear(NVTETensor handle, const char *argument, const Caller &caller) {
+  *cell(handle, argument, kNVTEAmax, "amax", caller) = 0;
 }
 
 void read_common(AttentionScales &scales, const FusedAttnInputs &inputs, NVTETensor s, const Caller &caller) {
@@ -45,8 +51,8 @@ void fused_attn_forward_fp8(const AttentionProblem &problem, const FusedAttnInpu
   AttentionScales scales;
   read_common(scales, inputs, params.s, caller);
   scales.o = scale(params.o, "O", caller);
-  cell(params.s, "S", kNVTEAmax, "amax", caller);
-  cell(params.o, "O", kNVTEAmax, "amax", caller);
+  clear(params.s, "S", caller);
+  clear(params.o, "O", caller);
   attention_forward_fp8(problem, scales);
   raise(params.s, "S", scales.amax_s, caller);
   raise(params.o, "O", scales.amax_o, caller);
@@ -64,10 +70,10 @@ void fused_attn_backward_fp8(const AttentionProblem &problem, const FusedAttnInp
   scales.dq = scale(params.dq, "DQ", caller);
   scales.dk = scale(params.dk, "DK", caller);
   scales.dv = scale(params.dv, "DV", caller);
-  cell(params.dp, "DP", kNVTEAmax, "amax", caller);
-  cell(params.dq, "DQ", kNVTEAmax, "amax", caller);
-  cell(params.dk, "DK", kNVTEAmax, "amax", caller);
-  cell(params.dv, "DV", kNVTEAmax, "amax", caller);
+  clear(params.dp, "DP", caller);
+  clear(params.dq, "DQ", caller);
+  clear(params.dk, "DK", caller);
+  clear(params.dv, "DV", caller);
   attention_backward_fp8(problem, scales);
   raise(params.dp, "DP", scales.amax_dp, caller);
   raise(params.dq, "DQ", scales.amax_dq, caller);

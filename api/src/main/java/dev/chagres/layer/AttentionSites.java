@@ -6,6 +6,7 @@ import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
 import dev.chagres.te.AttentionScales;
+import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -23,7 +24,7 @@ final class AttentionSites {
     /** The quantizers whose scales were asked for last. */
     private @Nullable Quantizers known;
 
-    private final @Nullable AttentionScales[] scales = new AttentionScales[Recording.values().length];
+    private @Nullable AttentionScales scales;
 
     AttentionSites(ModelPlan plan) {
         qkv = plan.quantizer("qkv", Role.ATTENTION);
@@ -59,24 +60,29 @@ final class AttentionSites {
         return quantizers.covers(qkv);
     }
 
-    AttentionScales scales(Quantizers quantizers, Recording recording) {
-        if (known != quantizers) {
-            known = quantizers;
-            for (Recording each : Recording.values()) {
-                scales[each.ordinal()] = of(quantizers, each);
-            }
-        }
-        AttentionScales found = scales[recording.ordinal()];
-        return found == null ? of(quantizers, recording) : found;
+    /** Returns the place of the gradients of scores. */
+    QuantizerSite scoreGradient() {
+        return scoreGradient;
     }
 
-    private AttentionScales of(Quantizers quantizers, Recording recording) {
-        return new AttentionScales(
-                quantizers.at(qkv).tensorScale(recording),
-                quantizers.at(softmax).tensorScale(recording),
-                quantizers.at(output).tensorScale(recording),
-                quantizers.at(outputGradient).tensorScale(recording),
-                quantizers.at(scoreGradient).tensorScale(recording),
-                quantizers.at(qkvGradient).tensorScale(recording));
+    /** Returns the scales of a call, which writes its amaxes where none is recorded: {@link LargestMagnitude} records them. */
+    AttentionScales scales(Quantizers quantizers) {
+        AttentionScales present = scales;
+        if (known != quantizers || present == null) {
+            present = new AttentionScales(
+                    scale(quantizers, qkv),
+                    scale(quantizers, softmax),
+                    scale(quantizers, output),
+                    scale(quantizers, outputGradient),
+                    scale(quantizers, scoreGradient),
+                    scale(quantizers, qkvGradient));
+            known = quantizers;
+            scales = present;
+        }
+        return present;
+    }
+
+    private static TensorScale scale(Quantizers quantizers, QuantizerSite site) {
+        return quantizers.at(site).tensorScale(Recording.OFF);
     }
 }

@@ -2,19 +2,15 @@ package dev.chagres.layer;
 
 import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
-import dev.chagres.Scaling;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A product that casts its result itself. cuBLASLt overwrites the largest magnitude of a result, where all other kernels keep a larger
- * one: without more, the last micro-batch of a step would decide the scale alone.
+ * A product that casts its result itself.
  *
  * <p>Threading: the device's thread.
  */
@@ -39,16 +35,10 @@ final class CastProduct {
             Gemm.gemm(a, Transpose.NO, b, transB, bias, d, accumulator, pass.stream());
             return;
         }
-        Scope temporary = pass.temporary();
-        Tensor own = temporary.tensor(DType.FLOAT32, 1, 1);
-        d.amax(temporary.view(own, 0, 1));
+        Tensor own = pass.temporary().tensor(DType.FLOAT32, 1);
+        d.amax(own);
         Gemm.gemm(a, Transpose.NO, b, transB, bias, d, accumulator, pass.stream());
         d.amax(largest);
-        QuantizedTensor unread = temporary
-                .quantized(Scaling.TENSOR, d.dtype(), 1, 1)
-                .allocateRowwise(temporary)
-                .scale(Checks.given("scale", d.scale()))
-                .amax(largest);
-        Cast.quantize(own, unread, pass.stream()); // A cast keeps the larger magnitude.
+        LargestMagnitude.raise(largest, own, Checks.given("scale", d.scale()), d.dtype(), pass);
     }
 }

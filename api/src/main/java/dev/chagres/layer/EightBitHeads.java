@@ -71,11 +71,11 @@ final class EightBitHeads {
                 inputs.shaped(kept, data, 2 * width, sequences),
                 inputs.shaped(kept, data(output), 0, sequences),
                 sequences,
-                choice.sites().scales(present, pass.recording()),
+                choice.sites().scales(present),
                 record,
                 pass);
         record.qkv.set(data);
-        note(record, output, present);
+        note(record, output, present, pass);
         return output;
     }
 
@@ -100,14 +100,16 @@ final class EightBitHeads {
                 shaped(kept, cast(v, rows(v), v.count() / rows(v), site, present, kept, pass), v),
                 shaped(kept, copy, output),
                 sequences,
-                choice.sites().scales(present, pass.recording()),
+                choice.sites().scales(present),
                 record,
                 pass);
-        note(record, copy, present);
+        note(record, copy, present, pass);
         dequantize(copy, output, pass);
     }
 
-    private static void note(SavedAttention record, QuantizedTensor output, Quantizers present) {
+    /** Softmax weights have the same scale in each step, so that their amax is not recorded. */
+    private void note(SavedAttention record, QuantizedTensor output, Quantizers present, Pass pass) {
+        LargestMagnitude.raise(present.at(choice.sites().output()), pass);
         record.outputCopy.set(data(output));
         record.quantizers = present;
         record.scalesVersion = present.scalesVersion();
@@ -133,6 +135,7 @@ final class EightBitHeads {
                 inputs.shaped(temporary, data(dqkv), width, sequences),
                 inputs.shaped(temporary, data(dqkv), 2 * width, sequences),
                 pass);
+        raiseGradients(record, pass);
         return dqkv;
     }
 
@@ -150,9 +153,16 @@ final class EightBitHeads {
                 shaped(temporary, key, dk),
                 shaped(temporary, value, dv),
                 pass);
+        raiseGradients(record, pass);
         dequantize(query, dq, pass);
         dequantize(key, dk, pass);
         dequantize(value, dv, pass);
+    }
+
+    private void raiseGradients(SavedAttention record, Pass pass) {
+        Quantizers present = quantizers(record);
+        LargestMagnitude.raise(present.at(choice.sites().scoreGradient()), pass);
+        LargestMagnitude.raise(present.at(choice.sites().qkvGradient()), pass);
     }
 
     private QuantizedTensor emptyGradient(long rows, long columns, SavedAttention record, Pass pass) {

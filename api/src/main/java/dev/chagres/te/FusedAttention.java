@@ -23,7 +23,7 @@ import org.jspecify.annotations.Nullable;
  * <p>FLOAT16, BFLOAT16 and, with {@link AttentionTensors#scales}, eight bits; the softmax is computed in FP32. {@link #refusal} tells which
  * problems cuDNN takes; the reference takes FLOAT32 too. In eight bits softmax weights, gradients of scores and results are rounded to
  * eight bits as well, each with its own scale: {@code q = x scale}, clamped to the largest number of the type, stands for {@code q
- * scaleInverse}. Each amax is raised to the largest magnitude before scaling. {@link AttentionTensors} describes the tensors. Every tensor
+ * scaleInverse}. A call overwrites each amax with the largest magnitude before scaling. {@link AttentionTensors} describes the tensors. Every tensor
  * of heads begins at a multiple of 16 bytes.
  *
  * <p>The workspace sizes of the last few geometries are cached.
