@@ -152,6 +152,7 @@ public final class DataParallel extends Strategy {
                 stream.synchronize();
                 from = from.shrink(from.config(), left.excluded());
                 parameters.forgetGradients();
+                buckets.discard();
                 close();
                 next = new DataParallel(parameters, from, config);
                 next.steps = Collections.max(left.values());

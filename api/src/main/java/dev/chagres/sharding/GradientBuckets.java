@@ -44,6 +44,8 @@ final class GradientBuckets implements AutoCloseable {
     /** Whether the parameters' stream already waits for this step's sums. */
     private boolean awaited;
 
+    private boolean closed;
+
     /** Each rank makes one. */
     GradientBuckets(Parameters parameters, Communicator world, DataParallelConfig config, ByteCounts bytes) {
         this.bytes = bytes;
@@ -144,6 +146,19 @@ final class GradientBuckets implements AutoCloseable {
         communicator.synchronize(compute);
     }
 
+    /**
+     * Enqueues zeroing of all gradients, padding included, after sums that have failed: an aborted sum goes on with what lies in NCCL's buffers,
+     * and no backward call overwrites padding, which later norms and sums read. After {@link #close} it does nothing.
+     */
+    void discard() {
+        if (closed) {
+            return;
+        }
+        parameters.gradients().zero(sums);
+        summed.record(sums);
+        compute.await(summed);
+    }
+
     /** A step begins, or its gradients are forgotten. */
     void restart() {
         if (next > 0 && !awaited) {
@@ -183,6 +198,7 @@ final class GradientBuckets implements AutoCloseable {
 
     @Override
     public void close() {
+        closed = true;
         written.close();
         summed.close();
         sums.close();

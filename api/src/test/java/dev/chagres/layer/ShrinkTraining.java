@@ -16,6 +16,7 @@ import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.Rank;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 
@@ -148,7 +149,7 @@ final class ShrinkTraining implements AutoCloseable {
         int begun = 0;
         while (strategy.completedSteps() < STEPS) {
             try {
-                step((int) strategy.completedSteps());
+                makeStep();
                 // @start region="shrink"
             } catch (RankFailedException failed) {
                 strategy = strategy.shrink(optimizer);
@@ -161,6 +162,23 @@ final class ShrinkTraining implements AutoCloseable {
             }
         }
         return trained(begun);
+    }
+
+    private void makeStep() throws InterruptedException {
+        try {
+            step((int) strategy.completedSteps());
+        } catch (RankFailedException failed) {
+            spoilGradients();
+            throw failed;
+        }
+    }
+
+    /** Writes to the gradients, padding included, as an aborted sum of NCCL may do. */
+    private void spoilGradients() {
+        Tensor gradients = model.parameters.gradients();
+        float[] values = new float[Math.toIntExact(gradients.count())];
+        Arrays.fill(values, 0.5f);
+        gradients.set(stream, values);
     }
 
     /** Trains from a saved state. */
