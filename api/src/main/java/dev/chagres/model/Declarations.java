@@ -24,6 +24,7 @@ final class Declarations {
 
     private final TensorParallel tensorParallel;
     private final ContextParallel contextParallel;
+    private final PlanClaim claim;
     private final Map<String, List<Parameter>> groups = new LinkedHashMap<>();
     private final List<Parameter> parameters = new ArrayList<>();
     /** The declarations of the model that this is a part of; else this. */
@@ -35,8 +36,13 @@ final class Declarations {
     private int ranks = 1;
 
     Declarations(TensorParallel tensorParallel, ContextParallel contextParallel) {
+        this(tensorParallel, contextParallel, new PlanClaim());
+    }
+
+    private Declarations(TensorParallel tensorParallel, ContextParallel contextParallel, PlanClaim claim) {
         this.tensorParallel = tensorParallel;
         this.contextParallel = contextParallel;
+        this.claim = claim;
     }
 
     TensorParallel tensorParallel() {
@@ -47,12 +53,19 @@ final class Declarations {
         return contextParallel;
     }
 
+    /** Returns who has allocated the model that this is, or is a part of. */
+    PlanClaim claim() {
+        return claim;
+    }
+
     /**
      * Adds a parameter to the group of that name.
      *
      * @throws IllegalArgumentException when its name is taken, or there would be too many elements
+     * @throws IllegalStateException while parameters have memory
      */
     void add(String group, Parameter parameter) {
+        claim.ensureDeclares(parameter.name());
         Shape shape = parameter.shape();
         if (shape.rank() == 0 || isTooMany(shape)) {
             throw new IllegalArgumentException(parameter.name() + ": expected 1 to " + Shape.MAX_RANK
@@ -82,8 +95,13 @@ final class Declarations {
         }
     }
 
-    /** Adds a quantizer site, and returns it. */
+    /**
+     * Adds a quantizer site, and returns it.
+     *
+     * @throws IllegalStateException while parameters have memory
+     */
     QuantizerSite add(QuantizerSite site) {
+        claim.ensureDeclares(site.name());
         sites.add(site);
         return site;
     }
@@ -94,7 +112,7 @@ final class Declarations {
      * @param kind parameters of a group whose kinds are not equal form groups of their own
      */
     Declarations part(Predicate<Parameter> chosen, Function<Parameter, ?> kind) {
-        Declarations part = new Declarations(tensorParallel, contextParallel);
+        Declarations part = new Declarations(tensorParallel, contextParallel, claim);
         groups.forEach((name, members) -> {
             Map<Object, List<Parameter>> kinds = members.stream()
                     .filter(chosen)

@@ -18,6 +18,9 @@ import org.jspecify.annotations.Nullable;
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="plan"}
  *
+ * <p>A parameter has one memory, so each rank makes a plan and layers of its own, inside the body of {@code Ranks.run} if ranks are threads.
+ * All layers are made before parameters are allocated: nothing can be declared while they have memory.
+ *
  * <p>Threading: one thread at a time.
  */
 public final class ModelPlan {
@@ -165,6 +168,7 @@ public final class ModelPlan {
      * @param name behind this part's prefix
      * @throws IllegalArgumentException when the name is taken, a size is not positive, or there would be more elements than
      *     bytes can be counted of
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public Parameter declare(String name, Initializer initializer, long... sizes) {
         return declare(name, initializer, null, new Shape(Checks.given("sizes", sizes)), null);
@@ -177,6 +181,7 @@ public final class ModelPlan {
      * @param name behind this part's prefix
      * @throws IllegalArgumentException as {@link #declare(String, Initializer, long...)}, or when the split is one among other ranks
      *     than the plan's
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public Parameter declare(String name, Initializer initializer, ParameterSplit split) {
         ensureOwn(split);
@@ -190,6 +195,7 @@ public final class ModelPlan {
      * @param dtype FLOAT32, BFLOAT16 or FLOAT16
      * @throws IllegalArgumentException as {@link #declareAs(DType, String, Initializer, long...)}, or when the split is one among other
      *     ranks than the plan's
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public Parameter declareAs(DType dtype, String name, Initializer initializer, ParameterSplit split) {
         ensureOwn(split);
@@ -202,6 +208,7 @@ public final class ModelPlan {
      *
      * @param name behind this part's prefix
      * @throws IllegalArgumentException as {@link #declare(String, Initializer, long...)}
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public Parameter declareProductWeight(String name, Initializer initializer, long... sizes) {
         return ofProducts(declare(name, initializer, sizes));
@@ -212,6 +219,7 @@ public final class ModelPlan {
      *
      * @param name behind this part's prefix
      * @throws IllegalArgumentException as {@link #declare(String, Initializer, ParameterSplit)}
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public Parameter declareProductWeight(String name, Initializer initializer, ParameterSplit split) {
         return ofProducts(declare(name, initializer, split));
@@ -237,6 +245,7 @@ public final class ModelPlan {
      * @param dtype FLOAT32, BFLOAT16 or FLOAT16
      * @throws IllegalArgumentException when the name is taken, the type is no float, a size is not positive, or there would
      *     be more elements than bytes can be counted of
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public Parameter declareAs(DType dtype, String name, Initializer initializer, long... sizes) {
         return declare(name, initializer, floats(dtype), new Shape(Checks.given("sizes", sizes)), null);
@@ -270,6 +279,7 @@ public final class ModelPlan {
      *
      * @param name behind this part's prefix
      * @throws IllegalArgumentException when the role is that of a weight
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public QuantizerSite quantizer(String name, Role role) {
         if (Checks.given("role", role) == Role.WEIGHT) {
@@ -288,6 +298,7 @@ public final class ModelPlan {
      * Declares a place where a recipe may cast {@code weight}.
      *
      * @throws IllegalArgumentException when it is no matrix
+     * @throws IllegalStateException while parameters of the plan have memory
      */
     public QuantizerSite quantizer(String name, Parameter weight) {
         if (Checks.given("weight", weight).shape().rank() != 2) {
@@ -324,6 +335,10 @@ public final class ModelPlan {
 
     int ranks() {
         return declared.ranks();
+    }
+
+    PlanClaim claim() {
+        return declared.claim();
     }
 
     /** Returns what was declared so far under this part's prefix, in this order. */

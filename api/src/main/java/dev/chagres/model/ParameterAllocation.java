@@ -43,6 +43,8 @@ final class ParameterAllocation {
             @Nullable ParameterShard shard,
             @Nullable LongFunction<Scope> weightMemory) {
         check(device, plan, dtype, storage);
+        plan.claim().claim(device);
+        ensureNoMemory(plan);
         Scope scope = device.openScope();
         Scope weightScope = scope;
         try {
@@ -65,6 +67,7 @@ final class ParameterAllocation {
                 }
             }
             vectors.countChanges();
+            plan.claim().allocated(parameters);
             return parameters;
         } catch (RuntimeException | Error failure) {
             scope.close();
@@ -87,6 +90,9 @@ final class ParameterAllocation {
         if (plan.groups().isEmpty()) {
             throw new IllegalArgumentException("plan: expected at least one parameter, got none");
         }
+    }
+
+    private static void ensureNoMemory(ModelPlan plan) {
         for (List<Parameter> group : plan.groups().values()) {
             for (Parameter parameter : group) {
                 if (parameter.hasMemory()) {

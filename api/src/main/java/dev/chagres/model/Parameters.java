@@ -79,7 +79,7 @@ public final class Parameters implements AutoCloseable {
      * @param dtype type of the weights that were declared without one: FLOAT32, BFLOAT16 or FLOAT16
      * @param seed equal seeds give equal weights, on every machine
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
-     * @throws IllegalStateException when a parameter has memory already
+     * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed) {
         return allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE);
@@ -93,7 +93,7 @@ public final class Parameters implements AutoCloseable {
      * @param dtype type of the weights that were declared without one; of 16 bits unless {@code storage} is {@link
      *     WeightStorage#MODEL_TYPE}
      * @throws IllegalArgumentException when the type is no float, or not of 16 bits where it must be, or the plan is empty
-     * @throws IllegalStateException when a parameter has memory already
+     * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, WeightStorage storage) {
         return ParameterAllocation.allocate(device, plan, dtype, seed, storage, null, null);
@@ -105,7 +105,7 @@ public final class Parameters implements AutoCloseable {
      * {@link #ranges} and {@link #gradients} are those of the part.
      *
      * @throws IllegalArgumentException when the type is no float, the plan is empty, or it is not padded for so many ranks
-     * @throws IllegalStateException when a parameter has memory already
+     * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own
      */
     public static Parameters allocate(Device device, ModelPlan plan, DType dtype, long seed, ParameterShard shard) {
         return ParameterAllocation.allocate(device, plan, dtype, seed, shard, null);
@@ -117,7 +117,7 @@ public final class Parameters implements AutoCloseable {
      *
      * @param weightMemory called once with a number of bytes; opens a scope, which these parameters close
      * @throws IllegalArgumentException as without it
-     * @throws IllegalStateException when a parameter has memory already
+     * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own
      */
     public static Parameters allocate(
             Device device,
@@ -212,6 +212,10 @@ public final class Parameters implements AutoCloseable {
     /** Returns whether nobody has closed them. */
     public boolean isOpen() {
         return !closed;
+    }
+
+    boolean hasMemory() {
+        return !closed && vectors.isLive() && vectors.gradients().isLive();
     }
 
     /** Returns the ranges of trained parameters that optimizers update in the same way, in the order of the gradients. */

@@ -76,7 +76,6 @@ public final class FullySharded extends Strategy {
         this.ranks = ranks;
         this.mesh = mesh;
         steps = new SharedSteps(ranks.world(), stream, completedSteps);
-        norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps, this::explained);
         this.gathers = gathers;
         weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, config.reshard(), bytes) : null;
         reads = weights == null ? null : new ShardedReads(this, weights, progress);
@@ -85,6 +84,8 @@ public final class FullySharded extends Strategy {
         sums = new MicroBatchSums(
                 gradients, config.gradientSync(), equal ? new EqualMicroBatches(ranks.updating(), parameters) : null);
         updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator(), bytes);
+        // Last: the others communicate, and may fail.
+        norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps, this::explained);
     }
 
     /**
@@ -95,8 +96,8 @@ public final class FullySharded extends Strategy {
      * @param seed the same on each rank
      * @param communicator of the ranks that shard the model; closed after this
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
-     * @throws IllegalStateException when a parameter has memory already, or ranks have different parameters: names, shapes, types, seeds,
-     *     or which are frozen; or different stages
+     * @throws IllegalStateException when a parameter has memory already, or another rank has allocated the plan: each rank makes its own;
+     *     when ranks have different parameters: names, shapes, types, seeds, or which are frozen; or different stages
      * @throws RankFailedException when another rank failed or did not come
      */
     public static FullySharded allocate(
@@ -120,8 +121,8 @@ public final class FullySharded extends Strategy {
      * @param plan padded by this call for the number of ranks of a copy; in a pipeline the plan of this rank's stages
      * @param mesh must stay open as long as this; each of its ranks makes this call
      * @throws IllegalArgumentException when the type is no float, or the plan is empty
-     * @throws IllegalStateException when a parameter has memory already, or ranks have different parameters, as in {@link
-     *     #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or different configurations
+     * @throws IllegalStateException when a parameter has memory already, another rank has allocated the plan, or ranks have different
+     *     parameters, as in {@link #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or different configurations
      * @throws RankFailedException when another rank failed or did not come
      */
     public static FullySharded allocate(ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, Mesh mesh) {

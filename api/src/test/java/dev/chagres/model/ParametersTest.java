@@ -11,7 +11,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.layer.Linear;
 import dev.chagres.model.ParameterRange.Decay;
+import dev.chagres.model.QuantizerSite.Role;
 import dev.chagres.te.Output;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -339,6 +341,27 @@ class ParametersTest {
             assertThrows(
                     UnsupportedOperationException.class,
                     () -> parameters.ranges().removeFirst());
+        }
+    }
+
+    @Test
+    void nothingIsDeclaredWhileParametersHaveMemory() {
+        ModelPlan plan = new ModelPlan();
+        plan.declare("x", Initializer.ones(), 4);
+        Parameter matrix = plan.declare("w", Initializer.ones(), 4, 4);
+        Parameters first = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1);
+        String late =
+                ": expected declarations before Parameters.allocate, got one after it, which would have no memory;"
+                        + " make all layers of a plan before its parameters are allocated";
+        assertThrown(STATE, "a.y" + late, () -> plan.child("a").declare("y", Initializer.ones(), 4));
+        assertThrown(STATE, "a.weight" + late, () -> new Linear(4, 4, Initializer.ones(), plan.child("a")));
+        assertThrown(STATE, "w" + late, () -> plan.quantizer("w", matrix));
+        assertThrown(STATE, "in" + late, () -> plan.quantizer("in", Role.INPUT));
+        assertThrown(STATE, "y" + late, () -> plan.part(_ -> true, _ -> "all").declare("y", Initializer.ones(), 4));
+        first.close();
+        Parameter y = plan.declare("y", Initializer.ones(), 4);
+        try (Parameters second = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
+            assertSame(second, y.owner());
         }
     }
 
