@@ -319,7 +319,8 @@ public final class AdamW implements AutoCloseable {
 
     /**
      * Sets the learning rate of steps in a {@link dev.chagres.Graph}, from its next launch on; {@link #step(float, GradientNorm)} sets it
-     * as well.
+     * as well. A step that {@code StepGraph} replays needs this call before it, also if the rate is constant: a replay does not run the code
+     * that calls {@link #step(float, GradientNorm)}.
      *
      * @param rate learning rate, not negative
      * @throws IllegalArgumentException when the rate is negative or no number, or a group's factor makes it infinite

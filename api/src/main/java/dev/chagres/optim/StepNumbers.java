@@ -35,6 +35,8 @@ final class StepNumbers implements AutoCloseable {
     private int taken;
     /** The rate of the next step, or of a graph's next launch. */
     private float rate;
+    /** Whether the rate was set since the last step. */
+    private boolean rateIsSet;
 
     /** Whether the device counts: {@link #step} then holds the number of steps taken. */
     private boolean deviceCounts;
@@ -85,19 +87,20 @@ final class StepNumbers implements AutoCloseable {
     /** Sets the rate of the steps that graphs take from now on. */
     void rate(float newRate) {
         rate = newRate;
+        rateIsSet = true;
     }
 
     /**
      * Enqueues rate and number of the next step, which is never skipped; in a capture, before each launch.
      */
     void next(float newRate) {
-        rate = newRate;
+        rate(newRate);
         Inside.eachStep(scope.stream(), counted);
     }
 
     /** Enqueues the rate of the next step, which {@code scaler} may skip on the device. */
     void next(float newRate, LossScaler scaler, Tensor skip) {
-        rate = newRate;
+        rate(newRate);
         Inside.eachStep(scope.stream(), decided);
         scaler.update(skip, step);
     }
@@ -107,6 +110,15 @@ final class StepNumbers implements AutoCloseable {
             throw new IllegalStateException(
                     "AdamW: closed since the capture, so that nothing writes the learning rate and step number;"
                             + " launch the graph before AdamW.close(), or capture a step of another optimizer");
+        }
+    }
+
+    private void ensureRateIsSet() {
+        if (!rateIsSet) {
+            throw new IllegalStateException(
+                    "rate: expected AdamW.rate(rate) before each step that is replayed, got none"
+                            + " since the last step; a replay does not run the code that calls AdamW.step(rate, …), so call"
+                            + " optimizer.rate(rate) before StepGraph.step(), also if the rate is constant");
         }
     }
 
@@ -145,8 +157,14 @@ final class StepNumbers implements AutoCloseable {
         }
 
         @Override
+        public void checkSet() {
+            ensureRateIsSet();
+        }
+
+        @Override
         public void count() {
             taken++;
+            rateIsSet = false;
         }
     }
 
@@ -182,8 +200,14 @@ final class StepNumbers implements AutoCloseable {
         }
 
         @Override
+        public void checkSet() {
+            ensureRateIsSet();
+        }
+
+        @Override
         public void count() {
             deviceCounts = true;
+            rateIsSet = false;
         }
     }
 

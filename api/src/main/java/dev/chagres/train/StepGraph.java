@@ -5,6 +5,7 @@ import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Capture;
 import dev.chagres.layer.Pass;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
@@ -24,13 +25,18 @@ import org.jspecify.annotations.Nullable;
  * The batch is copied to fixed addresses, from which the graph of its bucket reads it. The first step of a bucket is enqueued one by one,
  * which builds kernels and allocates memory; the second is captured; later ones are replayed. A replayed step computes the same as one that
  * is enqueued one by one, bit for bit if the kernels are deterministic. A step that cannot be captured is enqueued one by one, and {@link
- * #explain()} says why. A step whose casts are measured ({@link Quantizers#measureEvery}) is also enqueued one by one, and the steps
- * between are replayed; it does not count as a bucket's first step, since it uses other kernels for casts.
+ * #explain()} says why. A step whose casts are measured
+ * ({@link Quantizers#measureEvery}) is also enqueued one by one, and the steps between are replayed; it does not count as a bucket's first
+ * step, since it uses other kernels for casts.
  *
  * <p>Numbers that change from step to step are written before each replay: the rate of {@link dev.chagres.optim.AdamW#rate}, the number of
- * the step, and the counter of the random numbers. When the recipe of the pass changes, or it begins to calibrate, the bucket begins again
- * with a first step. Other numbers that the step takes from the host, and settings of layers such as the rotation, keep their values at the
- * time of the capture. A replay makes no garbage.
+ * the step, and the counter of the random numbers. <b>Call {@code optimizer.rate(rate)} before each {@link #step()}, also if the rate is
+ * constant</b>: a replay does not run the code of the step, so it never sees the rate that {@code optimizer.step(rate, …)} is given there.
+ * Without that call a step that would be replayed throws.
+ *
+ * <p>When the recipe of the pass changes, or it begins to calibrate, the bucket begins again with a first step. Other numbers that the step
+ * takes from the host, and settings of layers such as the rotation, keep their values at the time of the capture. A replay makes no
+ * garbage.
  *
  * <p>If steps have collectives, each rank has a step graph, uploads the same batches and computes its own micro-batches of them: so all
  * ranks capture and replay in the same steps. Steps of a {@code Strategy} that refuses a capture, such as one that shards weights, are
@@ -73,6 +79,9 @@ public final class StepGraph implements AutoCloseable {
         private final StepBucket bucket;
         private final FixedInputs inputs;
         private @Nullable Graph graph;
+        /** What the graph does on the host. */
+        private @Nullable Capture capture;
+
         private @Nullable String refusal;
         /** Whether a step without measurements was enqueued. */
         private boolean ran;
@@ -101,6 +110,7 @@ public final class StepGraph implements AutoCloseable {
             if (graph != null) {
                 graph.close();
                 graph = null;
+                capture = null;
             }
         }
 
@@ -148,7 +158,7 @@ public final class StepGraph implements AutoCloseable {
      *
      * @return the micro-batches of the step; their {@link ModelInput#share} is valid until the next step
      * @throws IllegalStateException when no batch was uploaded, this or an object that the captured steps use is closed, a stream of the
-     *     device captures, or it is called inside a step
+     *     device captures, it is called inside a step, or a step would be replayed for which {@code AdamW.rate} was not called
      */
     public List<ModelInput> step() {
         if (closed) {
@@ -187,7 +197,9 @@ public final class StepGraph implements AutoCloseable {
             capture(present);
         }
         Graph graph = present.graph;
-        if (graph != null && !measures) {
+        Capture captured = present.capture;
+        if (graph != null && captured != null && !measures) {
+            captured.ensureSet();
             graph.launch();
             replayed++;
         } else {
@@ -211,8 +223,12 @@ public final class StepGraph implements AutoCloseable {
         }
         pass.end();
         try {
-            present.graph = pass.stream().capture(() -> step.enqueue(present.inputs.microBatches()));
+            present.graph = pass.stream().capture(() -> {
+                present.capture = Inside.capture(pass.stream());
+                step.enqueue(present.inputs.microBatches());
+            });
         } catch (CaptureException | NativeException refused) {
+            present.capture = null;
             present.refusal = String.valueOf(refused.getMessage());
         }
     }

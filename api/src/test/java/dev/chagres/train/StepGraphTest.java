@@ -1,5 +1,6 @@
 package dev.chagres.train;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
@@ -29,6 +30,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** Steps that are captured and replayed: the same bits as steps enqueued one by one. */
@@ -348,6 +350,39 @@ class StepGraphTest {
             }
         }
         assertArrayEquals(all[0], all[1]);
+    }
+
+    /** A replay does not run the step, so it cannot know the rate that the step would give the optimizer. */
+    @ParameterizedTest
+    @EnumSource(
+            value = DType.class,
+            names = {"BFLOAT16", "FLOAT16"})
+    void aReplayWithoutARateIsRefused(DType dtype) {
+        try (GraphedTraining training = new GraphedTraining(
+                device,
+                new BatchShape(BatchLayout.PACKED, 128, 32),
+                0,
+                4,
+                GraphedTraining.Observed.NO,
+                WeightStorage.MODEL_TYPE,
+                dtype)) {
+            for (int i = 0; i < 2; i++) { // enqueued, then captured: both run the step
+                training.upload(30, 30, 30, 25);
+                training.graph.step();
+            }
+            assertEquals(1, training.graph.replayed(), training.graph.explain());
+            training.upload(30, 30, 30, 25);
+            assertThrown(
+                    IllegalStateException.class,
+                    "rate: expected AdamW.rate(rate) before each step that is replayed, got none since the last step; a"
+                            + " replay does not run the code that calls AdamW.step(rate, …), so call optimizer.rate(rate)"
+                            + " before StepGraph.step(), also if the rate is constant",
+                    training.graph::step);
+            assertEquals(2, training.parameters.step());
+            training.step(0.001f);
+            assertEquals(3, training.parameters.step());
+            assertEquals(2, training.graph.replayed(), training.graph.explain());
+        }
     }
 
     /** Whatever a step throws reaches the caller, enqueued or captured, and the batch waits for the next call. */

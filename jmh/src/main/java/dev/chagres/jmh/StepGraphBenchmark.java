@@ -46,6 +46,8 @@ import org.openjdk.jmh.annotations.Warmup;
 @Measurement(iterations = 5, time = 2)
 @Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
 public class StepGraphBenchmark {
+    private static final float RATE = 1e-4f;
+
     /** Tokens of a step. */
     @Param({"16384"})
     public int tokens;
@@ -118,7 +120,7 @@ public class StepGraphBenchmark {
         pass.begin();
         loss.copyFrom(device.stream(), model.forwardAndBackward(microBatches.getFirst(), pass));
         norm.compute();
-        adam.step(1e-4f, norm);
+        adam.step(RATE, norm);
     }
 
     /** Uploads the batch unless one waits, and waits until the device has nothing to do. */
@@ -135,6 +137,7 @@ public class StepGraphBenchmark {
     @Benchmark
     public List<ModelInput> step() {
         waiting = false;
+        adam.rate(RATE);
         return graph.step();
     }
 

@@ -147,6 +147,17 @@ public final class Capture {
         onEnd.add(action);
     }
 
+    /**
+     * Checks before a replay of a step that the program has set the numbers which it alone knows since the step before.
+     *
+     * @throws IllegalStateException when it has not
+     */
+    public void ensureSet() {
+        for (int i = 0; i < work.size(); i++) {
+            work.get(i).checkSet();
+        }
+    }
+
     /** Checks that everything is there, then enqueues on {@code stream} what comes before the graph. No counter moves. */
     public void prepare(MemorySegment stream) {
         for (int i = 0; i < checks.size(); i++) {

@@ -19,6 +19,14 @@ public interface StepWork {
     default void check() {}
 
     /**
+     * Checks that the host has set the numbers of the coming step that only the program knows. A replay does not run the code of the step,
+     * which would set them.
+     *
+     * @throws IllegalStateException when they would be those of the step before
+     */
+    default void checkSet() {}
+
+    /**
      * Enqueues what else the coming step needs, before its numbers, on the stream that {@code Inside.eachStep} was given. Counters stay,
      * for the step may still fail.
      */
