@@ -10,9 +10,11 @@ import dev.chagres.layer.Pass;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -24,8 +26,8 @@ import org.jspecify.annotations.Nullable;
  * rounded up, with sequences of padding without labels at the end; padded layouts have rows of the context's length, and rows of padding.
  * The batch is copied to fixed addresses, from which the graph of its bucket reads it. The first step of a bucket is enqueued one by one,
  * which builds kernels and allocates memory; the second is captured; later ones are replayed. A replayed step computes the same as one that
- * is enqueued one by one, bit for bit if the kernels are deterministic. A step that cannot be captured is enqueued one by one, and {@link
- * #explain()} says why. A step whose casts are measured
+ * is enqueued one by one, bit for bit if the kernels are deterministic. A step that cannot be captured is enqueued one by one; {@link
+ * #explain()} says why, and so does a warning of the logger {@code dev.chagres}, once for each reason. A step whose casts are measured
  * ({@link Quantizers#measureEvery}) is also enqueued one by one, and the steps between are replayed; it does not count as a bucket's first
  * step, since it uses other kernels for casts.
  *
@@ -45,6 +47,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class StepGraph implements AutoCloseable {
+    private static final System.Logger LOGGER = System.getLogger("dev.chagres");
+    private static final String OBSERVED = "an observer listens to the pass, and reads the host's clock";
+
     /** The work of a step: forward and backward of its micro-batches, sums over ranks, clipping and update. */
     @FunctionalInterface
     public interface Step {
@@ -66,6 +71,9 @@ public final class StepGraph implements AutoCloseable {
     private final FixedInputs.FixedMemory memory;
     /** The buckets, least recently used first. */
     private final List<Bucketed> buckets = new ArrayList<>();
+
+    /** Reasons why steps are not replayed that were logged. */
+    private final Set<String> logged = new HashSet<>();
 
     private long replayed;
     private long enqueued;
@@ -219,6 +227,7 @@ public final class StepGraph implements AutoCloseable {
 
     private void capture(Bucketed present) {
         if (pass.isObserved()) {
+            log(OBSERVED);
             return; // Observers read clocks of the host, so steps are enqueued one by one while there are observers.
         }
         pass.end();
@@ -230,6 +239,14 @@ public final class StepGraph implements AutoCloseable {
         } catch (CaptureException | NativeException refused) {
             present.capture = null;
             present.refusal = String.valueOf(refused.getMessage());
+            log(present.refusal);
+        }
+    }
+
+    /** Logs why steps are not replayed, each reason once. */
+    private void log(String reason) {
+        if (logged.add(reason)) {
+            LOGGER.log(System.Logger.Level.WARNING, "StepGraph: steps are enqueued one by one: " + reason);
         }
     }
 
@@ -273,7 +290,12 @@ public final class StepGraph implements AutoCloseable {
             }
         }
         if (buckets.size() == most) {
-            buckets.removeFirst().close();
+            Bucketed former = buckets.removeFirst();
+            if (replayed == 0 && former.graph == null && former.refusal == null) {
+                log("a bucket was closed for room before its second step, which is the first that can be replayed; keep"
+                        + " more buckets than " + most);
+            }
+            former.close();
             evicted++;
         }
         StepBucket bucket = new StepBucket(shape.layout(), microBatches, count, sequences, longest);
@@ -328,7 +350,7 @@ public final class StepGraph implements AutoCloseable {
             return "enqueued one by one: " + one.refusal;
         }
         return pass.isObserved()
-                ? "enqueued one by one: an observer listens to the pass, and reads the host's clock"
+                ? "enqueued one by one: " + OBSERVED
                 : "enqueued one by one so far: the first step builds kernels and takes memory, the second is captured";
     }
 
