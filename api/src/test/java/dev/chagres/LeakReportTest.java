@@ -5,6 +5,10 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.bindings.Provider;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.optim.GradientNorm;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -27,6 +31,36 @@ class LeakReportTest {
                 HostBuffer.pageable(device, i).close();
             }
         }
+    }
+
+    /** Allocates parameters, of which two are forgotten, and closes the device. */
+    static final class ForgetfulTraining {
+        public static void main(String[] arguments) {
+            try (Device device = Device.open()) {
+                var _ = new GradientNorm(allocate(device, 5), 1);
+                try (Parameters closed = allocate(device, 6)) {
+                    var _ = new GradientNorm(closed, 1);
+                }
+                allocate(device, 7); // the device takes all that this has
+            }
+            allocate(Device.open(), Integer.parseInt(arguments[0]));
+        }
+
+        private static Parameters allocate(Device device, long elements) {
+            ModelPlan plan = new ModelPlan();
+            plan.declare("x", Initializer.ones(), elements);
+            return Parameters.allocate(device, plan, DType.FLOAT32, 1);
+        }
+    }
+
+    @Test
+    void parametersAreNamed() {
+        String output = run(ForgetfulTraining.class, 0, "all", 8);
+        assertEquals(1, count(output, "never closed: parameters of device 0 with 5 elements, made here"), output);
+        assertEquals(1, count(output, "never closed: parameters of device 0 with 8 elements, made here"), output);
+        assertEquals(2, count(output, "never closed: parameters"), output);
+        assertTrue(
+                count(output, "at .*LeakReportTest\\$ForgetfulTraining.allocate\\(LeakReportTest.java") >= 2, output);
     }
 
     @Test
@@ -69,6 +103,10 @@ class LeakReportTest {
     }
 
     private static String run(int exitStatus, String level, int objects) {
+        return run(Forgetful.class, exitStatus, level, objects);
+    }
+
+    private static String run(Class<?> program, int exitStatus, String level, int objects) {
         List<String> command = new ArrayList<>(List.of(
                 Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                 "--enable-native-access=ALL-UNNAMED",
@@ -81,7 +119,7 @@ class LeakReportTest {
         command.addAll(List.of(
                 "-cp",
                 System.getProperty("surefire.test.class.path", System.getProperty("java.class.path")),
-                Forgetful.class.getName(),
+                program.getName(),
                 Integer.toString(objects)));
         try {
             Process process =

@@ -9,6 +9,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.Closing;
+import dev.chagres.internal.memory.Leaks;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.LongFunction;
@@ -48,6 +49,7 @@ public final class Parameters implements AutoCloseable {
     CapturedGradients captured;
 
     private boolean closed;
+    private final Leaks.@Nullable Trace trace;
 
     /** For {@link ParameterAllocation}, which then sets the place of each parameter. */
     Parameters(ModelPlan plan, DType dtype, ParameterLayout layout, ParameterVectors vectors, long seed) {
@@ -71,6 +73,8 @@ public final class Parameters implements AutoCloseable {
             adopted.add(norm);
             sharing.step(norm);
         }
+        trace = Leaks.opened(
+                "parameters of " + scope.stream().device() + " with " + count() + " elements", this::holds);
     }
 
     /**
@@ -212,6 +216,11 @@ public final class Parameters implements AutoCloseable {
     /** Returns whether nobody has closed them. */
     public boolean isOpen() {
         return !closed;
+    }
+
+    /** Returns whether there is something left to close: the device closes the memory, but not what was adopted. */
+    private boolean holds() {
+        return hasMemory() || !adopted.isEmpty();
     }
 
     boolean hasMemory() {
@@ -497,6 +506,7 @@ public final class Parameters implements AutoCloseable {
             Closing.newestFirst(children);
         } finally {
             closed = true;
+            Leaks.closed(trace);
             scope().close();
         }
     }

@@ -6,6 +6,7 @@ import java.util.Locale;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -36,8 +37,15 @@ public final class Leaks {
     public static final class Trace extends Throwable {
         private static final long serialVersionUID = 1L;
 
-        private Trace(String what) {
+        private final transient @Nullable BooleanSupplier holds;
+
+        private Trace(String what, @Nullable BooleanSupplier holds) {
             super(what);
+            this.holds = holds;
+        }
+
+        private boolean holdsNothing() {
+            return holds != null && !holds.getAsBoolean();
         }
     }
 
@@ -47,13 +55,24 @@ public final class Leaks {
      * @throws IllegalArgumentException when the property has another value
      */
     public static @Nullable Trace opened(String what) {
+        return opened(what, null);
+    }
+
+    /**
+     * Notes that {@code what} was opened, as {@link #opened(String)} does. It counts as closed, too, when it holds nothing any more, since
+     * others have closed all that it held.
+     *
+     * @param holds may be called from any thread; null: until it is closed
+     * @throws IllegalArgumentException when the property has another value
+     */
+    public static @Nullable Trace opened(String what, @Nullable BooleanSupplier holds) {
         if (EVERY == UNKNOWN_LEVEL) {
             throw new IllegalArgumentException("-Dchagres.leaks: expected off, sample or all, got \"" + LEVEL + "\"");
         }
         if (EVERY == 0 || CREATED.getAndIncrement() % EVERY != 0) {
             return null;
         }
-        Trace trace = new Trace(what);
+        Trace trace = new Trace(what, holds);
         OPEN.add(trace);
         return trace;
     }
@@ -67,12 +86,13 @@ public final class Leaks {
 
     /** Returns the followed resources that are open now, with the stack that made each. */
     public static List<Trace> open() {
+        OPEN.removeIf(Trace::holdsNothing);
         return new ArrayList<>(OPEN);
     }
 
     /** Writes to the error stream: loggers may have shut down already. */
     private static void report() {
-        for (Trace trace : OPEN) {
+        for (Trace trace : open()) {
             StringBuilder text = new StringBuilder("never closed: " + trace.getMessage() + ", made here\n");
             for (StackTraceElement frame : trace.getStackTrace()) {
                 text.append("\tat ").append(frame).append('\n');
