@@ -102,7 +102,25 @@ public final class FullySharded extends Strategy {
      */
     public static FullySharded allocate(
             ModelPlan plan, DType dtype, long seed, ZeroStage stage, Communicator communicator) {
-        FullyShardedConfig config = FullyShardedConfig.of(Checks.given("stage", stage));
+        return allocate(plan, dtype, seed, FullyShardedConfig.of(Checks.given("stage", stage)), communicator);
+    }
+
+    /**
+     * Allocates memory as {@link #allocate(ModelPlan, DType, long, ZeroStage, Communicator)} does, sharded as {@code config} says. There is
+     * one copy of the model, so the optimizer's state is sharded among the same ranks with each {@link OptimizerSharding}.
+     *
+     * @param plan padded by this call for the communicator's number of ranks
+     * @param dtype type of the weights that were declared without one: FLOAT32, BFLOAT16 or FLOAT16
+     * @param seed the same on each rank
+     * @param communicator of the ranks that shard the model; closed after this
+     * @throws IllegalArgumentException when the type is no float, or the plan is empty
+     * @throws IllegalStateException when a parameter has memory already, another rank has allocated the plan, or ranks have different
+     *     parameters, as in {@link #allocate(ModelPlan, DType, long, ZeroStage, Communicator)}, or different configurations
+     * @throws RankFailedException when another rank failed or did not come
+     */
+    public static FullySharded allocate(
+            ModelPlan plan, DType dtype, long seed, FullyShardedConfig config, Communicator communicator) {
+        Checks.given("config", config);
         return new ShardedAllocation(plan, dtype, seed, config)
                 .on(ShardedRanks.of(Checks.given("communicator", communicator)), null);
     }

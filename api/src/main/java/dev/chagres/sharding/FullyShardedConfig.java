@@ -4,11 +4,11 @@ import dev.chagres.DType;
 import dev.chagres.internal.Checks;
 
 /**
- * How {@link FullySharded} shards a model over a mesh.
+ * How {@link FullySharded} shards a model over a communicator or a mesh.
  *
  * <p>Threading: immutable.
  *
- * @param stage which state ranks along {@link MeshDimension#SHARD} shard
+ * @param stage which state the ranks of a communicator, or those along {@link MeshDimension#SHARD} of a mesh, shard
  * @param optimizer among which ranks the optimizer's state is sharded
  * @param reduceType in which gradients are sent and summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. With 16 bits half as many bytes are
  *     sent, and each rank's gradient and each sum is rounded to 16 bits. Sums of micro-batches stay FP32. Each rank's own gradients stay

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -17,8 +18,12 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientSync;
+import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
@@ -41,6 +46,24 @@ class FullyShardedTest {
             // @end
             return strategy;
         };
+    }
+
+    @ParameterizedTest
+    @EnumSource(OptimizerSharding.class)
+    void aConfigurationNeedsNoMesh(OptimizerSharding optimizer) {
+        DevicesNeeded.assume(2);
+        FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE)
+                .withOptimizer(optimizer)
+                .withReshard(Reshard.AFTER_STEP)
+                .withGradientSync(GradientSync.LAST_MICRO_BATCH);
+        Sharing sharing = (plan, dtype, rank) -> {
+            FullySharded made = FullySharded.allocate(plan, dtype, SEED, config, rank.communicator());
+            assertNull(made.mesh());
+            assertTrue(made.explain().contains("kept until the step changes them"), made.explain());
+            return made;
+        };
+        RankedRun.ofOne(4, DType.FLOAT32, Variant.GROUPS)
+                .assertSame(Ranks.local(2).run(rank -> RankedRun.of(rank, sharing, 2, DType.FLOAT32, Variant.GROUPS)));
     }
 
     @ParameterizedTest
