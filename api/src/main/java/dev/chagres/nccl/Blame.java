@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Deque;
 import java.util.HashSet;
 import java.util.List;
@@ -9,20 +10,26 @@ import java.util.Set;
 import java.util.TreeSet;
 
 /**
- * Finds the ranks that keep others of one program waiting. A rank that itself waits for another one, on any communicator, is not at fault.
+ * The ranks that keep others of one program waiting. A rank that itself waits for another one, on any communicator, is not at fault.
  *
- * <p>Threading: thread-safe.
+ * <p>Threading: immutable.
+ *
+ * @param ranks as the communicator numbers them that all are split from
+ * @param reason what is said of them beside that they did not come; empty for nothing
  */
-final class Blame {
-    private Blame() {}
+record Blame(List<Integer> ranks, String reason) {
+    /** Returns the value for ranks of which no more is known. */
+    static Blame only(List<Integer> ranks) {
+        return new Blame(ranks, "");
+    }
 
     /**
-     * Returns the ranks that {@code waiting} waits for in the end, as the communicator numbers them that all are split from. No meeting's
+     * Finds the ranks that {@code waiting} waits for in the end, as the communicator numbers them that all are split from. No meeting's
      * lock is held.
      *
      * @param missing those that have not come there
      */
-    static List<Integer> of(Endpoint waiting, Meeting meeting, List<Integer> missing) {
+    static Blame of(Endpoint waiting, Meeting meeting, List<Integer> missing) {
         Set<Integer> seen = new HashSet<>();
         seen.add(meeting.number(waiting.rank()));
         Set<Integer> blamed = new TreeSet<>();
@@ -43,7 +50,34 @@ final class Blame {
                 }
             }
         }
+        if (!blamed.isEmpty()) {
+            return only(List.copyOf(blamed));
+        }
         // Ranks that wait for each other in different orders are all at fault.
-        return blamed.isEmpty() ? meeting.numbers(missing) : List.copyOf(blamed);
+        List<Integer> late = meeting.numbers(missing);
+        return new Blame(late, transfers(waiting, meeting.root(), late));
+    }
+
+    /** Says in which sends and receives ranks wait for each other. */
+    private static String transfers(Endpoint waiting, Meeting root, List<Integer> late) {
+        if (!isInTransfer(waiting)) {
+            return "";
+        }
+        List<String> others = new ArrayList<>();
+        for (int rank : late) {
+            Endpoint other = root.waiting(rank);
+            if (other != null && isInTransfer(other)) {
+                others.add("rank " + rank + " waits in " + other.calls().current()
+                        + (other.meeting() == root ? "" : " of " + other));
+            }
+        }
+        return others.isEmpty()
+                ? ""
+                : "; " + String.join(", ", others) + "; put a send and its opposite receive into Communicator.group";
+    }
+
+    private static boolean isInTransfer(Endpoint endpoint) {
+        return endpoint.calls().peerWait().isUnderWay()
+                && endpoint.calls().current().operation().isTransfer();
     }
 }

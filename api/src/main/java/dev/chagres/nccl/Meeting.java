@@ -7,8 +7,8 @@ import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
+import java.util.function.Function;
 import java.util.function.Supplier;
-import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -151,7 +151,7 @@ final class Meeting {
             came[rank] = true;
             cameCount++;
             monitor.changed();
-            await(() -> cameCount == ranks, timeoutMillis, waiting, this::absent, UnaryOperator.identity());
+            await(() -> cameCount == ranks, timeoutMillis, waiting, this::absent, Blame::only);
         } finally {
             monitor.unlock();
         }
@@ -176,7 +176,7 @@ final class Meeting {
             long timeoutMillis,
             Called waiting,
             Supplier<List<Integer>> missing,
-            UnaryOperator<List<Integer>> blame) {
+            Function<List<Integer>, Blame> blame) {
         long begin = System.nanoTime();
         if (!monitor.waitUntil(() -> condition.getAsBoolean() || failure != null, timeoutMillis)) {
             List<Integer> late = missing.get();

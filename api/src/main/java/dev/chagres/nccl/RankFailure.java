@@ -42,9 +42,15 @@ record RankFailure(
 
     /** The failure of {@code waiting} when others did not come in time. If it has no time of its own, it waited for the timeout. */
     static RankFailure late(Called waiting, List<Integer> missing, long timeoutMillis) {
+        return late(waiting, Blame.only(missing), timeoutMillis);
+    }
+
+    /** The failure of {@code waiting} when others did not come in time, for a reason that may be known. */
+    static RankFailure late(Called waiting, Blame blame, long timeoutMillis) {
+        List<Integer> missing = blame.ranks();
         String who = missing.isEmpty()
                 ? "every rank that is known here has called it, and it did not complete"
-                : names(missing) + " did not come";
+                : names(missing) + " did not come" + blame.reason();
         Called waited = waiting.time() == null ? waiting.waited(Duration.ofMillis(timeoutMillis)) : waiting;
         return new RankFailure(missing, waited, who, null, null);
     }

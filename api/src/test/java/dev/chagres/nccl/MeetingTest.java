@@ -9,7 +9,6 @@ import java.util.List;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
-import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -55,7 +54,7 @@ class MeetingTest {
                             await(bothLate);
                             return List.of(0);
                         },
-                        UnaryOperator.identity());
+                        Blame::only);
             } catch (Throwable failure) {
                 thrown.set(failure);
             } finally {

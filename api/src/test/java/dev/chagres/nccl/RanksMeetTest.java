@@ -18,6 +18,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Ranks that are threads give a call to NCCL only when their peers have come to theirs. */
 @Tag("L0")
@@ -69,6 +71,39 @@ class RanksMeetTest {
                 assertArrayEquals(new float[] {peer, 1, 2, 3}, other.toFloats(stream));
             }
         });
+    }
+
+    /** Each of these waits for the receive that the other one would call after it. */
+    @ParameterizedTest
+    @EnumSource(CollectiveChecks.class)
+    void ranksThatAllSendFirstAreToldOfTheGroup(CollectiveChecks checks) {
+        DevicesNeeded.assume(3);
+        for (int count = 2; count <= 3; count++) {
+            int ranks = count;
+            RankFailedException failure = assertThrows(
+                    RankFailedException.class,
+                    () -> Ranks.local(ranks)
+                            .withConfig(SHORT.withChecks(checks))
+                            .each(rank -> {
+                                try (Scope scope = rank.device().openScope()) {
+                                    Tensor tensor = scope.tensor(DType.FLOAT32, 4);
+                                    rank.communicator()
+                                            .send(tensor, (rank.index() + 1) % ranks, rank.device().stream());
+                                    rank.communicator()
+                                            .receive(
+                                                    tensor, (rank.index() + ranks - 1) % ranks, rank.device().stream());
+                                }
+                            }));
+            String told = String.valueOf(failure.getMessage());
+            int first = told.charAt(told.indexOf(", rank ") + ", rank ".length()) - '0';
+            int late = (first + 1) % ranks;
+            assertEquals(
+                    "communicator \"world\", rank " + first + " of " + ranks + ", in send of 4 FLOAT32 to rank " + late
+                            + " waited X ms: rank " + late + " did not come; rank " + late
+                            + " waits in send of 4 FLOAT32 to rank " + (late + 1) % ranks
+                            + "; put a send and its opposite receive into Communicator.group",
+                    told.replaceAll("waited \\d+ ms", "waited X ms"));
+        }
     }
 
     @Test
