@@ -58,7 +58,7 @@ public final class Ranks {
      * Returns ranks that are processes, of which this process is one: {@code ./chagres launch}, torchrun, Slurm, Open MPI or a Kubernetes
      * indexed job has started it, and environment variables say which rank it is. Ranks connect to {@code CHAGRES_STORE_ADDRESS} and {@code
      * CHAGRES_STORE_PORT}, where rank 0 listens, and share the secret of {@code CHAGRES_STORE_SECRET} or of the file that {@code
-     * CHAGRES_STORE_SECRET_FILE} names.
+     * CHAGRES_STORE_SECRET_FILE} names. A rank that has waited for others for ten seconds says in the log for which.
      *
      * @throws IllegalArgumentException when a variable is absent or has no usable value; the text names it
      */

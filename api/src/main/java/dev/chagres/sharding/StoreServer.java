@@ -213,13 +213,19 @@ final class StoreServer implements AutoCloseable {
         }
     }
 
-    private String missing(Duration timeout) {
+    /** Returns the ranks that have not connected. Any thread. */
+    List<Integer> absent() {
         List<Integer> absent = new ArrayList<>();
         for (int rank = 1; rank < environment.count(); rank++) {
             if (!ranks.containsKey(rank)) {
                 absent.add(rank);
             }
         }
+        return absent;
+    }
+
+    private String missing(Duration timeout) {
+        List<Integer> absent = absent();
         return "waited " + timeout.toMillis() + " ms for rank"
                 + (absent.size() == 1 ? " " + absent.getFirst() : "s " + absent) + " to come"
                 + strangers;

@@ -73,24 +73,36 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
      * @throws IllegalStateException when a rank does not come within the timeout, comes twice, or is of another run; the text names it
      */
     static TcpStore join(RankEnvironment environment, String build, String what, byte[] shared, Duration timeout) {
+        return join(environment, build, what, shared, timeout, StoreWait.PATIENCE);
+    }
+
+    /** Waits in the same way; after {@code patience} the log says for whom. */
+    static TcpStore join(
+            RankEnvironment environment,
+            String build,
+            String what,
+            byte[] shared,
+            Duration timeout,
+            Duration patience) {
         StoreGreeting greeting = new StoreGreeting(environment, build, what);
         StoreNews news = new StoreNews(environment.rank(), environment.count());
         try {
             return environment.rank() == 0
-                    ? asFirst(greeting, news, shared, timeout)
-                    : asOther(greeting, news, timeout);
+                    ? asFirst(greeting, news, shared, timeout, patience)
+                    : asOther(greeting, news, timeout, patience);
         } catch (RuntimeException failed) {
             news.close();
             throw failed;
         }
     }
 
-    private static TcpStore asFirst(StoreGreeting greeting, StoreNews news, byte[] shared, Duration timeout) {
+    private static TcpStore asFirst(
+            StoreGreeting greeting, StoreNews news, byte[] shared, Duration timeout, Duration patience) {
         RankEnvironment environment = greeting.environment();
         ServerSocket already = environment.listening();
         ServerSocket listening = already != null || environment.count() == 1 ? already : listen(environment);
         StoreServer server = StoreServer.first(greeting, news, listening);
-        try {
+        try (StoreWait _ = new StoreWait(environment, patience, timeout, () -> names(server.absent()) + " to come")) {
             StoreWelcome welcome = listening == null
                     ? new StoreWelcome(shared, List.of(environment.store()))
                     : server.awaitRanks(shared, timeout);
@@ -101,10 +113,19 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
         }
     }
 
-    private static TcpStore asOther(StoreGreeting greeting, StoreNews news, Duration timeout) {
+    private static TcpStore asOther(StoreGreeting greeting, StoreNews news, Duration timeout, Duration patience) {
+        RankEnvironment environment = greeting.environment();
+        try (StoreWait wait =
+                new StoreWait(environment, patience, timeout, () -> "rank 0 to listen at " + environment.store())) {
+            return asOther(greeting, news, timeout, wait);
+        }
+    }
+
+    private static TcpStore asOther(StoreGreeting greeting, StoreNews news, Duration timeout, StoreWait wait) {
         RankEnvironment environment = greeting.environment();
         long end = System.nanoTime() + timeout.toNanos();
         StoreMessages store = StoreClient.connect(environment, timeout, end);
+        wait.goOn(() -> "rank 0, which waits for others: its log names them");
         StoreServer server = null;
         try {
             server = StoreServer.later(greeting, news, listen(environment, store.local()));
