@@ -103,6 +103,10 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * as backward has completed them, while backward of earlier layers goes on. Without this call {@link #sumGradients} sums all gradients. Do
      * not call it while several passes are in use at once.
      *
+     * <p>A further micro-batch of the step is refused in backward, since its gradients would miss the sum. Only where each micro-batch is
+     * summed anyway, as {@link GradientSync#EACH_MICRO_BATCH} says, and there is a single copy of the model, it is computed as any other, and
+     * the gradients are right.
+     *
      * @throws IllegalStateException when no pass is followed, a layer of the micro-batch was called, the gradients were summed in this
      *     step, or this is closed
      */

@@ -27,8 +27,10 @@ import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -64,6 +66,44 @@ class FullyShardedTest {
         };
         RankedRun.ofOne(4, DType.FLOAT32, Variant.GROUPS)
                 .assertSame(Ranks.local(2).run(rank -> RankedRun.of(rank, sharing, 2, DType.FLOAT32, Variant.GROUPS)));
+    }
+
+    /** Stage 3 sums each micro-batch, also one that comes after the last. */
+    @Test
+    void aMicroBatchAfterTheLastIsSummedInStage3() {
+        DevicesNeeded.assume(2);
+        int hidden = 16;
+        int rows = 2;
+        int microBatches = 2;
+        float[] expected = new float[hidden * hidden / 2];
+        for (int i = 0; i < 2 * microBatches; i++) {
+            for (int k = 0; k < expected.length; k++) {
+                expected[k] += rows * (1 + i) * (1 + i);
+            }
+        }
+        Ranks.local(2).each(rank -> {
+            ModelPlan plan = new ModelPlan();
+            Linear layer = new Linear(hidden, hidden, Bias.ABSENT, Initializer.ones(), plan.group("layer"));
+            try (FullySharded strategy =
+                            FullySharded.allocate(plan, DType.FLOAT32, SEED, ZeroStage.THREE, rank.communicator());
+                    Pass pass = Pass.training(rank.device())) {
+                strategy.follow(pass);
+                for (int i = 0; i < microBatches; i++) {
+                    pass.begin();
+                    if (i == 0) {
+                        strategy.lastMicroBatch();
+                    }
+                    Tensor x = pass.scope().tensor(DType.FLOAT32, rows, hidden);
+                    float[] values = new float[rows * hidden];
+                    Arrays.fill(values, 1 + rank.index() + 2 * i);
+                    x.set(pass.stream(), values);
+                    layer.forward(x, pass);
+                    layer.backward(x, pass);
+                }
+                strategy.sumGradients();
+                assertArrayEquals(expected, strategy.parameters().gradients().toFloats(pass.stream()));
+            }
+        });
     }
 
     @ParameterizedTest
