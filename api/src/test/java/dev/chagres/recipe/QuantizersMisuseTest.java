@@ -149,7 +149,9 @@ class QuantizersMisuseTest {
                     () -> quantizers.weight(
                             input, Recipe.Product.FORWARD, Recording.OFF, parameters.scope(), device.stream()));
             QuantizerSite foreign = new ModelPlan().quantizer("a", Role.INPUT);
-            QuantizerSite uncovered = plan.group("late").quantizer("b", Role.GRADIENT);
+            ModelPlan larger = new ModelPlan();
+            new Linear(16, 16, Initializer.ones(), larger.group("body"));
+            QuantizerSite uncovered = larger.group("late").quantizer("b", Role.GRADIENT);
             assertThrown(
                     ARGUMENT,
                     "site: expected one that the recipe covers, got late.b of group late",
