@@ -21,7 +21,9 @@ final class BatchOptions {
     @Option(
             names = "--tokens-per-step",
             paramLabel = "N",
-            description = "token budget of a step, a multiple of 16 (default: 16384 on a GPU, 2048 on a CPU)")
+            description =
+                    "token budget of a step, a multiple of 16 (default: 16384 on a GPU, 2048 on a CPU, or as many more as"
+                            + " the micro-batches of all ranks need, each for a sequence of --context)")
     private @Nullable Integer tokensPerStep;
 
     @Option(
@@ -106,7 +108,7 @@ final class BatchOptions {
             throw new IllegalArgumentException("--context: expected at most " + roundUp(context)
                     + ", as many tokens as a step can have, got " + context);
         }
-        int budget = tokensPerStep != null ? tokensPerStep : Math.max(defaultTokens, roundUp(context));
+        int budget = tokensPerStep != null ? tokensPerStep : enough(defaultTokens, ranks);
         requireShares(budget, ranks);
         try {
             return new BatchShape(
@@ -116,6 +118,15 @@ final class BatchOptions {
             throw new IllegalArgumentException(
                     text.replace("tokensPerStep", "--tokens-per-step").replace("context:", "--context:"), e);
         }
+    }
+
+    /** Returns at least {@code tokens}, as many as micro-batches with room for the longest sequence can share, if that is an int. */
+    private int enough(int tokens, RankOptions ranks) {
+        long microBatches = (long) accumulate * ranks.layout().dataRanks();
+        long multiple = microBatches * BatchShape.TOKEN_MULTIPLE;
+        long least = Math.max(tokens, microBatches * roundUp(context));
+        long shared = (least + multiple - 1) / multiple * multiple;
+        return shared <= Integer.MAX_VALUE ? (int) shared : Math.max(tokens, roundUp(context));
     }
 
     /** Checks that the tokens of a step can be divided into micro-batches that each have room for the longest sequence. */

@@ -401,11 +401,13 @@ class LaunchTest {
                 "hsdp");
         refusedForAll(
                 "--tokens-per-step: expected a multiple of 128 from 8192 on, for 8 micro-batches share it (--nproc 8),"
-                        + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the"
-                        + " default; give --tokens-per-step 8192, or lower --context or --nproc",
+                        + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048;"
+                        + " give --tokens-per-step 8192, or lower --context or --nproc",
                 "--nproc",
                 "8",
-                "train");
+                "train",
+                "--tokens-per-step",
+                "2048");
         refusedForAll(
                 "--nproc: expected 1 to 8, for each rank needs a device of its own and the CPU reference has 8, got 1000000000;"
                         + " the variable CHAGRES_REFERENCE_DEVICES=1000000000 gives it more",

@@ -12,6 +12,9 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import picocli.CommandLine;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
 
 @Tag("L0")
 @Timeout(60)
@@ -19,6 +22,13 @@ class TrainOptionsTest {
     private final FakePlatform platform = new FakePlatform();
     private final ByteArrayOutputStream out = new ByteArrayOutputStream();
     private final ByteArrayOutputStream err = new ByteArrayOutputStream();
+
+    /** A command with the options alone. */
+    @Command
+    private static final class Given {
+        @Mixin
+        private final TrainOptions options = new TrainOptions();
+    }
 
     private int train(String... arguments) {
         return Train.run(
@@ -183,21 +193,21 @@ class TrainOptionsTest {
                         + " the variable CHAGRES_REFERENCE_DEVICES=9 gives it more",
                 "--ranks 9 --tokens-per-step 2048 | --ranks: expected 1 to 8, for each rank needs a device of its own and the"
                         + " CPU reference has 8, got 9; the variable CHAGRES_REFERENCE_DEVICES=9 gives it more",
-                "--ranks 4 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it (--ranks 4),"
-                        + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the default;"
+                "--ranks 4 --tokens-per-step 2048 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it (--ranks 4),"
+                        + " each with a multiple of 16 tokens and room for a sequence of --context 1024; got 2048;"
                         + " give --tokens-per-step 4096, or lower --context or --ranks",
-                "--mesh replicate=2,tensor=2 --accumulate 2 --context 1024 | --tokens-per-step: expected a multiple of 64 from"
+                "--mesh replicate=2,tensor=2 --accumulate 2 --tokens-per-step 2048 | --tokens-per-step: expected a multiple of 64 from"
                         + " 4096 on, for 4 micro-batches share it (--accumulate 2 on each of 2 copies of --mesh), each with a"
-                        + " multiple of 16 tokens and room for a sequence of --context 1024; got 2048, the default; give"
+                        + " multiple of 16 tokens and room for a sequence of --context 1024; got 2048; give"
                         + " --tokens-per-step 4096, or lower --context, --accumulate or the copies of --mesh",
                 "--ranks 3 --accumulate 2 --context 100 --tokens-per-step 2048 | --tokens-per-step: expected a multiple of 96"
                         + " from 672 on, for 6 micro-batches share it (--accumulate 2 on each of --ranks 3), each with a multiple"
                         + " of 16 tokens and room for a sequence of --context 100; got 2048; give --tokens-per-step 2016, or"
                         + " lower --accumulate or --ranks",
                 "--accumulate 0 | --accumulate: expected at least 1, got 0",
-                "--accumulate 4 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it"
+                "--accumulate 4 --tokens-per-step 2048 | --tokens-per-step: expected a multiple of 64 from 4096 on, for 4 micro-batches share it"
                         + " (--accumulate 4), each with a multiple of 16 tokens and room for a sequence of --context 1024; got"
-                        + " 2048, the default; give --tokens-per-step 4096, or lower --context or --accumulate",
+                        + " 2048; give --tokens-per-step 4096, or lower --context or --accumulate",
                 "--accumulate 2147483647 --context 64 | --tokens-per-step: expected a multiple of 34359738352 from 137438953408"
                         + " on, for 2147483647 micro-batches share it (--accumulate 2147483647), each with a multiple of 16"
                         + " tokens and room for a sequence of --context 64; got 2048, the default; lower --context or"
@@ -234,15 +244,37 @@ class TrainOptionsTest {
         assertEquals("", out());
     }
 
-    @Test
-    void partsOfAStepAreThoseOfTheGpusLargerDefault() {
-        platform.gpu = true;
-        assertEquals(0, train("--accumulate", "4", "--steps", "1"), this::err);
-        assertEquals(2, train("--accumulate", "3"));
-        assertTrue(err().contains("expected a multiple of 48 from 3072 on"), this::err);
-        assertTrue(
-                err().contains("got 16384, the default; give --tokens-per-step 16368, or lower --accumulate"),
-                this::err);
+    /** What is shared by micro-batches: at least a sequence of the context each, and a multiple of 16 tokens. */
+    @ParameterizedTest
+    @CsvSource({
+        "false, --steps=1, 2048",
+        "false, --accumulate=4, 4096",
+        "false, --accumulate=3, 3072",
+        "false, --accumulate=3 --context=100, 2064",
+        "false, --context=2050, 2064",
+        "false, --accumulate=2 --packing=off, 2048",
+        "true, --steps=1, 16384",
+        "true, --accumulate=4, 16384",
+        "true, --accumulate=3, 16416",
+        "true, --accumulate=32, 32768"
+    })
+    void theDefaultOfAStepsTokensIsEnoughForItsMicroBatches(boolean gpu, String options, int tokens) {
+        Given given = new Given();
+        var _ = new CommandLine(given).parseArgs(options.split(" ", -1));
+        given.options.check();
+        assertEquals(tokens, given.options.plan(gpu, 8).shape().tokensPerStep());
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "--ranks=4, 4096",
+        "--ranks=4 --strategy=zero3, 4096",
+        "--ranks=4 --strategy=hsdp --accumulate=2, 8192",
+        "--ranks=4 --strategy=tp, 2048",
+        "--mesh=replicate=2;tensor=2 --accumulate=2, 4096"
+    })
+    void ranksShareEnoughTokens(String options, int tokens) {
+        theDefaultOfAStepsTokensIsEnoughForItsMicroBatches(false, options.replace(';', ','), tokens);
     }
 
     @Test
