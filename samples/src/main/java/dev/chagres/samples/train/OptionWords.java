@@ -67,6 +67,18 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         OfStrategy() {
             super(RankStrategy.class);
         }
+
+        @Override
+        public RankStrategy convert(String value) {
+            try {
+                return super.convert(value);
+            } catch (TypeConversionException e) {
+                if (!value.equalsIgnoreCase("fsdp")) {
+                    throw e;
+                }
+                throw new TypeConversionException(e.getMessage() + "; what PyTorch calls fsdp is zero3 here");
+            }
+        }
     }
 
     static final class OfOptimizerSharding extends OptionWords<OptimizerSharding> {

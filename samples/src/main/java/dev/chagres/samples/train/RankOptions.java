@@ -16,6 +16,9 @@ import picocli.CommandLine.Option;
 
 /** Options of {@code train} that say how many ranks train, and what each keeps of the model. */
 final class RankOptions {
+    /** The option of {@code launch} that says how many processes there are. */
+    static final String NPROC = "--nproc";
+
     /** Those of hsdp that no mesh says. */
     private static final int COPIES = 2;
 
@@ -23,7 +26,7 @@ final class RankOptions {
             names = "--ranks",
             paramLabel = "N",
             description = "number of ranks, each a thread with a device; --strategy says what is split among them. With"
-                    + " ddp, zero1, zero2 and zero3 a step has N times as many micro-batches as --accumulate says"
+                    + " ddp, zero1, zero2, zero3 and hsdp a step has N times as many micro-batches as --accumulate says"
                     + " (default: 1, or as many as --mesh has)")
     private @Nullable Integer ranks;
 
@@ -125,7 +128,7 @@ final class RankOptions {
     /** Returns the option that says how many ranks there are. */
     String countOption() {
         if (toLaunch > 0 || System.getenv(LauncherWatch.LAUNCHER) != null) {
-            return "--nproc";
+            return NPROC;
         }
         return ranks == null && mesh != null ? "--mesh" : "--ranks";
     }

@@ -108,7 +108,9 @@ public final class Train implements Callable<Integer> {
             var _ = train.options.plan(Provider.current() == Provider.CUDA, Device.count());
             return DONE;
         } catch (IllegalArgumentException | ParameterException e) {
-            err.println("train: " + e.getMessage() + " (train --help lists the options)");
+            String text = String.valueOf(e.getMessage());
+            String command = text.startsWith(RankOptions.NPROC) ? "launch" : "train";
+            err.println(command + ": " + text + " (" + command + " --help lists the options)");
             return USAGE;
         } catch (NativeException e) {
             err.println("train: " + e.getMessage());

@@ -368,8 +368,9 @@ class LaunchTest {
     private static void refusedForAll(String expected, String... arguments) {
         var err = new ByteArrayOutputStream();
         assertEquals(2, Launch.run(System.out, new PrintStream(err, true, StandardCharsets.UTF_8), arguments));
+        String command = expected.startsWith("--nproc") ? "launch" : "train";
         assertEquals(
-                "train: " + expected + " (train --help lists the options)",
+                command + ": " + expected + " (" + command + " --help lists the options)",
                 err.toString(StandardCharsets.UTF_8).strip());
     }
 

@@ -81,7 +81,7 @@ class TrainOptionsTest {
                 "--ranks 0 | --ranks: expected at least 1, got 0",
                 "--strategy zero2 | --strategy: expected ddp, or --ranks beside it, which says how many ranks there"
                         + " are, got zero2",
-                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, cp, got fsdp",
+                "--strategy fsdp | Invalid value for option '--strategy': expected one of ddp, zero1, zero2, zero3, hsdp, tp, pp, cp, got fsdp; what PyTorch calls fsdp is zero3 here",
                 "--mesh shard=x | Invalid value for option '--mesh': expected numbers of ranks, such as replicate=2,shard=4, got"
                         + " shard=x",
                 "--mesh rows=2 | Invalid value for option '--mesh': expected pipeline, replicate, shard, context or tensor,"
