@@ -47,6 +47,7 @@ final class ParameterAllocation {
         ensureNoMemory(plan);
         Scope scope = device.openScope();
         Scope weightScope = scope;
+        Parameters parameters = null;
         try {
             Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
             plan.ofModel().stream() // other stages' too, whose types this rank tells when the state is saved
@@ -57,7 +58,7 @@ final class ParameterAllocation {
             weightScope =
                     weightMemory == null ? scope : weightMemory.apply(ParameterVectors.weightBytes(layout, shard));
             ParameterVectors vectors = new ParameterVectors(scope, weightScope, layout, shard);
-            Parameters parameters = new Parameters(plan, dtype, layout, vectors, seed);
+            parameters = new Parameters(plan, dtype, layout, vectors, seed);
             place(parameters, layout, vectors);
             try (FirstWeights first = new FirstWeights(scope)) {
                 for (Parameter parameter : parameters.all()) {
@@ -70,6 +71,9 @@ final class ParameterAllocation {
             plan.claim().allocated(parameters);
             return parameters;
         } catch (RuntimeException | Error failure) {
+            if (parameters != null) {
+                parameters.close();
+            }
             scope.close();
             weightScope.close();
             throw failure;
