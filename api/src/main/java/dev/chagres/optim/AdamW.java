@@ -267,7 +267,7 @@ public final class AdamW implements AutoCloseable {
      * @param norm computed after the last backward pass; usable for one step only
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or the norm is that of other parameters
      * @throws IllegalStateException when this or the parameters are closed, the norm was not computed since the last step, gradients were
-     *     written or forgotten since, or inside {@code Communicator.group}
+     *     written or forgotten since, {@link #rate} has set another rate for this step, or inside {@code Communicator.group}
      */
     public void step(float rate, GradientNorm norm) {
         if (Checks.given("norm", norm).parameters() != parameters) {
@@ -295,7 +295,8 @@ public final class AdamW implements AutoCloseable {
      *
      * @param rate learning rate, not negative
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number
-     * @throws IllegalStateException when this or the parameters are closed, or inside {@code Communicator.group}
+     * @throws IllegalStateException when this or the parameters are closed, {@link #rate} has set another rate for this step, or inside {@code
+     *     Communicator.group}
      */
     public void step(float rate) {
         step(rate, one);
@@ -307,7 +308,8 @@ public final class AdamW implements AutoCloseable {
      * @param rate learning rate, not negative
      * @param gradientScale FLOAT32 [1]
      * @throws IllegalArgumentException when the rate is negative, infinite with a group's factor, or no number, or shape, type or device do not fit
-     * @throws IllegalStateException when this or the parameters are closed, or inside {@code Communicator.group}
+     * @throws IllegalStateException when this or the parameters are closed, {@link #rate} has set another rate for this step, or inside {@code
+     *     Communicator.group}
      */
     public void step(float rate, Tensor gradientScale) {
         check(rate, gradientScale);
@@ -320,7 +322,8 @@ public final class AdamW implements AutoCloseable {
     /**
      * Sets the learning rate of steps in a {@link dev.chagres.Graph}, from its next launch on; {@link #step(float, GradientNorm)} sets it
      * as well. A step that {@code StepGraph} replays needs this call before it, also if the rate is constant: a replay does not run the code
-     * that calls {@link #step(float, GradientNorm)}.
+     * that calls {@link #step(float, GradientNorm)}. The next call of {@code step} must be given the same rate: {@code StepGraph} runs the code of
+     * some steps and replays others.
      *
      * @param rate learning rate, not negative
      * @throws IllegalArgumentException when the rate is negative or no number, or a group's factor makes it infinite
@@ -329,7 +332,7 @@ public final class AdamW implements AutoCloseable {
     public void rate(float rate) {
         state.ensureOpen();
         state.numbers().checkRate(rate);
-        state.numbers().rate(rate);
+        state.numbers().choose(rate);
     }
 
     private void check(float rate, Tensor gradientScale) {
@@ -340,6 +343,7 @@ public final class AdamW implements AutoCloseable {
         Checks.on(stream, "parameters", parameters.gradients());
         Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
         state.numbers().checkRate(rate);
+        state.numbers().ensureChosen(rate);
     }
 
     private void update(Tensor gradientScale, Tensor skip) {

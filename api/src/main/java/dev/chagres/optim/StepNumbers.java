@@ -37,6 +37,8 @@ final class StepNumbers implements AutoCloseable {
     private float rate;
     /** Whether the rate was set since the last step. */
     private boolean rateIsSet;
+    /** Whether it was set apart from a step since the last one. */
+    private boolean chosen;
 
     /** Whether the device counts: {@link #step} then holds the number of steps taken. */
     private boolean deviceCounts;
@@ -84,10 +86,23 @@ final class StepNumbers implements AutoCloseable {
         }
     }
 
-    /** Sets the rate of the steps that graphs take from now on. */
-    void rate(float newRate) {
+    /** Sets the rate of the steps that graphs take from now on, and of the next one however it is made. */
+    void choose(float newRate) {
+        rate(newRate);
+        chosen = true;
+    }
+
+    private void rate(float newRate) {
         rate = newRate;
         rateIsSet = true;
+    }
+
+    /** Checks that a step has the rate that was chosen for it: enqueued and replayed steps would have different ones otherwise. */
+    void ensureChosen(float newRate) {
+        if (chosen && newRate != rate) {
+            throw new IllegalStateException("rate: expected " + rate
+                    + ", which AdamW.rate(rate) has set for this step, got " + newRate + "; give both the same");
+        }
     }
 
     /**
@@ -165,6 +180,7 @@ final class StepNumbers implements AutoCloseable {
         public void count() {
             taken++;
             rateIsSet = false;
+            chosen = false;
         }
     }
 
@@ -208,6 +224,7 @@ final class StepNumbers implements AutoCloseable {
         public void count() {
             deviceCounts = true;
             rateIsSet = false;
+            chosen = false;
         }
     }
 

@@ -54,7 +54,8 @@ public final class SequencePacker implements AutoCloseable {
      * @return false when there was no sequence left and the batch is empty
      * @throws IllegalArgumentException when the batch was made for another shape
      * @throws IllegalStateException when a sequence has no token
-     * @throws RuntimeException the exception of the sequences if their source fails
+     * @throws RuntimeException the exception of the sequences if their source fails, also at each further call; go on with another packer
+     *     from the {@link Batch#end} of the last batch
      */
     public boolean fill(Batch batch) {
         if (!Checks.given("batch", batch).shape().equals(shape)) {

@@ -55,7 +55,7 @@ final class SequenceWindow implements AutoCloseable {
 
     private int chosen;
     private boolean ended;
-    /** What the source threw for a sequence that was not needed yet. */
+    /** What the source threw: from then on it is thrown whenever the sequence is needed. */
     private @Nullable RuntimeException failure;
 
     /** The source is at {@code start} already. */
@@ -149,10 +149,10 @@ final class SequenceWindow implements AutoCloseable {
             }
             return true;
         } catch (RuntimeException thrown) {
+            failure = thrown;
             if (index == 0) {
                 throw thrown;
             }
-            failure = thrown;
             return false;
         }
     }

@@ -57,6 +57,24 @@ class MisuseOfOptimTest {
         }
     }
 
+    /** A program that sets the rate for replays, and gives its steps another one, would train with both. */
+    @Test
+    void aStepWithAnotherRateThanWasSet() {
+        try (AdamW optimizer = new AdamW(parameters, AdamW.Config.standard())) {
+            GradientNorm norm = new GradientNorm(parameters, 1);
+            norm.compute();
+            optimizer.rate(0.25f);
+            String text =
+                    "rate: expected 0.25, which AdamW.rate(rate) has set for this step, got 0.5; give both the same";
+            assertThrown(STATE, text, () -> optimizer.step(0.5f));
+            assertThrown(STATE, text, () -> optimizer.step(0.5f, norm));
+            assertEquals(0, optimizer.step());
+            optimizer.step(0.25f, norm);
+            optimizer.step(0.5f);
+            assertEquals(2, optimizer.step());
+        }
+    }
+
     @Test
     void aGroupThatIsMissing() {
         List<ParameterGroup> groups = Arrays.asList(ParameterGroup.of("all", parameter -> true), null);

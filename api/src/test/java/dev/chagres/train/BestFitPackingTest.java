@@ -179,6 +179,21 @@ class BestFitPackingTest {
     }
 
     @Test
+    void aFailureIsThrownByEachFurtherCall() {
+        for (PackingOrder order : PackingOrder.values()) {
+            NumberedSequences sequences = NumberedSequences.of(60, 60, 20, 10);
+            sequences.failsAt = 1;
+            var batch = new Batch(new BatchShape(BatchLayout.PACKED, 160, 64));
+            try (var packer = new SequencePacker(batch.shape(), sequences, order, DataPosition.START)) {
+                for (int i = 0; i < 2; i++) {
+                    assertFails(IllegalArgumentException.class, "made up", () -> packer.fill(batch));
+                }
+                assertEquals(DataPosition.START, batch.end());
+            }
+        }
+    }
+
+    @Test
     void paddedRowsTakeSequencesAsTheyCome() {
         var shape = new BatchShape(BatchLayout.PADDED, 128, 64);
         var batch = new Batch(shape);
