@@ -53,6 +53,15 @@ final class RunText {
         }
     }
 
+    /** Says that the run was completed before. */
+    void nothingLeft() {
+        out.printf(
+                Locale.ROOT,
+                "nothing left to do: %s has all %s%n",
+                plan.saving().resumed(),
+                steps(plan.steps()));
+    }
+
     /** Begins the line of the warm-up: it may take long, and nothing else is seen of it. */
     void beginWarmUp(boolean gpu) {
         out.print(gpu ? "building kernels and attention plans: " : "getting ready: ");

@@ -69,7 +69,7 @@ record SavedRun(
      * Reads how far the run was that {@code plan} resumes.
      *
      * @throws WrongOptionException when the file is none of {@code --save}, or is that of a run of another model, recipe or seed, or of
-     *     so many steps that none is left
+     *     so many steps that none is left; not when it is the plan's own file, of exactly its steps
      * @throws TrainingException when it cannot be read, or its numbers do not fit together
      */
     static SavedRun of(TrainingPlan plan) {
@@ -85,6 +85,9 @@ record SavedRun(
             }
             ensureSame(file, plan);
             long steps = number(file, STEPS);
+            if (steps == plan.steps() && path.equals(plan.saving().file())) {
+                return new SavedRun(plan.steps(), checked(file, steps)); // The same command was started again.
+            }
             if (steps >= plan.steps()) {
                 throw new WrongOptionException("--steps: expected more than the " + steps + " that " + path
                         + " has made already, for steps count in all, got " + plan.steps());
@@ -173,6 +176,11 @@ record SavedRun(
             }
             return number;
         }
+    }
+
+    /** Returns whether nothing is left to do of {@code plan}. */
+    boolean isWhole(TrainingPlan plan) {
+        return steps >= plan.steps();
     }
 
     /** Leaves out the sequences before the first one that the earlier run has left, unless {@code stopped} says so earlier. */

@@ -70,6 +70,10 @@ final class TrainingSession {
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     void train() throws InterruptedException {
+        if (SavedRun.of(plan).isWhole(plan)) { // Its report and plot stay, too.
+            text.nothingLeft();
+            return;
+        }
         try (RunFiles files = openFiles()) {
             if (files != null) {
                 train(files);

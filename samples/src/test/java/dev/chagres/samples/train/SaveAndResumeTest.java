@@ -112,6 +112,22 @@ class SaveAndResumeTest {
         assertFalse(out.toString(StandardCharsets.UTF_8).contains("resuming"), this::told);
     }
 
+    /** As launch does when a rank fails after the last step. */
+    @Test
+    void aRunThatIsCompleteIsLeftAsItIs() throws IOException {
+        Path file = folder.resolve("state");
+        Path report = folder.resolve("report.jsonl");
+        String[] command = {"--steps=2", "--save=" + file, "--report=" + report, "--resume-saved"};
+        assertEquals(0, run(command));
+        byte[] state = Files.readAllBytes(file);
+        byte[] lines = Files.readAllBytes(report);
+        assertEquals(0, run(command));
+        assertTrue(out.toString(StandardCharsets.UTF_8)
+                .endsWith("nothing left to do: " + file + " has all 2 steps" + System.lineSeparator()));
+        assertArrayEquals(state, Files.readAllBytes(file));
+        assertArrayEquals(lines, Files.readAllBytes(report));
+    }
+
     private static double loss(Map<String, Object> step) {
         return ((Number) step.get("loss")).doubleValue();
     }
