@@ -70,13 +70,14 @@ final class TrainingSession {
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     void train() throws InterruptedException {
-        if (SavedRun.of(plan).isWhole(plan)) { // Its report and plot stay, too.
+        SavedRun before = SavedRun.of(plan);
+        if (before.isWhole(plan)) { // Its report and plot stay, too.
             text.nothingLeft();
             return;
         }
         try (RunFiles files = openFiles()) {
             if (files != null) {
-                train(files);
+                train(files, before);
             }
             summarize();
             if (files != null && plan.plot() != null && losses.steps() > 0) {
@@ -98,18 +99,17 @@ final class TrainingSession {
         }
     }
 
-    private void train(RunFiles files) throws InterruptedException {
+    private void train(RunFiles files, SavedRun before) throws InterruptedException {
         try {
-            makeSteps(files);
+            makeSteps(files, before);
             files.publishReport();
         } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
             throw files.named(e);
         }
     }
 
-    private void makeSteps(RunFiles files) throws InterruptedException {
+    private void makeSteps(RunFiles files, SavedRun before) throws InterruptedException {
         StateSaver.ensureWritable(plan);
-        SavedRun before = SavedRun.of(plan);
         begun = before.steps();
         if (before.otherSums() != null) {
             err.println("train: --resume: " + plan.saving().resumed() + " was saved with --recipe " + before.otherSums()
