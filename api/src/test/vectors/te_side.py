@@ -23,7 +23,7 @@ ATTENTION = {
     "self_attention.proj.": ["attention.projection."],
     "inter_attention.layernorm_query.layer_norm_": ["cross_attention.norm."],
     "inter_attention.layernorm_query.": ["cross_attention.query."],
-    "inter_attention.key_value.": ["cross_attention.key.", "cross_attention.value."],
+    "inter_attention.key_value.": ["cross_attention.key_value."],
     "inter_attention.q_norm.": ["cross_attention.q_norm."],
     "inter_attention.k_norm.": ["cross_attention.k_norm."],
     "inter_attention.proj.": ["cross_attention.projection."],

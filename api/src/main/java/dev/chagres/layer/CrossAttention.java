@@ -11,8 +11,8 @@ import dev.chagres.model.ModelPlan;
  *
  * <p>The pass's sequences name both sides: {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}.
  *
- * <p>Parameters: {@code norm}; {@code query} [h d, H], {@code key} and {@code value} [g d, M], {@code projection} [H, h d]; with {@link
- * AttentionConfig#qkNorm} {@code q_norm} and {@code k_norm} [d].
+ * <p>Parameters: {@code norm}; {@code query} [h d, H]; {@code key_value} [2 g d, M], the rows of Wk and then those of Wv; {@code
+ * projection} [H, h d]; with {@link AttentionConfig#qkNorm} {@code q_norm} and {@code k_norm} [d].
  *
  * <p>Threading: the device's thread.
  *

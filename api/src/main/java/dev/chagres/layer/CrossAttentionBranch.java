@@ -8,7 +8,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.ContextParallel;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
-import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.Columns;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -21,8 +21,7 @@ final class CrossAttentionBranch extends Layer {
     private static final class Heads extends Saved {
         private final Operand x = new Operand("the input");
         private final Kept memory = new Kept("the other stream's output");
-        private final Operand keyInput = new Operand("the other stream's output");
-        private final Operand valueInput = new Operand("the other stream's output");
+        private final Operand memoryInput = new Operand("the other stream's output");
         private final Operand attended = new Operand("the heads' output");
         private @Nullable RotaryEmbedding rotary;
         private @Nullable Sequences sequences;
@@ -34,8 +33,9 @@ final class CrossAttentionBranch extends Layer {
     private final FanOut memory;
     private final long memoryColumns;
     private final Linear query;
-    private final Linear key;
-    private final Linear value;
+    /** Keys and values by one product, as in TE: in eight bits they share a scale. */
+    private final Linear keyValue;
+
     private final AttentionSide querySide;
     private final AttentionSide keySide;
     private final DotProductAttention attention;
@@ -43,7 +43,7 @@ final class CrossAttentionBranch extends Layer {
     private final ContextParallel ranks;
     /** Of query and output, and of their gradients. */
     private final HeadExchange queryExchange;
-    /** Of key and of value. */
+    /** Of key and value, and of their gradients. */
     private final HeadExchange keyExchange;
 
     private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
@@ -72,8 +72,8 @@ final class CrossAttentionBranch extends Layer {
         long width = (long) whole.heads() * whole.headDim();
         long keyWidth = (long) whole.keyHeads() * whole.headDim();
         query = Linear.ofSections(hidden, List.of(width), bias, initializer, plan.child("query"));
-        key = Linear.ofSections(memoryColumns, List.of(keyWidth), bias, initializer, plan.child("key"));
-        value = Linear.ofSections(memoryColumns, List.of(keyWidth), bias, initializer, plan.child("value"));
+        keyValue = Linear.ofSections(
+                memoryColumns, List.of(keyWidth, keyWidth), bias, initializer, plan.child("key_value"));
         QkNorm norm = config.qkNorm();
         int headDim = config.headDim();
         querySide = new AttentionSide(config.heads(), headDim, norm, this, plan.child("q_norm"));
@@ -82,7 +82,7 @@ final class CrossAttentionBranch extends Layer {
         projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
         ranks = plan.contextParallel();
         queryExchange = HeadExchange.of(plan, config.headDim(), config.heads());
-        keyExchange = HeadExchange.of(plan, config.headDim(), config.keyHeads());
+        keyExchange = HeadExchange.of(plan, config.headDim(), config.keyHeads(), config.keyHeads());
     }
 
     Linear query() {
@@ -113,15 +113,17 @@ final class CrossAttentionBranch extends Layer {
         Scope kept = pass.kept();
         Scope projectedIn = queryExchange.isNeeded() ? pass.temporary() : kept;
         Tensor ownQ = projectedIn.tensor(x.dtype(), productRows(x), query.outputColumns(x.size(1)));
-        Tensor ownK = projectedIn.tensor(x.dtype(), productRows(m), key.outputColumns(m.size(1)));
-        Tensor ownV = projectedIn.like(ownK);
+        Tensor ownKeyValue = pass.temporary().tensor(x.dtype(), productRows(m), keyValue.outputColumns(m.size(1)));
         Heads record = saved.take();
         product(query, x, record.x, ownQ, pass);
-        product(key, m, record.keyInput, ownK, pass);
-        product(value, m, record.valueInput, ownV, pass);
+        product(keyValue, m, record.memoryInput, ownKeyValue, pass);
         Tensor q = queryExchange.toHeads(ownQ, sequences.tokens(), kept, pass);
-        Tensor k = keyExchange.toHeads(ownK, sequences.keys().tokens(), kept, pass);
-        Tensor v = keyExchange.toHeads(ownV, sequences.keys().tokens(), kept, pass);
+        Tensor both = keyExchange.toHeads(ownKeyValue, sequences.keys().tokens(), pass.temporary(), pass);
+        long width = keyColumns();
+        Tensor k = kept.tensor(x.dtype(), both.size(0), width);
+        Tensor v = kept.like(k);
+        Columns.copyColumns(both, 0, k, 0, width, pass.stream());
+        Columns.copyColumns(both, width, v, 0, width, pass.stream());
         Tensor heads = attention.forward(
                 querySide.forward(shaped(kept, q, config.heads(), sequences), present, sequences.queries(), pass),
                 keySide.forward(shaped(kept, k, config.keyHeads(), sequences.keys()), present, sequences.keys(), pass),
@@ -139,7 +141,7 @@ final class CrossAttentionBranch extends Layer {
     private void checkCall(Tensor x, Tensor m, Pass pass) {
         Sequences sequences = pass.sequences();
         Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
-        key.checkInput(m);
+        keyValue.checkInput(m);
         LinearSplit split = query.sites().split();
         split.checkDivides(ranks.count(sequences.tokens()), sequences.queries());
         split.checkDivides(ranks.count(sequences.keys().tokens()), sequences.keys());
@@ -179,9 +181,9 @@ final class CrossAttentionBranch extends Layer {
                 dy.dtype(), productRows(dy), projection.weight().shape().size(1));
         projection.products().inputGradient(record.attended, dprojected, pass);
         Tensor dattended = queryExchange.toHeads(dprojected, sequences.tokens(), temporary, pass);
-        long keyColumns = (long) config.keyHeads() * config.headDim();
+        long width = keyColumns();
         Tensor dq = temporary.like(dattended);
-        Tensor dk = temporary.tensor(m.dtype(), sequences.keys().tokens(), keyColumns);
+        Tensor dk = temporary.tensor(m.dtype(), sequences.keys().tokens(), width);
         Tensor dv = temporary.like(dk);
         Tensor dqHeads = shaped(temporary, dq, config.heads(), sequences);
         Tensor dkHeads = shaped(temporary, dk, config.keyHeads(), sequences.keys());
@@ -193,27 +195,27 @@ final class CrossAttentionBranch extends Layer {
                 pass);
         dkHeads = keySide.backward(dkHeads, record.rotary, sequences.keys(), pass);
         dqHeads = querySide.backward(dqHeads, record.rotary, sequences.queries(), pass);
-        dk = keyExchange.toTokens(temporary.view(dkHeads, 0, dk.size(0), dk.size(1)), temporary, pass);
+        dk = temporary.view(dkHeads, 0, dk.size(0), dk.size(1));
         dq = queryExchange.toTokens(temporary.view(dqHeads, 0, dq.size(0), dq.size(1)), temporary, pass);
-        dv = keyExchange.toTokens(dv, temporary, pass);
         parameterGradients(query, dq, record.x, pass);
-        parameterGradients(key, dk, record.keyInput, pass);
-        parameterGradients(value, dv, record.valueInput, pass);
+        Tensor both = temporary.tensor(dk.dtype(), dk.size(0), 2 * width);
+        Columns.copyColumns(dk, 0, both, 0, width, pass.stream());
+        Columns.copyColumns(dv, 0, both, width, width, pass.stream());
+        Tensor dkeyValue = keyExchange.toTokens(both, temporary, pass);
+        parameterGradients(keyValue, dkeyValue, record.memoryInput, pass);
         if (record.x.learns()) {
             query.products().inputGradient(record.x, dx, pass);
         }
         if (m.requiresGradient()) {
-            addToMemory(record, m, pass);
+            Tensor dm = temporary.like(m);
+            keyValue.products().inputGradient(record.memoryInput, dm, pass);
+            memory.add(dm, pass);
         }
     }
 
-    private void addToMemory(Heads record, Tensor m, Pass pass) {
-        Tensor first = pass.temporary().like(m);
-        Tensor second = pass.temporary().like(m);
-        key.products().inputGradient(record.keyInput, first, pass);
-        value.products().inputGradient(record.valueInput, second, pass);
-        Elementwise.add(first, second, first, pass.stream());
-        memory.add(first, pass);
+    /** Returns the columns of this rank's keys, and of its values. */
+    private long keyColumns() {
+        return (long) config.keyHeads() * config.headDim();
     }
 
     private Tensor shaped(Scope scope, Tensor matrix, int heads, Sequences side) {
@@ -251,7 +253,7 @@ final class CrossAttentionBranch extends Layer {
 
     @Override
     protected List<Layer> inside() {
-        return List.of(query, key, value, projection);
+        return List.of(query, keyValue, projection);
     }
 
     @Override

@@ -149,7 +149,7 @@ class TransformerLayerOptionsConformance {
         }
     }
 
-    /** The gradient of the key's bias in cross-attention is 0, a sum of numbers as large as these. */
+    /** The gradient of the keys' bias in cross-attention is 0, a sum of numbers as large as these. */
     private static double summands(TransformerLayerWitness witness) {
         RealMatrix dk = witness.crossAttention().keyGradient();
         return dk.getFrobeniusNorm() / Math.sqrt(dk.getColumnDimension());
@@ -171,12 +171,13 @@ class TransformerLayerOptionsConformance {
     private static void assertGradients(
             Parameters parameters, Weights weights, Tolerance tolerance, double crossKeyBias) {
         for (Parameter parameter : parameters.all()) {
-            // The key's bias moves all scores of a query alike: its gradient is 0, and what is computed is noise.
+            // The keys' half of this bias moves all scores of a query alike: its gradient is 0, and what is computed is
+            // noise.
             open.assertClose(
                     "gradient of " + parameter.name(),
                     Comparison.entries(weights.gradient(parameter.name())),
                     open.read(parameter.gradient()),
-                    parameter.name().equals("cross_attention.key.bias") ? crossKeyBias : 0.1,
+                    parameter.name().equals("cross_attention.key_value.bias") ? crossKeyBias : 0.1,
                     tolerance);
         }
     }
@@ -270,8 +271,7 @@ class TransformerLayerOptionsConformance {
                         "attention.projection.weight",
                         "cross_attention.norm.weight",
                         "cross_attention.query.weight",
-                        "cross_attention.key.weight",
-                        "cross_attention.value.weight",
+                        "cross_attention.key_value.weight",
                         "cross_attention.projection.weight",
                         "mlp.norm.weight",
                         "mlp.fc1.weight",

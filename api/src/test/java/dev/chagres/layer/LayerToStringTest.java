@@ -77,8 +77,7 @@ class LayerToStringTest {
                 cross: CrossAttention(heads=2, headDim=8, mask=NONE, scale=0.5, memoryColumns=16)
                   cross.norm: LayerNorm(size=16)
                   cross.query: Linear(in=16, out=16)
-                  cross.key: Linear(in=16, out=16)
-                  cross.value: Linear(in=16, out=16)
+                  cross.key_value: Linear(in=16, out=32)
                   cross.projection: Linear(in=16, out=16)""", new CrossAttention(cross, new FanOut("memory"), plan.group("cross")).toString());
         TransformerLayerConfig config =
                 TransformerLayerConfig.encoder(16, attention).withNormPlacement(NormPlacement.OUTPUT);

@@ -4,6 +4,7 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.QkNorm.Place;
 import java.util.List;
+import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
 
@@ -12,8 +13,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class CrossAttentionWitness {
     private final LinearWitness query;
-    private final LinearWitness key;
-    private final LinearWitness value;
+    private final LinearWitness keyValue;
     private final AttentionWitness attention;
     private final Weights weights;
     private final String sinks;
@@ -29,8 +29,7 @@ public final class CrossAttentionWitness {
     public CrossAttentionWitness(
             AttentionConfig config, Weights weights, String prefix, List<int[]> queries, List<int[]> keys) {
         query = new LinearWitness(weights, prefix + "query.");
-        key = new LinearWitness(weights, prefix + "key.");
-        value = new LinearWitness(weights, prefix + "value.");
+        keyValue = new LinearWitness(weights, prefix + "key_value.");
         attention = new AttentionWitness(config, queries, keys);
         this.weights = weights;
         sinks = prefix + "softmax_offset";
@@ -56,8 +55,14 @@ public final class CrossAttentionWitness {
     /** Returns y. */
     public RealMatrix forward(RealMatrix x, RealMatrix memory) {
         RealMatrix q = side(query.forward(x), queryRotary, queryNorm);
-        RealMatrix k = side(key.forward(memory), keyRotary, keyNorm);
-        return projection.forward(attention.forward(q, k, value.forward(memory)));
+        RealMatrix both = keyValue.forward(memory);
+        int width = both.getColumnDimension() / 2;
+        RealMatrix k = side(columns(both, 0, width), keyRotary, keyNorm);
+        return projection.forward(attention.forward(q, k, columns(both, width, width)));
+    }
+
+    private static RealMatrix columns(RealMatrix matrix, int first, int count) {
+        return matrix.getSubMatrix(0, matrix.getRowDimension() - 1, first, first + count - 1);
     }
 
     private RealMatrix side(RealMatrix heads, @Nullable RotaryWitness rotary, @Nullable HeadNormWitness norm) {
@@ -76,8 +81,12 @@ public final class CrossAttentionWitness {
     public RealMatrix backward(RealMatrix dy) {
         attention.backward(projection.backward(dy));
         attention.putSinksGradient(weights, sinks);
-        memoryGradient =
-                key.backward(sideGradient(attention.dk(), keyRotary, keyNorm)).add(value.backward(attention.dv()));
+        RealMatrix dk = sideGradient(attention.dk(), keyRotary, keyNorm);
+        int width = dk.getColumnDimension();
+        RealMatrix both = MatrixUtils.createRealMatrix(dk.getRowDimension(), 2 * width);
+        both.setSubMatrix(dk.getData(), 0, 0);
+        both.setSubMatrix(attention.dv().getData(), 0, width);
+        memoryGradient = keyValue.backward(both);
         return query.backward(sideGradient(attention.dq(), queryRotary, queryNorm));
     }
 
