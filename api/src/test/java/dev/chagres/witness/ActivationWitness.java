@@ -3,7 +3,6 @@ package dev.chagres.witness;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 import java.util.function.DoubleBinaryOperator;
-import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 
 /** {@code y = f(x)}, or, with x = [a, b] by halves of the columns, {@code y = f(a) g(b)}, for each of TE's activations. */
@@ -42,13 +41,10 @@ public final class ActivationWitness {
             return Rows.combine(dy, a, (gradient, p) -> gradient * derivative(p));
         }
         RealMatrix b = half(input, 1);
-        RealMatrix dx = MatrixUtils.createRealMatrix(input.getRowDimension(), input.getColumnDimension());
         DoubleBinaryOperator product = (p, q) -> p * q;
         RealMatrix da = Rows.combine(Rows.map(a, this::derivative), Rows.map(b, this::gate), product);
         RealMatrix db = Rows.combine(Rows.map(a, this::value), Rows.map(b, this::slopeOfGate), product);
-        dx.setSubMatrix(Rows.combine(dy, da, product).getData(), 0, 0);
-        dx.setSubMatrix(Rows.combine(dy, db, product).getData(), 0, a.getColumnDimension());
-        return dx;
+        return Rows.sideBySide(Rows.combine(dy, da, product), Rows.combine(dy, db, product));
     }
 
     private RealMatrix half(RealMatrix x, int which) {
@@ -56,7 +52,7 @@ public final class ActivationWitness {
             return x;
         }
         int columns = x.getColumnDimension() / 2;
-        return x.getSubMatrix(0, x.getRowDimension() - 1, which * columns, (which + 1) * columns - 1);
+        return Rows.columns(x, which * columns, columns);
     }
 
     private double value(double x) {

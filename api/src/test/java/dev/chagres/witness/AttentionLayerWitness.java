@@ -4,7 +4,6 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.QkNorm.Place;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
 
@@ -54,8 +53,8 @@ public final class AttentionLayerWitness {
     /** Returns y. */
     public RealMatrix forward(RealMatrix x) {
         RealMatrix projected = qkv.forward(x);
-        RealMatrix q = part(projected, 0, width);
-        RealMatrix k = part(projected, width, keyWidth);
+        RealMatrix q = Rows.columns(projected, 0, width);
+        RealMatrix k = Rows.columns(projected, width, keyWidth);
         if (rotary != null && norm.place() == Place.AFTER_ROTATION) {
             q = rotary.forward(q);
             k = rotary.forward(k);
@@ -68,7 +67,7 @@ public final class AttentionLayerWitness {
             q = rotary.forward(q);
             k = rotary.forward(k);
         }
-        return projection.forward(attention.forward(q, k, part(projected, width + keyWidth, keyWidth)));
+        return projection.forward(attention.forward(q, k, Rows.columns(projected, width + keyWidth, keyWidth)));
     }
 
     /** Returns the gradient of x and leaves those of the weights. */
@@ -89,14 +88,6 @@ public final class AttentionLayerWitness {
             dq = rotary.backward(dq);
             dk = rotary.backward(dk);
         }
-        RealMatrix dprojected = MatrixUtils.createRealMatrix(dy.getRowDimension(), width + 2 * keyWidth);
-        dprojected.setSubMatrix(dq.getData(), 0, 0);
-        dprojected.setSubMatrix(dk.getData(), 0, width);
-        dprojected.setSubMatrix(attention.dv().getData(), 0, width + keyWidth);
-        return qkv.backward(dprojected);
-    }
-
-    private static RealMatrix part(RealMatrix projected, int first, int columns) {
-        return projected.getSubMatrix(0, projected.getRowDimension() - 1, first, first + columns - 1);
+        return qkv.backward(Rows.sideBySide(dq, dk, attention.dv()));
     }
 }

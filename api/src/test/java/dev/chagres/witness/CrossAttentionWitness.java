@@ -4,7 +4,6 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.QkNorm.Place;
 import java.util.List;
-import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 import org.jspecify.annotations.Nullable;
 
@@ -57,12 +56,8 @@ public final class CrossAttentionWitness {
         RealMatrix q = side(query.forward(x), queryRotary, queryNorm);
         RealMatrix both = keyValue.forward(memory);
         int width = both.getColumnDimension() / 2;
-        RealMatrix k = side(columns(both, 0, width), keyRotary, keyNorm);
-        return projection.forward(attention.forward(q, k, columns(both, width, width)));
-    }
-
-    private static RealMatrix columns(RealMatrix matrix, int first, int count) {
-        return matrix.getSubMatrix(0, matrix.getRowDimension() - 1, first, first + count - 1);
+        RealMatrix k = side(Rows.columns(both, 0, width), keyRotary, keyNorm);
+        return projection.forward(attention.forward(q, k, Rows.columns(both, width, width)));
     }
 
     private RealMatrix side(RealMatrix heads, @Nullable RotaryWitness rotary, @Nullable HeadNormWitness norm) {
@@ -82,11 +77,7 @@ public final class CrossAttentionWitness {
         attention.backward(projection.backward(dy));
         attention.putSinksGradient(weights, sinks);
         RealMatrix dk = sideGradient(attention.dk(), keyRotary, keyNorm);
-        int width = dk.getColumnDimension();
-        RealMatrix both = MatrixUtils.createRealMatrix(dk.getRowDimension(), 2 * width);
-        both.setSubMatrix(dk.getData(), 0, 0);
-        both.setSubMatrix(attention.dv().getData(), 0, width);
-        memoryGradient = keyValue.backward(both);
+        memoryGradient = keyValue.backward(Rows.sideBySide(dk, attention.dv()));
         return query.backward(sideGradient(attention.dq(), queryRotary, queryNorm));
     }
 

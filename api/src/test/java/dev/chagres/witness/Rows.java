@@ -5,7 +5,7 @@ import java.util.function.DoubleUnaryOperator;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
 
-/** Element by element and row by row, for what {@link RealMatrix} lacks. */
+/** Element by element, row by row and column by column, for what {@link RealMatrix} lacks. */
 final class Rows {
     private Rows() {}
 
@@ -31,6 +31,26 @@ final class Rows {
             }
         }
         return sum;
+    }
+
+    /** The {@code count} columns from {@code first} on. */
+    static RealMatrix columns(RealMatrix x, int first, int count) {
+        return x.getSubMatrix(0, x.getRowDimension() - 1, first, first + count - 1);
+    }
+
+    /** Matrices with equally many rows as one, the first on the left. */
+    static RealMatrix sideBySide(RealMatrix... parts) {
+        int columns = 0;
+        for (RealMatrix part : parts) {
+            columns += part.getColumnDimension();
+        }
+        RealMatrix joined = MatrixUtils.createRealMatrix(parts[0].getRowDimension(), columns);
+        int first = 0;
+        for (RealMatrix part : parts) {
+            joined.setSubMatrix(part.getData(), 0, first);
+            first += part.getColumnDimension();
+        }
+        return joined;
     }
 
     static double[] sum(RealMatrix x) {
