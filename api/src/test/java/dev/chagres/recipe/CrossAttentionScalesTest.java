@@ -15,7 +15,6 @@ import dev.chagres.layer.CrossAttentionConfig;
 import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Pass;
 import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import java.util.Arrays;
 import java.util.List;
@@ -44,14 +43,10 @@ class CrossAttentionScalesTest {
                 Quantizers quantizers = Quantizers.allocate(parameters, DelayedScaling.standard());
                 Scope scope = device.openScope();
                 Pass pass = Pass.training(device)) {
-            Parameter weight = plan.parameters().stream()
-                    .filter(parameter -> parameter.name().equals("cross.key_value.weight"))
-                    .findFirst()
-                    .orElseThrow();
             float[] rows = new float[2 * SIZE * SIZE];
             Arrays.fill(rows, 0, SIZE * SIZE, MOST_OF_KEYS);
             Arrays.fill(rows, SIZE * SIZE, rows.length, MOST_OF_VALUES);
-            weight.weight().set(device.stream(), rows);
+            parameters.get("cross.key_value.weight").weight().set(device.stream(), rows);
             parameters.changed();
             pass.begin(Sequences.packed(scope, TOKENS).withKeys(Sequences.packed(scope, TOKENS)));
             pass.autocast(quantizers);
