@@ -44,7 +44,7 @@ final class DrawnTolerances {
     /**
      * What errors of a gradient of one micro-batch are compared with at least. The gradient of a score is a difference, {@code p (dp - sum of p dp)}, and 0 where
      * a query sees one key: rounding is as large as what it is the difference of. A norm of heads and a sink have no more than the sum of
-     * such differences. The keys' half of a bias moves all scores of a query alike: its gradient is 0, a sum of numbers of the size returned.
+     * such differences.
      */
     double summands(String name, TransformerLayerWitness witness) {
         boolean cross = name.startsWith("cross_attention.");
@@ -53,7 +53,6 @@ final class DrawnTolerances {
                 : witness.attention().attention();
         AttentionConfig config = cross ? drawn.crossAttention() : drawn.config().attention();
         double size = switch (name.substring(name.indexOf('.') + 1)) {
-            case "key_value.bias" -> norm(attention.dk(), attention.dk().getColumnDimension());
             case "q_norm.weight", "q_norm.bias" -> norm(attention.querySummands(), config.headDim());
             case "k_norm.weight", "k_norm.bias" -> norm(attention.keySummands(), config.headDim());
             case "softmax_offset" ->

@@ -81,11 +81,6 @@ public final class CrossAttentionWitness {
         return query.backward(sideGradient(attention.dq(), queryRotary, queryNorm));
     }
 
-    /** Returns the gradient of the keys [tokens, g d] that the last backward pass has left. */
-    public RealMatrix keyGradient() {
-        return attention.dk();
-    }
-
     /** Returns the gradient of m that the last backward pass has left. */
     public RealMatrix memoryGradient() {
         return memoryGradient;
