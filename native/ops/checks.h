@@ -189,6 +189,10 @@ inline int check_residual_norm_forward(const OpsResidualNorm *norm) {
   const int64_t row = bytes_of({n.columns, size_of(n.dtype)}), matrix = bytes_of({n.rows, row});
   arguments.pointer("x", n.x, 16, matrix).pointer("gamma", n.gamma, 16, row).pointer("inverse", n.inverse, 4, 4 * n.rows);
   if (n.residual != nullptr) arguments.pointer("residual", n.residual, 16, matrix).pointer("h", n.h, 16, matrix);
+  if (n.bias != nullptr) {
+    arguments.pointer("bias", n.bias, 16, row);
+    if (n.residual == nullptr) arguments.refuse("bias", "given", "null without a residual");
+  }
   if (n.kind == OPS_LAYER_NORM)
     arguments.pointer("beta", n.beta, 16, row).pointer("mean", n.mean, 4, 4 * n.rows);
   if (n.y != nullptr) arguments.pointer("y", n.y, 16, matrix);
@@ -212,6 +216,20 @@ inline int check_residual_norm_backward(const OpsResidualNorm *norm) {
       .pointer("dh", n.dh, 16, matrix);
   if (centered) arguments.pointer("mean", n.mean, 4, bytes_of({n.rows, 4}));
   if (n.dresidual != nullptr) arguments.pointer("dresidual", n.dresidual, 16, matrix);
+  return arguments.status();
+}
+
+inline int check_bias_add(const void *x, const void *bias, const void *residual, const void *y, int64_t rows,
+                          int64_t columns, int dtype) {
+  Arguments arguments("ops_bias_add");
+  arguments.float_dtype("dtype", dtype).between("rows", rows, 0).between("columns", columns, 0);
+  if (arguments.wrong() || rows == 0 || columns == 0) return arguments.status();
+  const int64_t size = size_of(dtype), matrix = bytes_of({rows, columns, size});
+  arguments.countable("rows * columns", {rows, columns, size})
+      .pointer("x", x, size, matrix)
+      .pointer("bias", bias, size, bytes_of({columns, size}))
+      .pointer("y", y, size, matrix);
+  if (residual != nullptr) arguments.pointer("residual", residual, size, matrix);
   return arguments.status();
 }
 

@@ -76,6 +76,7 @@ NormArguments arguments_of(const OpsResidualNorm &n, const Split &by) {
   const bool centered = n.kind == OPS_LAYER_NORM;
   NormArguments a{};
   a.x = n.x;
+  a.bias = n.bias;
   a.residual = n.residual;
   a.gamma = n.gamma;
   a.beta = centered ? n.beta : nullptr;

@@ -1,5 +1,5 @@
 /*
- * h = x + residual and its norm in one pass, in FP8 too, and backward with the residual's gradient added. `lanes` threads
+ * h = x + residual, or (x + bias) + residual, and its norm in one pass, in FP8 too, and backward with the residual's gradient added. `lanes` threads
  * share a row, P packs each, and keep it in registers: every tensor is read and written once. The next rows are on their way
  * while one is computed.
  */
@@ -111,6 +111,10 @@ struct NormThread {
         to_floats<T>(ring.pack(0, p), value[p]);
         if (a.residual != nullptr) {
           float other[N];
+          if (a.bias != nullptr) {
+            to_floats<T>(columns_of<T>(a.bias, packs.column(p)), other);
+            EACH_ELEMENT(j) value[p][j] += other[j];
+          }
           to_floats<T>(ring.pack(1, p), other);
           EACH_ELEMENT(j) value[p][j] += other[j];
           const Words rounded = to_words<T>(value[p]);
@@ -323,12 +327,13 @@ __device__ void norm_gradient(const NormArguments &a) {
       if (inside && packs.has(p)) {
         float d[N], normed[N], scaled[N], dh[N];
         terms(p, d, normed, scaled);
+        EACH_ELEMENT(j) dh[j] = factor * (scaled[j] - mean_of_sum - normed[j] * mean_of_products);
         if (a.dresidual != nullptr) {
-          to_floats<T>(ring.pack(2, p), dh);
-        } else {
-          EACH_ELEMENT(j) dh[j] = 0;
+          float other[N];
+          to_floats<T>(to_words<T>(dh), dh);
+          to_floats<T>(ring.pack(2, p), other);
+          EACH_ELEMENT(j) dh[j] += other[j];
         }
-        EACH_ELEMENT(j) dh[j] = factor * (scaled[j] - mean_of_sum - normed[j] * mean_of_products) + dh[j];
         store_words<T>(a.dh, row * a.columns + packs.column(p), to_words<T>(dh));
       }
     }

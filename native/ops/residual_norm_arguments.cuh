@@ -6,7 +6,7 @@
 
 /* Null pointers as in OpsResidualNorm of ops.h. */
 struct NormArguments {
-  const void *x, *residual, *gamma, *beta;
+  const void *x, *bias, *residual, *gamma, *beta;
   void *h, *y;
   float *mean, *inverse;
   uint8_t *y8, *y8_transposed;

@@ -57,6 +57,11 @@ int ops_compile_all(int major, int minor, int *compiled);
 /* y[i] = x[i] + residual[i]. y may be x or residual. */
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream);
 
+/* y[r, c] = (x[r, c] + bias[c]) + residual[r, c], rounded once; without a residual, which may be null, y[r, c] = x[r, c] +
+ * bias[c]. x, residual and y [R, C] of dtype, bias [C] of dtype. y may be x or residual. */
+int ops_bias_add(const void *x, const void *bias, const void *residual, void *y, int64_t rows, int64_t columns,
+                 int dtype, OpsStream stream);
+
 /* y[i] = 1 / x[i]: infinity of 0. y may be x. */
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
 
@@ -174,11 +179,12 @@ enum OpsNorm {
  */
 typedef struct OpsResidualNorm {
   const void *x;        /* [R, C] */
+  const void *bias;     /* [C], what the product before the sum leaves to it; null: none. Needs a residual */
   const void *residual; /* [R, C]; null: none */
   const void *gamma;    /* [C]; backward reads it, too */
   const void *beta;     /* [C]; not looked at for OPS_RMS_NORM */
-  void *h;              /* [R, C]: x + residual, written where there is a residual; may be x or residual. Backward reads
-                           it: without a residual it is x */
+  void *h;              /* [R, C]: (x + bias) + residual, written where there is a residual; may be x or residual. Backward
+                           reads it: without a residual it is x */
   void *y;              /* [R, C]: the norm; null where only FP8 is wanted */
   float *mean;          /* FP32 [R]; not looked at for OPS_RMS_NORM; backward reads it and the next */
   float *inverse;       /* FP32 [R] */
@@ -204,14 +210,16 @@ typedef struct OpsResidualNorm {
   int32_t multiprocessors; /* how many of the device the kernels are to fill; 0, or more than it has: all */
 } OpsResidualNorm;
 
-/* h = x + residual, or x, and its norm in one pass: with i = 1 / sqrt(average of (h - m)^2 over the row + epsilon), m the
- * row's mean or, for OPS_RMS_NORM, 0, and g = gamma + center: y[r, c] = (h[r, c] - m) * i * g[c] + beta[c]. mean and
- * inverse receive m and i. TE has norms, but neither the sum before nor the transpose behind. */
+/* h = (x + bias) + residual, rounded once, or x + residual, or x, and its norm in one pass: with i = 1 / sqrt(average of
+ * (h - m)^2 over the row + epsilon), m the row's mean or, for OPS_RMS_NORM, 0, and g = gamma + center: y[r, c] =
+ * (h[r, c] - m) * i * g[c] + beta[c]. mean and inverse receive m and i. TE has norms, but neither the sum before nor the
+ * transpose behind. */
 int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream);
 
 /* dh = dresidual + the gradient of the norm's input; with n = (h - mean) * inverse and g = dy * (gamma + center):
  * dh[r, c] = dresidual[r, c] + inverse[r] * (g[r, c] - average of g over the row - n[r, c] * average of g * n), where
- * OPS_RMS_NORM has no average of g. dgamma[c] = accumulate * dgamma[c] + sum over r of dy * n, dbeta[c] = accumulate *
+ * OPS_RMS_NORM has no average of g. The norm's own gradient is rounded to dtype before dresidual is added, as where TE's
+ * norm writes it. dgamma[c] = accumulate * dgamma[c] + sum over r of dy * n, dbeta[c] = accumulate *
  * dbeta[c] + sum over r of dy. The order of sums is fixed; on a GPU that of dgamma and dbeta
  * depends on how many multiprocessors are filled, and no other result does. */
 int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream);

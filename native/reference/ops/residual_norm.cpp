@@ -27,6 +27,11 @@ CHAGRES_CLONES void add(float *h, const float *x, const float *residual, int64_t
   for (int64_t c = 0; c < count; ++c) h[c] = x[c] + residual[c];
 }
 
+CHAGRES_CLONES void add(float *h, const float *x, const float *bias, const float *residual, int64_t count) {
+#pragma GCC ivdep
+  for (int64_t c = 0; c < count; ++c) h[c] = x[c] + bias[c] + residual[c];
+}
+
 CHAGRES_CLONES void normalize(float *y, const float *h, const Row &row, const float *gamma, const float *beta,
                               int64_t count) {
 #pragma GCC ivdep
@@ -80,13 +85,14 @@ void cast_row(const OpsResidualNorm &n, int64_t row, float *y, uint8_t *bytes) {
   for (int64_t c = 0; transposed != nullptr && c < n.columns; ++c) transposed[c * n.filled_rows + row] = bytes[c];
 }
 
-/* x, or x + residual as backward will read it, which n.h gets; `buffer` is for what is not Float32. */
-const float *summed_row(const OpsResidualNorm &n, int64_t start, const float *x, float *buffer) {
+/* x, or its sum with bias and residual as backward will read it, which n.h gets; `buffer` is for what is not Float32. */
+const float *summed_row(const OpsResidualNorm &n, int64_t start, const float *x, const float *bias, float *buffer) {
   if (n.residual == nullptr) return x;
   const NVTEDType type = as_dtype(n.dtype);
   const FloatRun residual(element(n.residual, start, type), type, n.columns);
   if (type == kNVTEFloat32) buffer = static_cast<float *>(n.h) + start;
-  add(buffer, x, residual.data(), n.columns);
+  if (n.bias == nullptr) add(buffer, x, residual.data(), n.columns);
+  else add(buffer, x, bias, residual.data(), n.columns);
   if (type == kNVTEFloat32) return buffer;
   from_float(element(n.h, start, type), buffer, type, n.columns);
   to_float(buffer, element(n.h, start, type), type, n.columns);
@@ -94,13 +100,13 @@ const float *summed_row(const OpsResidualNorm &n, int64_t start, const float *x,
 }
 
 /* Forward of one row, in `row` and `other`. Returns its largest magnitude. */
-float forward_row(const OpsResidualNorm &n, int64_t r, const float *factors, const float *summands, float *row,
-                  float *other) {
+float forward_row(const OpsResidualNorm &n, int64_t r, const float *bias, const float *factors, const float *summands,
+                  float *row, float *other) {
   const NVTEDType type = as_dtype(n.dtype);
   const int64_t columns = n.columns, start = r * columns;
   const bool centered = n.kind == OPS_LAYER_NORM;
   const FloatRun x(element(n.x, start, type), type, columns);
-  const float *h = summed_row(n, start, x.data(), row);
+  const float *h = summed_row(n, start, x.data(), bias, row);
   const Row of_row = statistics(h, columns, n.epsilon, centered);
   if (centered) n.mean[r] = of_row.mean;
   n.inverse[r] = of_row.inverse;
@@ -131,14 +137,16 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try
   if (recorded_problem("a call", norm, stream, ops_residual_norm_forward)) return OPS_SUCCESS;
   const OpsResidualNorm &n = *norm;
   return run("ops_residual_norm_forward", [&] {
-    Scratch factors(n.columns), summands(n.columns), largest_of(n.rows);
+    Scratch bias(n.columns), factors(n.columns), summands(n.columns), largest_of(n.rows);
+    if (n.bias != nullptr) to_float(bias.data(), n.bias, as_dtype(n.dtype), n.columns);
     to_factors(factors.data(), n);
     std::fill(summands.data(), summands.data() + n.columns, 0.0f);
     if (n.kind == OPS_LAYER_NORM) to_float(summands.data(), n.beta, as_dtype(n.dtype), n.columns);
     parallel_for(0, n.rows, grain_for(n.columns), [&](int64_t first, int64_t last) {
       Scratch row(n.columns), other(n.columns);
       for (int64_t r = first; r < last; ++r)
-        largest_of.data()[r] = forward_row(n, r, factors.data(), summands.data(), row.data(), other.data());
+        largest_of.data()[r] =
+            forward_row(n, r, bias.data(), factors.data(), summands.data(), row.data(), other.data());
     });
     auto *transposed = static_cast<uint8_t *>(n.y8_transposed);
     for (int64_t c = 0; transposed != nullptr && c < n.columns; ++c)
@@ -170,11 +178,16 @@ int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) tr
         const FloatRun gradient(element(n.dy, r * columns, type), type, columns);
         differentiate(value.data(), h.data(), gradient.data(), factors.data(), {centered ? n.mean[r] : 0, n.inverse[r]}, sums,
                       sums + columns, columns, centered);
+        void *dh = element(n.dh, r * columns, type);
         if (n.dresidual != nullptr) {
           const FloatRun residual(element(n.dresidual, r * columns, type), type, columns);
+          if (type != kNVTEFloat32) { /* dh may be dresidual, of which there is a copy */
+            from_float(dh, value.data(), type, columns);
+            to_float(value.data(), dh, type, columns);
+          }
           add_floats(value.data(), residual.data(), columns);
         }
-        from_float(element(n.dh, r * columns, type), value.data(), type, columns);
+        from_float(dh, value.data(), type, columns);
       }
     });
     for (int64_t b = 0; b < blocks; ++b) add_floats(total.data(), partial.data() + 2 * b * columns, 2 * columns);

@@ -69,6 +69,7 @@ std::vector<Case> rows() {
       CASE(ops_embedding_backward, matrix(f), index(f), floats(f, kCount), 0.5f, 0, kRows, kRows, kColumns, kBf16, nullptr),
       CASE(ops_gather_rows, matrix(f), index(f), matrix(f), kRows, kColumns, kRows, kBf16, nullptr),
       CASE(ops_scatter_rows, matrix(f), index(f), matrix(f), kRows, kColumns, kRows, kBf16, nullptr),
+      CASE(ops_bias_add, matrix(f), matrix(f), matrix(f), matrix(f), kRows, kColumns, kBf16, nullptr),
       CASE(ops_row_sum, matrix(f), floats(f, kColumns), 0.5f, kRows, kColumns, kBf16, nullptr),
   };
 }
@@ -77,6 +78,7 @@ const OpsResidualNorm *norm(Fixture &f) {
   auto *n = f.out<OpsResidualNorm>();
   *n = {};
   n->x = matrix(f);
+  n->bias = matrix(f);
   n->residual = matrix(f);
   n->gamma = f.device(2 * kColumns);
   n->beta = f.device(2 * kColumns);
@@ -349,7 +351,7 @@ bool vary(const OpsResidualNorm *&value, int index) {
   static OpsResidualNorm n;
   n = *value;
   Fields fields(index - 1);
-  for (const void **each : {&n.x, &n.residual, &n.gamma, &n.beta, &n.dy, &n.dresidual}) fields.field(*each);
+  for (const void **each : {&n.x, &n.bias, &n.residual, &n.gamma, &n.beta, &n.dy, &n.dresidual}) fields.field(*each);
   for (void **each : {&n.h, &n.y, &n.y8, &n.y8_transposed, &n.dh}) fields.field(*each);
   for (float **each : {&n.mean, &n.inverse, &n.amax, &n.scale_inverse, &n.dgamma, &n.dbeta}) fields.field(*each);
   fields.field(n.scale);
@@ -357,7 +359,7 @@ bool vary(const OpsResidualNorm *&value, int index) {
   fields.field(n.epsilon);
   fields.field(n.accumulate);
   for (int32_t *each : {&n.kind, &n.center, &n.dtype, &n.multiprocessors}) fields.field(*each);
-  static_assert(sizeof(OpsResidualNorm) == 18 * 8 + 3 * 8 + 2 * 4 + 4 * 4, "a field without extremes");
+  static_assert(sizeof(OpsResidualNorm) == 19 * 8 + 3 * 8 + 2 * 4 + 4 * 4, "a field without extremes");
   value = index == 0 ? nullptr : &n;
   return index == 0 || fields.done();
 }

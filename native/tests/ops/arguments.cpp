@@ -249,6 +249,20 @@ class Refusals {
             "ops_adam_ranges: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
   }
 
+  void bias_add() {
+    const auto call = [&](const void *x, const void *bias, void *y, int64_t rows, int64_t columns, int dtype) {
+      return ops.bias_add(x, bias, nullptr, y, rows, columns, dtype, nullptr);
+    };
+    const std::string name = "ops_bias_add: ";
+    const auto told = [&](int status, const char *text) { refused(status, (name + text).c_str()); };
+    told(call(p, p, p, 2, 4, 2), "dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
+    told(call(p, p, p, -1, 4, 4), "rows is -1; expected 0 or more");
+    told(call(p, p, p, 2, -4, 4), "columns is -4; expected 0 or more");
+    told(call(nullptr, p, p, 2, 4, 4), "x is null; expected a device pointer");
+    told(call(p, nullptr, p, 2, 4, 4), "bias is null; expected a device pointer");
+    told(call(p, p, nullptr, 2, 4, 4), "y is null; expected a device pointer");
+  }
+
   void drop_path() {
     refused(ops.drop_path_factors(lp, 1, fp, 2, nullptr),
             "ops_drop_path_factors: probability is 1; expected at least 0 and below 1");
@@ -375,6 +389,7 @@ void argument_cases(Session &session) {
   refusals.statistics();
   refusals.dequantize();
   refusals.optimizers();
+  refusals.bias_add();
   refusals.drop_path();
   refusals.rotary();
   refusals.other();

@@ -14,7 +14,7 @@ constexpr float kEpsilon = 1e-5f;
 /* FP32 roundings of a value that comes out of two sums over a row. */
 constexpr double kSlack = 16;
 
-enum class Sum { kNone, kResidual };
+enum class Sum { kNone, kResidual, kBiasAndResidual };
 /* What forward writes beside or instead of y. */
 enum class Cast { kNone, kAmax, kRows, kBoth, kBothAlone };
 
@@ -24,12 +24,13 @@ struct Shape {
   int kind = OPS_LAYER_NORM, center = 0;
   Sum sum = Sum::kResidual;
   int multiprocessors = 0;
+  bool sums() const { return sum != Sum::kNone; }
   bool centered() const { return kind == OPS_LAYER_NORM; }
   int64_t filled() const { return (rows + 15) / 16 * 16; }
   size_t at(int64_t row, int64_t column) const { return static_cast<size_t>(row * columns + column); }
   std::string text() const {
     return shape_text({{"rows", rows}, {"columns", columns}, {"kind", kind}, {"center", center},
-                       {"residual", sum == Sum::kResidual}, {"multiprocessors", multiprocessors}});
+                       {"sum", static_cast<int64_t>(sum)}, {"multiprocessors", multiprocessors}});
   }
 };
 
@@ -103,14 +104,16 @@ void forward_case(Session &session, const Shape &shape, Cast cast) {
             shape.text() + " cast=" + std::to_string(static_cast<int>(cast)));
   const Format &format = format_of(shape.dtype);
   const int64_t count = shape.rows * shape.columns;
-  const bool sums = shape.sum == Sum::kResidual, fp8 = cast >= Cast::kRows, transposes = cast >= Cast::kBoth;
+  const bool sums = shape.sums(), adds_bias = shape.sum == Sum::kBiasAndResidual, fp8 = cast >= Cast::kRows, transposes = cast >= Cast::kBoth;
   Doubles x = session.random.normal(format, count);
   const Doubles residual = session.random.normal(format, count);
   if (fp8 && shape.rows > 3) x[shape.at(3, 1)] = kNan;
   const Doubles gamma = session.random.normal(format, shape.columns), beta = session.random.normal(format, shape.columns);
+  const Doubles bias = session.random.normal(format, shape.columns);
   const Doubles nothing(x.size(), kNan), row_of_nothing(static_cast<size_t>(shape.rows), kNan);
   Buffer in = session.floats(shape.dtype, x), other = session.floats(shape.dtype, residual);
   Buffer factor = session.floats(shape.dtype, gamma), summand = session.floats(shape.dtype, beta);
+  Buffer left = session.floats(shape.dtype, bias);
   Buffer h = session.floats(shape.dtype, nothing), y = session.floats(shape.dtype, nothing);
   Buffer mean = session.floats(4, row_of_nothing), inverse = session.floats(4, row_of_nothing);
   Buffer y8 = session.raw(Bytes(x.size(), 0x55));
@@ -128,6 +131,7 @@ void forward_case(Session &session, const Shape &shape, Cast cast) {
     norm.residual = other.data();
     norm.h = h.data();
   }
+  if (adds_bias) norm.bias = left.data();
   if (cast != Cast::kBothAlone) norm.y = y.data();
   norm.inverse = inverse.data<float>();
   if (cast != Cast::kNone) norm.amax = amax.data<float>();
@@ -152,8 +156,9 @@ void forward_case(Session &session, const Shape &shape, Cast cast) {
   if (sums) {
     Doubles sum(x.size()), size(x.size());
     for (size_t i = 0; i < x.size(); ++i) {
-      sum[i] = x[i] + residual[i];
-      size[i] = std::fabs(x[i]) + std::fabs(residual[i]);
+      const double added = adds_bias ? bias[i % bias.size()] : 0;
+      sum[i] = x[i] + added + residual[i];
+      size[i] = std::fabs(x[i]) + std::fabs(added) + std::fabs(residual[i]);
     }
     got_h = test.output(0, shape.dtype);
     test.close(shape.dtype, got_h, sum, size, 1, "h");
@@ -215,11 +220,18 @@ Gradients gradients_of(const Shape &shape, const Doubles &dy, const Doubles &h, 
   return wanted;
 }
 
+/* dresidual is added to the norm's own gradient as that is stored without one. */
+void expect_sum_of_rounded(Case &test, int dtype, const Doubles &own, const Doubles &dresidual, const Doubles &got) {
+  Doubles wanted(own.size());
+  for (size_t i = 0; i < own.size(); ++i) wanted[i] = round_to(format_of(dtype), own[i] + dresidual[i]);
+  test.equal(got, wanted, "dh");
+}
+
 void backward_case(Session &session, const Shape &shape, float factor) {
   Case test(session, "residual_norm_backward", shape.dtype, shape.text() + " accumulate=" + std::to_string(factor));
   const Format &format = format_of(shape.dtype);
   const int64_t count = shape.rows * shape.columns;
-  const bool sums = shape.sum == Sum::kResidual;
+  const bool sums = shape.sums();
   const Doubles dy = session.random.normal(format, count), h = session.random.normal(format, count);
   Doubles dresidual = session.random.normal(format, count);
   if (!sums) std::fill(dresidual.begin(), dresidual.end(), 0);
@@ -257,9 +269,14 @@ void backward_case(Session &session, const Shape &shape, float factor) {
   if (!test.run({&dh, &dgamma, &dbeta},
                 [&] { return session.ops.residual_norm_backward(&norm, session.memory.stream()); }))
     return;
-  test.close(shape.dtype, test.output(0, shape.dtype), wanted.dh, wanted.dh_scale, kSlack, "dh");
+  if (!sums || format.size == 4) test.close(shape.dtype, test.output(0, shape.dtype), wanted.dh, wanted.dh_scale, kSlack, "dh");
   test.close(4, test.output(1, 4), wanted.dgamma, wanted.gamma_scale, kSlack, "dgamma");
   if (shape.centered()) test.close(4, test.output(2, 4), wanted.dbeta, wanted.beta_scale, kSlack, "dbeta");
+  if (!sums || format.size == 4) return;
+  const Doubles got = test.output(0, shape.dtype);
+  norm.dresidual = nullptr;
+  if (test.run({&dh}, [&] { return session.ops.residual_norm_backward(&norm, session.memory.stream()); }))
+    expect_sum_of_rounded(test, shape.dtype, test.output(0, shape.dtype), dresidual, got);
 }
 
 /* Everything that may be left out, at sizes round those of a tile. */
@@ -267,12 +284,12 @@ void variants(Session &session, int64_t rows, int64_t columns) {
   for (const Format &format : kFormats)
     for (int kind : {OPS_LAYER_NORM, OPS_RMS_NORM})
       for (int center : {0, 1})
-        for (Sum sum : {Sum::kNone, Sum::kResidual}) {
+        for (Sum sum : {Sum::kNone, Sum::kResidual, Sum::kBiasAndResidual}) {
           const Shape shape{format.dtype, rows, columns, kind, center, sum};
           for (Cast cast : {Cast::kNone, Cast::kAmax, Cast::kRows, Cast::kBoth, Cast::kBothAlone}) {
             if (cast < Cast::kRows || columns % 16 == 0) forward_case(session, shape, cast);
           }
-          backward_case(session, shape, 0.5f);
+          if (sum != Sum::kBiasAndResidual) backward_case(session, shape, 0.5f);
         }
 }
 
@@ -314,6 +331,9 @@ void norm_mistakes(Session &session) {
   bad.scale_inverse = f;
   refused(&bad, "scale_inverse is given; expected null, for neither y8 nor y8_transposed is given");
   bad = good;
+  bad.bias = p;
+  refused(&bad, "bias is given; expected null without a residual");
+  bad = good;
   bad.y8 = p;
   refused(&bad, "scale is null; expected a device pointer");
   bad.scale = f;
@@ -342,7 +362,7 @@ void residual_norm_cases(Session &session) {
   for (const auto &[rows, columns] : of_tiles) variants(session, rows, columns);
   forward_case(session, {6, 19, 4096, OPS_RMS_NORM, 0, Sum::kResidual}, Cast::kBothAlone);
   forward_case(session, {6, 40, 8192, OPS_LAYER_NORM, 1, Sum::kNone}, Cast::kBoth);
-  forward_case(session, {6, 150, 3600, OPS_LAYER_NORM, 0, Sum::kResidual}, Cast::kBoth); /* turned by a kernel of its own */
+  forward_case(session, {6, 150, 3600, OPS_LAYER_NORM, 0, Sum::kBiasAndResidual}, Cast::kBoth); /* turned by a kernel of its own */
   /* One multiprocessor, some, all but one of an emulated device and of an H200, more than there are. */
   for (int multiprocessors : {1, 2, 3, 16, 131, INT32_MAX})
     for (const auto &[rows, columns] : {std::pair<int64_t, int64_t>{67, 48}, {41, 1280}, {5, 4096}}) {
@@ -358,7 +378,7 @@ void residual_norm_cases(Session &session) {
       backward_case(session, shape, 0);
     }
     forward_case(session, {6, 4099, 1280, OPS_LAYER_NORM, 0, Sum::kResidual}, Cast::kBothAlone);
-    forward_case(session, {6, 4099, 4096, OPS_LAYER_NORM, 0, Sum::kResidual}, Cast::kBoth);
+    forward_case(session, {6, 4099, 4096, OPS_LAYER_NORM, 0, Sum::kBiasAndResidual}, Cast::kBoth);
   }
   norm_mistakes(session);
 }

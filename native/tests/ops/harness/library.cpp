@@ -168,6 +168,7 @@ Ops open_library(const std::string &path) {
   find(library, "ops_last_error", ops.last_error);
   find(library, "ops_compile_all", ops.compile_all);
   find(library, "ops_add", ops.add);
+  find(library, "ops_bias_add", ops.bias_add);
   find(library, "ops_dropout_add", ops.dropout_add);
   find(library, "ops_dropout_backward", ops.dropout_backward);
   find(library, "ops_drop_path_factors", ops.drop_path_factors);

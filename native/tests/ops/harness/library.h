@@ -18,6 +18,7 @@ struct Ops {
   OPS_FUNCTION(last_error);
   OPS_FUNCTION(compile_all);
   OPS_FUNCTION(add);
+  OPS_FUNCTION(bias_add);
   OPS_FUNCTION(dropout_add);
   OPS_FUNCTION(dropout_backward);
   OPS_FUNCTION(drop_path_factors);

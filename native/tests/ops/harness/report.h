@@ -84,6 +84,7 @@ void loss_scale_cases(Session &session);
 void quantization_statistics_cases(Session &session);
 void dequantize_blocks_cases(Session &session);
 void dropout_cases(Session &session);
+void bias_cases(Session &session);
 void drop_path_cases(Session &session);
 void rows_cases(Session &session);
 void embedding_cases(Session &session);

@@ -41,6 +41,7 @@ const Cases kCases[] = {
     {"quantization_statistics", quantization_statistics_cases},
     {"dequantize_blocks", dequantize_blocks_cases},
     {"dropout", dropout_cases},
+    {"bias", bias_cases},
     {"drop_path", drop_path_cases},
     {"rows", rows_cases},
     {"embedding", embedding_cases},

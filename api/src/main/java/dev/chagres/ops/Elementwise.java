@@ -7,13 +7,14 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.Output;
+import org.jspecify.annotations.Nullable;
 
 /**
- * Sums, reciprocals and casts, element by element.
+ * Sums, reciprocals and casts, element by element; a bias added to rows.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_add}, {@code ops_reciprocal}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
+ * <p>Source: {@code ops_add}, {@code ops_bias_add}, {@code ops_reciprocal}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
  */
 public final class Elementwise {
     private Elementwise() {}
@@ -42,6 +43,39 @@ public final class Elementwise {
                         x.dtype().code(),
                         stream.handle()),
                 "ops_add");
+    }
+
+    /**
+     * Enqueues {@code y[r, c] = (x[r, c] + bias[c]) + residual[r, c]}, rounded once.
+     *
+     * @param x [R, C], floating-point numbers
+     * @param bias [C], of the type of x
+     * @param residual like x; null: none is added
+     * @param y like x; may be x or residual
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void biasAdd(Tensor x, Tensor bias, @Nullable Tensor residual, Tensor y, Stream stream) {
+        Checks.matrix(stream, "x", Checks.floats(stream, "x", x));
+        Checks.vector(stream, "bias", bias, x.dtype(), x.size(1));
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apart("y", y, "bias", bias);
+        Checks.apartOrSame("y", y, "x", x);
+        if (residual != null) {
+            Checks.like(stream, "residual", residual, x);
+            Checks.apartOrSame("y", y, "residual", residual);
+        }
+        Status.ops(
+                Ops.ops_bias_add(
+                        x.address(),
+                        bias.address(),
+                        Checks.addressOrNull(residual),
+                        y.address(),
+                        x.size(0),
+                        x.size(1),
+                        x.dtype().code(),
+                        stream.handle()),
+                "ops_bias_add");
     }
 
     /**

@@ -54,8 +54,10 @@ final class NormStruct implements AutoCloseable {
     }
 
     /** Fills in forward's inputs, and its output y. */
-    void forward(Tensor x, @Nullable Tensor residual, @Nullable Tensor beta, @Nullable Tensor y) {
+    void forward(
+            Tensor x, @Nullable Tensor bias, @Nullable Tensor residual, @Nullable Tensor beta, @Nullable Tensor y) {
         OpsResidualNorm.x(segment, x.address());
+        OpsResidualNorm.bias(segment, Checks.addressOrNull(bias));
         OpsResidualNorm.residual(segment, Checks.addressOrNull(residual));
         OpsResidualNorm.beta(segment, Checks.addressOrNull(beta));
         OpsResidualNorm.y(segment, Checks.addressOrNull(y));

@@ -39,11 +39,33 @@ public final class ResidualNorm {
     }
 
     /**
-     * Enqueues {@code h = x + residual} and {@code y = norm(h)}, in its own type, in FP8, or both. FP8 numbers are {@code q = y scale},
+     * Enqueues {@code h = x + residual} and {@code y = norm(h)}, as {@link #forward(NormFunction, Tensor, Tensor, Tensor, Tensor, Tensor,
+     * Tensor, Tensor, QuantizedTensor, Tensor, Tensor, Stream)} without bias.
+     *
+     * @throws IllegalArgumentException as there
+     */
+    public static void forward(
+            NormFunction norm,
+            Tensor x,
+            @Nullable Tensor residual,
+            Tensor gamma,
+            @Nullable Tensor beta,
+            @Nullable Tensor h,
+            @Nullable Tensor y,
+            @Nullable QuantizedTensor quantized,
+            @Nullable Tensor mean,
+            Tensor inverse,
+            Stream stream) {
+        forward(norm, x, null, residual, gamma, beta, h, y, quantized, mean, inverse, stream);
+    }
+
+    /**
+     * Enqueues {@code h = x + residual}, or {@code h = (x + bias) + residual} rounded once, and {@code y = norm(h)}, in its own type, in FP8, or both. FP8 numbers are {@code q = y scale},
      * from y before it is rounded, clamped to the largest number.
      *
      * @param norm which norm
      * @param x [R, C]
+     * @param bias [C], such as that of the product that wrote x; null: none. Needs a residual
      * @param residual like x; null: h is x
      * @param gamma [C]
      * @param beta [C]; null for RMS norm
@@ -61,6 +83,7 @@ public final class ResidualNorm {
     public static void forward(
             NormFunction norm,
             Tensor x,
+            @Nullable Tensor bias,
             @Nullable Tensor residual,
             Tensor gamma,
             @Nullable Tensor beta,
@@ -71,18 +94,18 @@ public final class ResidualNorm {
             Tensor inverse,
             Stream stream) {
         Checks.given("norm", norm);
-        ResidualNormChecks.forward(norm, x, residual, gamma, beta, h, y, quantized, mean, inverse, stream);
+        ResidualNormChecks.forward(norm, x, bias, residual, gamma, beta, h, y, quantized, mean, inverse, stream);
         NormStruct struct = Inside.state(stream).get(NormStruct.ATTACHMENT);
         struct.describe(norm, x);
         struct.parameters(gamma, h, mean, inverse);
-        struct.forward(x, residual, beta, y);
+        struct.forward(x, bias, residual, beta, y);
         struct.quantized(quantized);
         Status.ops(Ops.ops_residual_norm_forward(struct.segment(), stream.handle()), "ops_residual_norm_forward");
     }
 
     /**
-     * Enqueues {@code dh = dresidual + } the gradient of the norm's input, {@code dgamma[c] = sum over r of dy (h - mean)
-     * inverse} and {@code dbeta[c] = sum over r of dy}; the last two may add to what is there.
+     * Enqueues {@code dh = dresidual + } the gradient of the norm's input, which is rounded to the type of dh before, {@code dgamma[c] =
+     * sum over r of dy (h - mean) inverse} and {@code dbeta[c] = sum over r of dy}; the last two may add to what is there.
      *
      * @param norm which norm
      * @param dy gradient of y, [R, C]

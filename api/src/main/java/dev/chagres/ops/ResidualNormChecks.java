@@ -25,6 +25,7 @@ final class ResidualNormChecks {
     static void forward(
             NormFunction norm,
             Tensor x,
+            @Nullable Tensor bias,
             @Nullable Tensor residual,
             Tensor gamma,
             @Nullable Tensor beta,
@@ -42,6 +43,7 @@ final class ResidualNormChecks {
         ofLayerNorm("mean", mean, norm);
         if (residual == null) {
             absent("h", h, "without a residual h is x");
+            absent("bias", bias, "it is added to the sum with a residual, and there is none");
         } else {
             required("h", h, "the sum with the residual goes there");
         }
@@ -49,26 +51,36 @@ final class ResidualNormChecks {
             throw new IllegalArgumentException("y: expected a place for the norm, got null for y"
                     + (quantized == null ? " and quantized alike" : ", and in quantized no scale to cast by"));
         }
+        column("bias", bias, x, stream);
         column("beta", beta, x, stream);
         like("h", h, x, stream);
         like("y", y, x, stream);
         vector("mean", mean, x, stream);
         vector("inverse", inverse, x, stream);
         written("h", h, "gamma", gamma, "beta", beta);
+        apart("h", h, "bias", bias);
         apartOrSame("h", h, "x", x);
         apartOrSame("h", h, "residual", residual);
         written("y", y, "x", x, "residual", residual);
         written("y", y, "gamma", gamma, "beta", beta);
         apart("y", y, "h", h);
+        apart("y", y, "bias", bias);
+        apart("mean", mean, "bias", bias);
+        apart("inverse", inverse, "bias", bias);
         statistics("mean", mean, x, residual, gamma, beta, h, y);
         statistics("inverse", inverse, x, residual, gamma, beta, h, y);
         apart("mean", mean, "inverse", inverse);
         if (quantized != null) {
             quantized(quantized, x, stream);
-            eachPartApart(quantized, "x", x, "residual", residual);
-            eachPartApart(quantized, "gamma", gamma, "beta", beta);
-            eachPartApart(quantized, "h", h, "y", y);
-            eachPartApart(quantized, "mean", mean, "inverse", inverse);
+            eachPartApart(quantized, "x", x);
+            eachPartApart(quantized, "bias", bias);
+            eachPartApart(quantized, "residual", residual);
+            eachPartApart(quantized, "gamma", gamma);
+            eachPartApart(quantized, "beta", beta);
+            eachPartApart(quantized, "h", h);
+            eachPartApart(quantized, "y", y);
+            eachPartApart(quantized, "mean", mean);
+            eachPartApart(quantized, "inverse", inverse);
         }
     }
 
@@ -199,16 +211,9 @@ final class ResidualNormChecks {
         return rowwise == null ? quantized.columnwiseScaleInverse() : rowwise;
     }
 
-    private static void eachPartApart(
-            QuantizedTensor quantized,
-            String firstArgument,
-            @Nullable Tensor first,
-            String secondArgument,
-            @Nullable Tensor second) {
+    private static void eachPartApart(QuantizedTensor quantized, String argument, @Nullable Tensor tensor) {
         for (int i = 0; i < PARTS.length; i++) {
-            Tensor part = part(quantized, i);
-            apart("quantized", part, firstArgument, first);
-            apart("quantized", part, secondArgument, second);
+            apart("quantized", part(quantized, i), argument, tensor);
         }
     }
 

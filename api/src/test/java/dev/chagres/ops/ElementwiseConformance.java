@@ -50,6 +50,57 @@ class ElementwiseConformance {
 
     @ParameterizedTest
     @MethodSource("floats")
+    void biasAdd(DType dtype) {
+        for (int rows : new int[] {0, 1, 5}) {
+            for (int columns : new int[] {1, 7, 8, 320}) {
+                int count = rows * columns;
+                double[] x = open.normal(dtype, count, 1);
+                double[] bias = open.normal(dtype, columns, 1);
+                double[] residual = open.normal(dtype, count, 1);
+                double[] biased = new double[count];
+                double[] summed = new double[count];
+                for (int i = 0; i < count; i++) {
+                    biased[i] = x[i] + bias[i % columns];
+                    summed[i] = biased[i] + residual[i];
+                }
+                Tensor overX = open.tensor(dtype, x, rows, columns);
+                Tensor added = open.tensor(dtype, bias, columns);
+                Elementwise.biasAdd(overX, added, null, overX, open.stream());
+                open.assertClose("x + bias", biased, open.read(overX), 1, Tolerances.rounded(dtype));
+                Tensor overResidual = open.tensor(dtype, residual, rows, columns);
+                Tensor read = open.tensor(dtype, x, rows, columns);
+                Elementwise.biasAdd(read, added, overResidual, overResidual, open.stream());
+                open.assertClose("sum", summed, open.read(overResidual), 1, Tolerances.rounded(dtype));
+            }
+        }
+    }
+
+    @Test
+    void biasAddRefusals() {
+        Tensor x = open.unwritten(DType.FLOAT32, 3, 8);
+        Tensor bias = open.unwritten(DType.FLOAT32, 8);
+        Class<IllegalArgumentException> argument = IllegalArgumentException.class;
+        assertThrown(
+                argument,
+                "bias: expected FLOAT32[8], got FLOAT32[3]",
+                () -> Elementwise.biasAdd(x, open.unwritten(DType.FLOAT32, 3), null, x, open.stream()));
+        assertThrown(
+                argument,
+                "bias: expected FLOAT32[8], got BFLOAT16[8]",
+                () -> Elementwise.biasAdd(x, open.unwritten(DType.BFLOAT16, 8), null, x, open.stream()));
+        assertThrown(
+                argument,
+                "residual: expected FLOAT32[3, 8], got FLOAT32[8, 3]",
+                () -> Elementwise.biasAdd(x, bias, open.unwritten(DType.FLOAT32, 8, 3), x, open.stream()));
+        Tensor row = open.scope().view(x, 0, 8);
+        assertThrown(
+                argument,
+                "y: expected memory of its own, got some of bias" + SHARED,
+                () -> Elementwise.biasAdd(x, row, null, x, open.stream()));
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
     void reciprocal(DType dtype) {
         for (int count : COUNTS) {
             double[] x = open.normal(dtype, count, 1);

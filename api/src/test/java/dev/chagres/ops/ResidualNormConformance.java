@@ -20,6 +20,7 @@ import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.Rounding;
 import dev.chagres.witness.Weights;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
@@ -113,6 +114,42 @@ class ResidualNormConformance {
         overX.assertForward(overX.x);
         Run overResidual = new Run(c);
         overResidual.assertForward(overResidual.residual);
+    }
+
+    /** The sum is rounded once: x of 1, half a unit of bias and the same of the residual make a whole unit. */
+    @Test
+    void biasIsAddedBeforeTheSumIsRounded() {
+        for (DType dtype : List.of(DType.BFLOAT16, DType.FLOAT16)) {
+            double half = dtype == DType.BFLOAT16 ? 0x1p-8 : 0x1p-11;
+            Tensor x = open.tensor(dtype, filled(16, 1), 2, 8);
+            Tensor bias = open.tensor(dtype, filled(8, half), 8);
+            Tensor residual = open.tensor(dtype, filled(16, half), 2, 8);
+            Tensor gamma = open.tensor(dtype, filled(8, 1), 8);
+            Tensor h = open.unwritten(dtype, 2, 8);
+            Tensor y = open.unwritten(dtype, 2, 8);
+            ResidualNorm.forward(
+                    LAYER_NORM,
+                    x,
+                    bias,
+                    residual,
+                    gamma,
+                    gamma,
+                    h,
+                    y,
+                    null,
+                    open.unwritten(DType.FLOAT32, 2),
+                    open.unwritten(DType.FLOAT32, 2),
+                    open.stream());
+            float[] sums = new float[16];
+            Arrays.fill(sums, (float) (1 + 2 * half));
+            assertArrayEquals(sums, open.read(h));
+        }
+    }
+
+    private static double[] filled(int count, double value) {
+        double[] values = new double[count];
+        Arrays.fill(values, value);
+        return values;
     }
 
     /** Where dh goes. */

@@ -104,6 +104,42 @@ class ResidualNormMisuseTest {
     }
 
     @Test
+    void biases() {
+        Arguments good = new Arguments();
+        Tensor bias = of(DType.FLOAT32, 8);
+        assertRefused("bias: expected FLOAT32[8], got FLOAT32[3]", good, of(DType.FLOAT32, 3), good.residual, good.h);
+        assertRefused(
+                "bias: expected null, for it is added to the sum with a residual, and there is none, got FLOAT32[8]",
+                good,
+                bias,
+                null,
+                null);
+        Tensor row = open.scope().view(good.h, 0, 8);
+        assertRefused("h: expected memory of its own, got some of bias" + SHARED, good, row, good.residual, good.h);
+        Tensor y = open.scope().view(good.y, 0, 8);
+        assertRefused("y: expected memory of its own, got some of bias" + SHARED, good, y, good.residual, good.h);
+    }
+
+    private static void assertRefused(String text, Arguments with, Tensor bias, Tensor residual, Tensor h) {
+        assertThrown(
+                IllegalArgumentException.class,
+                text,
+                () -> ResidualNorm.forward(
+                        with.norm,
+                        with.x,
+                        bias,
+                        residual,
+                        with.gamma,
+                        with.beta,
+                        h,
+                        with.y,
+                        null,
+                        with.mean,
+                        with.inverse,
+                        open.stream()));
+    }
+
+    @Test
     void whatMustGoTogether() {
         Arguments rms = new Arguments();
         rms.norm = new NormFunction(Kind.RMS_NORM, Gamma.PLAIN, EPSILON);

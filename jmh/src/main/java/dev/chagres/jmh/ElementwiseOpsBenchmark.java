@@ -18,6 +18,7 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 public class ElementwiseOpsBenchmark extends OperationBenchmark {
     private Tensor x;
     private Tensor residual;
+    private Tensor bias;
     private Tensor y;
     private Tensor wide;
     private Tensor sum;
@@ -35,6 +36,7 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         long tokens = shape.tokens();
         x = normal(DType.BFLOAT16, tokens, shape.hidden());
         residual = normal(DType.BFLOAT16, tokens, shape.hidden());
+        bias = normal(DType.BFLOAT16, shape.hidden());
         y = empty(DType.BFLOAT16, tokens, shape.hidden());
         wide = empty(DType.FLOAT32, tokens, shape.hidden());
         sum = empty(DType.FLOAT32, shape.hidden());
@@ -48,6 +50,8 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         float other = read(residual)[0];
         add();
         near("add", first + other, read(y)[0], 0.01);
+        biasAdd();
+        near("biasAdd", first + read(bias)[0] + other, read(y)[0], 0.01);
         reciprocal();
         near("reciprocal", 1 / first, read(y)[0], 0.01 / Math.abs(first));
         accumulate();
@@ -84,6 +88,13 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void add() {
         repeat(() -> Elementwise.add(x, residual, y, stream));
+    }
+
+    /** y = (x + bias) + residual. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void biasAdd() {
+        repeat(() -> Elementwise.biasAdd(x, bias, residual, y, stream));
     }
 
     /** y = 1 / x. */

@@ -350,6 +350,73 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_bias_add {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_bias_add");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_bias_add(const void *x, const void *bias, const void *residual, void *y, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_bias_add$descriptor() {
+        return ops_bias_add.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_bias_add(const void *x, const void *bias, const void *residual, void *y, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_bias_add$handle() {
+        return ops_bias_add.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_bias_add(const void *x, const void *bias, const void *residual, void *y, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_bias_add$address() {
+        return ops_bias_add.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_bias_add(const void *x, const void *bias, const void *residual, void *y, int64_t rows, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_bias_add(long x, long bias, long residual, long y, long rows, long columns, int dtype, MemorySegment stream) {
+        var mh$ = ops_bias_add.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_bias_add", x, bias, residual, y, rows, columns, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, bias, residual, y, rows, columns, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_reciprocal {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,

@@ -16,6 +16,7 @@ import static java.lang.foreign.MemoryLayout.PathElement.*;
  * {@snippet lang=c :
  * struct OpsResidualNorm {
  *     const void *x;
+ *     const void *bias;
  *     const void *residual;
  *     const void *gamma;
  *     const void *beta;
@@ -53,6 +54,7 @@ public class OpsResidualNorm {
 
     private static final GroupLayout $LAYOUT = MemoryLayout.structLayout(
         Ops.C_LONG.withName("x"),
+        Ops.C_LONG.withName("bias"),
         Ops.C_LONG.withName("residual"),
         Ops.C_LONG.withName("gamma"),
         Ops.C_LONG.withName("beta"),
@@ -130,6 +132,50 @@ public class OpsResidualNorm {
      */
     public static void x(MemorySegment struct, long fieldValue) {
         struct.set(x$LAYOUT, x$OFFSET, fieldValue);
+    }
+
+    private static final OfLong bias$LAYOUT = (OfLong)$LAYOUT.select(groupElement("bias"));
+
+    /**
+     * Layout for field:
+     * {@snippet lang=c :
+     * const void *bias
+     * }
+     */
+    public static final OfLong bias$layout() {
+        return bias$LAYOUT;
+    }
+
+    private static final long bias$OFFSET = $LAYOUT.byteOffset(groupElement("bias"));
+
+    /**
+     * Offset for field:
+     * {@snippet lang=c :
+     * const void *bias
+     * }
+     */
+    public static final long bias$offset() {
+        return bias$OFFSET;
+    }
+
+    /**
+     * Getter for field:
+     * {@snippet lang=c :
+     * const void *bias
+     * }
+     */
+    public static long bias(MemorySegment struct) {
+        return struct.get(bias$LAYOUT, bias$OFFSET);
+    }
+
+    /**
+     * Setter for field:
+     * {@snippet lang=c :
+     * const void *bias
+     * }
+     */
+    public static void bias(MemorySegment struct, long fieldValue) {
+        struct.set(bias$LAYOUT, bias$OFFSET, fieldValue);
     }
 
     private static final OfLong residual$LAYOUT = (OfLong)$LAYOUT.select(groupElement("residual"));
