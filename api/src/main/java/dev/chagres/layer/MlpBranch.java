@@ -9,6 +9,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
 import dev.chagres.layer.MlpConfig.Recomputation;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
@@ -158,11 +159,23 @@ final class MlpBranch extends Layer {
             Tensor amax =
                     fc2.outputGradient().isQuantized() ? fc1.outputGradient().takeAmax(inside.x, pass) : null;
             gradientOfActivation(dy, inside, before, dbefore, amax, pass);
+            if (amax != null) {
+                round(amax, dbefore.dtype(), pass);
+            }
             fc1.outputGradient().prepare(dbefore, amax, inside.x, pass);
         }
         fc1.products().parameterGradients(inside.x, pass);
         if (inside.x.learns()) {
             fc1.products().inputGradient(inside.x, dx, pass);
+        }
+    }
+
+    /** Rounds an amax of unrounded numbers to that of the rounded ones, from which TE takes the scale: rounding keeps their order. */
+    private static void round(Tensor amax, DType type, Pass pass) {
+        if (type != DType.FLOAT32) {
+            Tensor rounded = pass.temporary().tensor(type, 1);
+            Elementwise.cast(amax, rounded, pass.stream());
+            Elementwise.cast(rounded, amax, pass.stream());
         }
     }
 

@@ -152,6 +152,23 @@ class CastStatisticsTest {
         }
     }
 
+    /** Its kernel computes the amax before it rounds; what is measured is the rounded gradient. */
+    @Test
+    void scaleOfAnActivationsGradientIsThatOfTheRoundedOne() {
+        for (MlpConfig config : List.of(gelu(), swiglu())) {
+            try (Training training = new Training(Float8CurrentScaling.standard(), config)) {
+                training.quantizers.measureEvery(1);
+                training.step();
+                CastStatistics gradient = training.quantizers.statistics().stream()
+                        .filter(one -> one.site().name().equals("fc1.output_gradient"))
+                        .findFirst()
+                        .orElseThrow();
+                float largestOfE5m2 = 57344;
+                assertEquals(largestOfE5m2 / gradient.amax(), gradient.largestScale());
+            }
+        }
+    }
+
     @Test
     void numbersWithoutAScaleUnderflow() {
         try (Training training = new Training(DelayedScaling.standard(), gelu())) {
