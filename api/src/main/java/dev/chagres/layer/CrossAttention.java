@@ -38,7 +38,7 @@ public final class CrossAttention extends PreNorm {
     }
 
     private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention, attention.query());
+        super(plan.name(), norm, attention, attention.query(), attention.projection());
         this.attention = attention;
     }
 

@@ -85,6 +85,10 @@ final class CrossAttentionBranch extends Layer {
         keyExchange = HeadExchange.of(plan, config.headDim(), config.keyHeads(), config.keyHeads());
     }
 
+    Linear projection() {
+        return projection;
+    }
+
     Linear query() {
         return query;
     }

@@ -58,6 +58,7 @@ public final class LayerNorm extends NormLayer {
     @Override
     void normalizeSum(
             Tensor x,
+            @Nullable Tensor bias,
             @Nullable Tensor residual,
             @Nullable Tensor sum,
             @Nullable Tensor y,
@@ -68,9 +69,10 @@ public final class LayerNorm extends NormLayer {
         ResidualNorm.forward(
                 function(),
                 x,
+                bias,
                 residual,
                 weight().weight(),
-                bias.weight(),
+                this.bias.weight(),
                 sum,
                 y,
                 copies,

@@ -57,7 +57,7 @@ public final class LayerNormLinear extends PreNorm {
     }
 
     private LayerNormLinear(NormLayer norm, Linear linear, ModelPlan plan) {
-        super(plan.name(), norm, linear, linear);
+        super(plan.name(), norm, linear, linear, linear);
         this.linear = linear;
     }
 

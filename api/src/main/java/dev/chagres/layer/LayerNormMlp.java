@@ -26,7 +26,7 @@ public final class LayerNormMlp extends PreNorm {
     }
 
     private LayerNormMlp(NormLayer norm, MlpBranch mlp, ModelPlan plan) {
-        super(plan.name(), norm, mlp, mlp.reader());
+        super(plan.name(), norm, mlp, mlp.reader(), mlp.fc2());
         this.mlp = mlp;
     }
 

@@ -37,8 +37,8 @@ final class LinearProducts {
     private final LinearInput input;
     private final GradientOperand gradient;
     private final LinearSplit split;
-    /** The bias that the product itself adds; null if its result is reduced over ranks first. */
-    private final @Nullable Parameter addedBias;
+    /** Whether the caller of the current forward call adds the bias. */
+    private boolean leavesBias;
 
     /** {@code gradient}: the gradient of the output, prepared before the products of backward. */
     LinearProducts(LinearSites sites, LinearInput input, GradientOperand gradient) {
@@ -48,10 +48,21 @@ final class LinearProducts {
         this.input = input;
         this.gradient = gradient;
         split = sites.split();
-        addedBias = split.sumsOutput() ? null : bias;
     }
 
-    /** Enqueues {@code y = x W^T + b}, in a row-parallel layer reduced over the ranks before b is added. */
+    /** Says whether the caller of the following {@link #product} adds the bias itself; it takes this back after the call. */
+    void leaveBias(boolean leave) {
+        leavesBias = leave;
+    }
+
+    /** Returns the bias that the product itself adds; null if its result is reduced over ranks first, or its caller adds the bias. */
+    private @Nullable Parameter addedBias() {
+        return split.sumsOutput() || leavesBias ? null : bias;
+    }
+
+    /**
+     * Enqueues {@code y = x W^T + b}, in a row-parallel layer reduced over the ranks before b is added; without b if the caller adds that.
+     */
     void product(Operand x, Tensor y, Pass pass) {
         sites.requireMaster(pass);
         if (x.rows() == 0) {
@@ -66,7 +77,7 @@ final class LinearProducts {
         }
         if (split.sumsOutput()) {
             split.sumOutput(term, y, pass);
-            if (bias != null) {
+            if (bias != null && !leavesBias) {
                 LinearSplit.addBias(y, bias.weight(), pass);
             }
         }
@@ -76,6 +87,7 @@ final class LinearProducts {
         Tensor w = weight.weight();
         Stream stream = pass.stream();
         Tensor read = split.gatheredInput(x.whole(), pass);
+        Parameter addedBias = addedBias();
         if (addedBias == null) {
             MatrixProduct.product(
                     read, Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, pass.productPlan(), stream);
@@ -91,6 +103,7 @@ final class LinearProducts {
         QuantizedTensor w = sites.weightCopy(Product.FORWARD, present, pass);
         Accumulator accumulator = present.recipe().accumulator(Product.FORWARD);
         Stream stream = pass.stream();
+        Parameter addedBias = addedBias();
         if (addedBias == null) {
             MatrixProduct.product(
                     a,

@@ -1,6 +1,5 @@
 package dev.chagres.layer;
 
-import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
@@ -11,7 +10,6 @@ import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.TensorParallel;
 import dev.chagres.ops.Elementwise;
-import dev.chagres.ops.Rows;
 import java.util.List;
 
 /**
@@ -212,11 +210,7 @@ final class LinearSplit {
 
     /** Enqueues {@code y[t] = y[t] + bias} for each row. */
     static void addBias(Tensor y, Tensor bias, Pass pass) {
-        Tensor zeros = pass.temporary().tensor(DType.INT32, y.size(0));
-        zeros.zero(pass.stream());
-        Tensor rows = pass.temporary().like(y);
-        Rows.gatherRows(pass.temporary().view(bias, 0, 1, bias.count()), zeros, rows, pass.stream());
-        Elementwise.add(y, rows, y, pass.stream());
+        Elementwise.biasAdd(y, bias, null, y, pass.stream());
     }
 
     /**
@@ -236,13 +230,13 @@ final class LinearSplit {
                             ? "whose tokens ncclAllGather gathers" + form + ", in backward " + again
                                     + ", where ncclReduceScatter sums the input's gradient"
                             : "over which ncclReduceScatter sums the output, whose gradient ncclAllGather gathers"
-                                    + form + (hasBias ? "; ops_gather_rows and ops_add add the bias" : ""));
+                                    + form + (hasBias ? "; ops_bias_add adds the bias" : ""));
         }
         return mode == ParallelMode.COLUMN
                 ? "; rows of the weight on each of " + ranks.size()
                         + " ranks, over which backward sums the input's gradient by ncclAllReduce"
                 : "; columns of the weight on each of " + ranks.size()
                         + " ranks, over which forward sums the output by ncclAllReduce"
-                        + (hasBias ? ", before ops_gather_rows and ops_add add the bias" : "");
+                        + (hasBias ? ", before ops_bias_add adds the bias" : "");
     }
 }

@@ -75,7 +75,7 @@ public final class MultiheadAttention extends PreNorm {
     }
 
     private MultiheadAttention(@Nullable NormLayer norm, AttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention, attention.qkv());
+        super(plan.name(), norm, attention, attention.qkv(), attention.projection());
         this.attention = attention;
     }
 

@@ -85,7 +85,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         if (copies == null) {
             normalize(x, y, mean, inverse, pass);
         } else {
-            normalizeSum(x, null, null, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
+            normalizeSum(x, null, null, null, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
         }
         save(x, mean, inverse, copies != null, pass);
     }
@@ -99,25 +99,43 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        normalizeSum(x, null, null, y, copies, mean, inverse, pass);
+        normalizeSum(x, null, null, null, y, copies, mean, inverse, pass);
         save(x, mean, inverse, true, pass);
     }
 
     /**
-     * Enqueues {@code sum = x + residual} and {@code y = norm(sum)}, or writes {@code copies} instead of y as {@link #run(Tensor, Tensor,
-     * QuantizedTensor, Pass)} does. {@code sum} may be {@code x} or {@code residual}.
+     * Enqueues {@code sum = (x + bias) + residual} and {@code y = norm(sum)}, or writes {@code copies} instead of y as {@link #run(Tensor,
+     * Tensor, QuantizedTensor, Pass)} does. {@code sum} may be {@code x} or {@code residual}.
+     *
+     * @param bias null where none is added
      */
-    final void runOfSum(Tensor x, Tensor residual, Tensor sum, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
+    final void runOfSum(
+            Tensor x,
+            @Nullable Tensor bias,
+            Tensor residual,
+            Tensor sum,
+            Tensor y,
+            @Nullable QuantizedTensor copies,
+            Pass pass) {
         if (!ResidualNorm.takes(x)) {
-            Elementwise.add(x, residual, sum, pass.stream());
+            enqueueSum(x, bias, residual, sum, pass);
             run(sum, y, pass);
             return;
         }
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        normalizeSum(x, residual, sum, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
+        normalizeSum(x, bias, residual, sum, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
         save(sum, mean, inverse, true, pass);
+    }
+
+    /** Enqueues {@code sum = (x + bias) + residual}, without a bias if that is null. */
+    static void enqueueSum(Tensor x, @Nullable Tensor bias, Tensor residual, Tensor sum, Pass pass) {
+        if (bias == null) {
+            Elementwise.add(x, residual, sum, pass.stream());
+        } else {
+            Elementwise.biasAdd(x, bias, residual, sum, pass.stream());
+        }
     }
 
     /** Returns whether the norm's output is written in the model's type: where it is not cast, or its cast is measured. */
@@ -150,7 +168,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Tensor mean = temporary.like(rows.mean.get());
         Tensor inverse = temporary.like(rows.inverse.get());
         if (rows.fused) {
-            normalizeSum(x, null, null, y, null, mean, inverse, pass);
+            normalizeSum(x, null, null, null, y, null, mean, inverse, pass);
         } else {
             normalize(x, y, mean, inverse, pass);
         }
@@ -201,9 +219,10 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     abstract void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass);
 
-    /** Enqueues {@code ops_residual_norm}; without residual there is no sum. */
+    /** Enqueues {@code ops_residual_norm}; without residual there is no sum, and no bias. */
     abstract void normalizeSum(
             Tensor x,
+            @Nullable Tensor bias,
             @Nullable Tensor residual,
             @Nullable Tensor sum,
             @Nullable Tensor y,
@@ -247,8 +266,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     private String explainForward(Tensor x, NormPlace place, String besides) {
         if (!ResidualNorm.takes(x)) {
             return place.sums()
-                    ? "ops_add, which sums first, and " + own() + "_fwd, for ops_residual_norm_forward takes "
-                            + ResidualNorm.LIMITS
+                    ? "ops_add or ops_bias_add, which sums first, and " + own()
+                            + "_fwd, for ops_residual_norm_forward takes " + ResidualNorm.LIMITS
                     : own() + "_fwd";
         }
         if (!isFused(x, place, besides)) {

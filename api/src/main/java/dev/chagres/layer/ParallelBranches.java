@@ -10,7 +10,7 @@ import dev.chagres.ops.Elementwise;
  */
 final class ParallelBranches extends PreNorm {
     ParallelBranches(String name, PreNorm first, PreNorm second) {
-        super(name, null, new Sum(name, first, second), null);
+        super(name, null, new Sum(name, first, second), null, null);
     }
 
     private static final class Sum extends Layer {

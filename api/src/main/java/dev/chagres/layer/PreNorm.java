@@ -21,6 +21,7 @@ abstract sealed class PreNorm extends Layer
     private final @Nullable NormLayer norm;
     private final Layer branch;
     private final @Nullable Linear reader;
+    private final @Nullable Linear last;
     /** Whether backward recomputes the norm's output. */
     private boolean recomputes;
     /** Output of the norm in the current call; null if its caller does not ask for it. */
@@ -28,12 +29,18 @@ abstract sealed class PreNorm extends Layer
     /** The gradient of the norm's output from other readers, during backward; null without one. */
     private @Nullable Tensor normGradient;
 
-    /** {@code reader}: the layer of the branch that is the only reader of the norm's output; null if backward reads it, too. */
-    PreNorm(String name, @Nullable NormLayer norm, Layer branch, @Nullable Linear reader) {
+    /**
+     * Puts a norm before a branch.
+     *
+     * @param reader the layer of the branch that is the only reader of the norm's output; null if backward reads it, too
+     * @param last the layer of the branch that gives its output; null where that is a sum
+     */
+    PreNorm(String name, @Nullable NormLayer norm, Layer branch, @Nullable Linear reader, @Nullable Linear last) {
         super(name);
         this.norm = norm;
         this.branch = branch;
         this.reader = reader;
+        this.last = last;
     }
 
     /** Returns whether a norm stands before the rest. */
@@ -100,6 +107,32 @@ abstract sealed class PreNorm extends Layer
         } else {
             branch.forwardOfTemporary(x, y, pass);
         }
+    }
+
+    /** Returns whether the branch ends with a product that adds a bias. */
+    final boolean endsWithBias() {
+        return last != null && last.hasBias();
+    }
+
+    /**
+     * Enqueues the branch as {@link #runBranch} does, but without the bias of its last product, which it returns for the sum that the
+     * caller enqueues next; null where there is none.
+     */
+    final @Nullable Tensor runBranchWithoutBias(Tensor x, Tensor y, Pass pass) {
+        Linear product = last;
+        if (product == null || !product.hasBias()) {
+            runBranch(x, y, pass);
+            return null;
+        }
+        // Read before the branch: sharded weights then stay gathered until the end of the caller.
+        Tensor bias = product.bias().weight();
+        product.products().leaveBias(true);
+        try {
+            runBranch(x, y, pass);
+        } finally {
+            product.products().leaveBias(false);
+        }
+        return bias;
     }
 
     /**

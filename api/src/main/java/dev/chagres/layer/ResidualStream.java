@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.ops.Elementwise;
+import java.util.Arrays;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
@@ -12,6 +13,9 @@ import org.jspecify.annotations.Nullable;
 /**
  * {@code s = x + path(dropout(branch(norm(x))))} for each branch of a layer, and optionally a norm of the last sum. The sum overwrites the
  * branch's output, and is what the next norm saves; backward updates one gradient in place.
+ *
+ * <p>The bias of a branch's last product is added to the rounded product in the sum, {@code (product + bias) + x}, as TE does; before
+ * dropout or drop path the product itself adds it.
  *
  * <p>Threading: the device's thread.
  */
@@ -56,6 +60,7 @@ final class ResidualStream {
         Tensor end = outputNorm == null ? y : pass.kept().like(y);
         Tensor stream = x;
         Tensor update = null;
+        Tensor bias = null;
         // Each branch overwrites it, unless backward reads the norm's output.
         Tensor passing = null;
         for (int i = 0; i < parts.length; i++) {
@@ -73,17 +78,21 @@ final class ResidualStream {
                 if (update == null) {
                     norm.run(stream, read, copies, pass);
                 } else {
-                    stream = sumAndNorm(norm, update, stream, saving ? update : end, read, copies, pass);
+                    stream = sumAndNorm(norm, update, bias, stream, saving ? update : end, read, copies, pass);
                 }
                 Inside.requireGradient(read, stream.requiresGradient() || norm.requiresGradient());
             }
             boolean last = i == parts.length - 1;
             Tensor base = source == ResidualSource.INPUT ? stream : read;
             Tensor added = place(saving, last, base, end, pass);
-            parts[i].runBranch(read, added, pass);
+            if (drops) {
+                parts[i].runBranch(read, added, pass);
+            } else {
+                bias = parts[i].runBranchWithoutBias(read, added, pass);
+            }
             Part part = keep(read, pass);
             boolean sums = drops || (last && outputNorm == null);
-            stream = sums ? add(added, base, saving ? added : end, drops, part, pass) : base;
+            stream = sums ? add(added, bias, base, saving ? added : end, drops, part, pass) : base;
             update = sums ? null : added;
         }
         if (outputNorm == null) {
@@ -92,7 +101,7 @@ final class ResidualStream {
         if (update == null) {
             outputNorm.run(stream, y, pass);
         } else {
-            sumAndNorm(outputNorm, update, stream, saving ? update : end, y, null, pass);
+            sumAndNorm(outputNorm, update, bias, stream, saving ? update : end, y, null, pass);
         }
     }
 
@@ -105,17 +114,18 @@ final class ResidualStream {
         return part;
     }
 
-    /** Enqueues {@code sum = update + stream} and {@code normed = norm(sum)}, or its copies, and returns the sum. */
+    /** Enqueues {@code sum = (update + bias) + stream} and {@code normed = norm(sum)}, or its copies, and returns the sum. */
     private static Tensor sumAndNorm(
             NormLayer norm,
             Tensor update,
+            @Nullable Tensor bias,
             Tensor stream,
             Tensor sum,
             Tensor normed,
             @Nullable QuantizedTensor copies,
             Pass pass) {
         boolean learns = stream.requiresGradient() || update.requiresGradient();
-        norm.runOfSum(update, stream, sum, normed, copies, pass);
+        norm.runOfSum(update, bias, stream, sum, normed, copies, pass);
         Inside.requireGradient(sum, learns);
         return sum;
     }
@@ -128,13 +138,23 @@ final class ResidualStream {
         return base.address() == end.address() ? pass.temporary().like(end) : end;
     }
 
-    /** Enqueues {@code sum = added + stream}, with dropout and drop path if there are any, and returns the sum. */
-    private Tensor add(Tensor added, Tensor stream, Tensor sum, boolean drops, @Nullable Part part, Pass pass) {
+    /**
+     * Enqueues {@code sum = (added + bias) + stream}, or with dropout and drop path, which take no bias, {@code sum = path(dropout(added)) +
+     * stream}, and returns the sum.
+     */
+    private Tensor add(
+            Tensor added,
+            @Nullable Tensor bias,
+            Tensor stream,
+            Tensor sum,
+            boolean drops,
+            @Nullable Part part,
+            Pass pass) {
         boolean learns = stream.requiresGradient() || added.requiresGradient();
         if (drops) {
             dropout.add(added, stream, sum, part == null ? null : part.drawn, pass);
         } else {
-            Elementwise.add(added, stream, sum, pass.stream());
+            NormLayer.enqueueSum(added, bias, stream, sum, pass);
         }
         Inside.requireGradient(sum, learns);
         return sum;
@@ -201,9 +221,11 @@ final class ResidualStream {
         String norm = outputNorm == null
                 ? ""
                 : "\n" + outputNorm.explain(x, new NormPlace(!dropout.drops(pass), false, false), "");
-        return source == ResidualSource.INPUT
-                ? norm
-                : "\n" + owner.name() + ": residual sums take the norms' outputs, and ops_add sums their two gradients"
-                        + norm;
+        String sources = source == ResidualSource.INPUT
+                ? ""
+                : "\n" + owner.name() + ": residual sums take the norms' outputs, and ops_add sums their two gradients";
+        boolean addBiases = !dropout.drops(pass) && Arrays.stream(parts).anyMatch(PreNorm::endsWithBias);
+        String biases = addBiases ? "\n" + owner.name() + ": residual sums add the biases of the last products" : "";
+        return sources + biases + norm;
     }
 }

@@ -37,6 +37,7 @@ public final class RmsNorm extends NormLayer {
     @Override
     void normalizeSum(
             Tensor x,
+            @Nullable Tensor bias,
             @Nullable Tensor residual,
             @Nullable Tensor sum,
             @Nullable Tensor y,
@@ -45,7 +46,7 @@ public final class RmsNorm extends NormLayer {
             Tensor inverse,
             Pass pass) {
         Tensor factor = weight().weight();
-        ResidualNorm.forward(function(), x, residual, factor, null, sum, y, copies, null, inverse, pass.stream());
+        ResidualNorm.forward(function(), x, bias, residual, factor, null, sum, y, copies, null, inverse, pass.stream());
     }
 
     @Override

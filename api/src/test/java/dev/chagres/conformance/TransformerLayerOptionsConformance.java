@@ -276,16 +276,20 @@ class TransformerLayerOptionsConformance {
 
     @Test
     void explainsItsSums() {
-        assertEquals("", sums(encoder()));
+        String biases = "\n  layer: residual sums add the biases of the last products";
+        assertEquals(biases, sums(encoder()));
+        assertEquals("", sums(encoder().withBias(Bias.ABSENT)));
+        assertEquals("", sums(encoder().withHiddenDropout(Dropout.of(0.1f))));
         assertEquals(
                 "\n  layer: both branches read one input, and ops_add sums their outputs",
                 sums(encoder().withBranchOrder(BranchOrder.PARALLEL)));
         assertEquals(
-                "\n  layer: residual sums take the norms' outputs, and ops_add sums their two gradients",
+                "\n  layer: residual sums take the norms' outputs, and ops_add sums their two gradients" + biases,
                 sums(encoder().withResidual(ResidualSource.NORM)));
         String normed = sums(encoder().withNormPlacement(NormPlacement.OUTPUT));
         assertEquals(
-                "\n  layer.norm: layer norm, forward by ops_residual_norm_forward, which sums first; backward by"
+                biases
+                        + "\n  layer.norm: layer norm, forward by ops_residual_norm_forward, which sums first; backward by"
                         + " te_layernorm_bwd",
                 normed);
     }

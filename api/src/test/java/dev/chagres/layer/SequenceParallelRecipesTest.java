@@ -403,18 +403,18 @@ class SequenceParallelRecipesTest {
     @CsvSource(
             delimiter = '|',
             value = {
-                "DELAYED | in eight bits, in backward again | in eight bits; ops_gather_rows",
+                "DELAYED | in eight bits, in backward again | in eight bits; ops_bias_add",
                 "CURRENT | in eight bits, with the scale of the amax over all ranks, which ncclAllReduce computes, in"
                         + " backward again"
-                        + " | with the scale of the amax over all ranks, which ncclAllReduce computes; ops_gather_rows",
-                "CURRENT_HIGH_PRECISION | which ncclAllReduce computes, in backward in the model's type | gradient ncclAllGather gathers; ops_gather_rows",
+                        + " | with the scale of the amax over all ranks, which ncclAllReduce computes; ops_bias_add",
+                "CURRENT_HIGH_PRECISION | which ncclAllReduce computes, in backward in the model's type | gradient ncclAllGather gathers; ops_bias_add",
                 "BLOCKS | in the model's type, for 11 tokens a rank are no multiple of 16, in backward in the model's type, for blocks"
                         + " of 128 tokens lie on several ranks | in the model's type, which takes as many bytes as"
-                        + " rowwise and columnwise data with block scales; ops_gather_rows",
+                        + " rowwise and columnwise data with block scales; ops_bias_add",
                 "SQUARES_OF_INPUTS | in the model's type, for blocks would span tokens of several ranks, in backward"
                         + " in the model's type, for"
                         + " blocks of 128 tokens lie on several ranks | as many bytes as"
-                        + " rowwise and columnwise data with block scales; ops_gather_rows"
+                        + " rowwise and columnwise data with block scales; ops_bias_add"
             })
     void explainSaysWhatTravels(Case one, String column, String row) {
         DevicesNeeded.assume(2);
