@@ -8,6 +8,11 @@ os.environ["NVTE_UNFUSED_ATTN"] = "1"  # what cuDNN has no attention for, TE com
 
 import torch
 import transformer_engine.pytorch as te
+
+# TE compiles its sums of bias and residual anew for each shape, which round once. Beyond the usual eight shapes of a process it would
+# run them operation by operation, with a rounding after each: no training has so many shapes.
+torch._dynamo.config.recompile_limit = 1000
+torch._dynamo.config.accumulated_recompile_limit = 10000
 from transformer_engine.common import recipe as recipes
 from transformer_engine.pytorch.attention.dot_product_attention import dot_product_attention as attention
 from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
