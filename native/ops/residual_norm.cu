@@ -104,6 +104,8 @@ struct NormThread {
     const int64_t start = row * a.columns;
     const float columns = static_cast<float>(packs.width);
     float value[P][N], sum = 0, squares = 0, unused = 0;
+    Words bias[P];
+    load_columns<T, P>(a.bias, packs, bias); /* on its way while the row is waited for */
     ring.wait();
     EACH_PACK(p) {
       EACH_ELEMENT(j) value[p][j] = 0;
@@ -112,7 +114,7 @@ struct NormThread {
         if (a.residual != nullptr) {
           float other[N];
           if (a.bias != nullptr) {
-            to_floats<T>(columns_of<T>(a.bias, packs.column(p)), other);
+            to_floats<T>(bias[p], other);
             EACH_ELEMENT(j) value[p][j] += other[j];
           }
           to_floats<T>(ring.pack(1, p), other);
