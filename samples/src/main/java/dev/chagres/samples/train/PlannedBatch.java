@@ -26,8 +26,8 @@ record PlannedBatch(int longest, int sequences) {
     private static final int LEAST_SEQUENCES = 32;
 
     /**
-     * Returns a micro-batch for each plan that data like {@code example} asks for: one of each planned length with as many sequences, and
-     * what else comes up where lengths are drawn from those of the example.
+     * Returns a micro-batch for each plan that data like {@code example} asks for: one of each planned length with as many sequences, half
+     * as many and a quarter more, and what else comes up where lengths are drawn from those of the example.
      */
     static List<PlannedBatch> of(Device device, DType dtype, BatchShape shape, MicroBatch example) {
         return of(PlannedLengths.of(device, dtype, shape), shape, example);
@@ -36,11 +36,15 @@ record PlannedBatch(int longest, int sequences) {
     /** The same for {@code lengths} of the longest sequence. */
     static List<PlannedBatch> of(int[] lengths, BatchShape shape, MicroBatch example) {
         if (lengths.length == 1) {
-            return List.of(natural(lengths[0], shape, example));
+            return List.of(of(lengths[0], example.realSequences(), shape, example));
         }
+        int count = example.realSequences();
         Set<PlannedBatch> plans = new LinkedHashSet<>();
         for (int longest : lengths) {
-            plans.add(natural(longest, shape, example).rounded());
+            plans.add(of(longest, count, shape, example).rounded());
+            // Other batches have fewer and longer sequences, or a few more.
+            plans.add(of(longest, count / 2, shape, example).rounded());
+            plans.add(of(longest, count + count / 4, shape, example).rounded());
         }
         addDrawn(shape, example, plans);
         return List.copyOf(plans);
@@ -54,10 +58,10 @@ record PlannedBatch(int longest, int sequences) {
         return shape.layout() == BatchLayout.PACKED ? shape.tokensPerMicroBatch() : example.tokens();
     }
 
-    /** Returns one with as many sequences as the example, or more where its tokens need more of this length. */
-    private static PlannedBatch natural(int longest, BatchShape shape, MicroBatch example) {
+    /** Returns one with so many sequences, or more where the example's tokens need more of this length. */
+    private static PlannedBatch of(int longest, int count, BatchShape shape, MicroBatch example) {
         int least = (tokens(shape, example) + longest - 1) / longest;
-        return new PlannedBatch(longest, Math.max(example.realSequences(), least));
+        return new PlannedBatch(longest, Math.max(count, least));
     }
 
     private static void addDrawn(BatchShape shape, MicroBatch example, Set<PlannedBatch> plans) {

@@ -20,13 +20,20 @@ import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 @Tag("L0")
 class PlannedBatchTest {
     private static final BatchShape SHAPE = new BatchShape(BatchLayout.PACKED, 16_384, 1_024);
 
     private static SequencePacker shipped() {
-        return new SequencePacker(SHAPE, new MaskedProteins(new ShuffledSequences(FastaSource.shipped(), 1, 1 << 20)));
+        return shipped(1);
+    }
+
+    private static SequencePacker shipped(long seed) {
+        return new SequencePacker(
+                SHAPE, new MaskedProteins(new ShuffledSequences(FastaSource.shipped(), seed, 1 << 20)));
     }
 
     private static int roundedSequences(int sequences) {
@@ -47,10 +54,11 @@ class PlannedBatchTest {
     }
 
     /** What the first batch tells of the shipped sequences is enough for nearly all that follow. */
-    @Test
-    void plansThatStepsWillAskForAreAmongThem() {
+    @ParameterizedTest
+    @ValueSource(longs = {1, 2, 3, 4, 5})
+    void plansThatStepsWillAskForAreAmongThem(long seed) {
         var batch = new Batch(SHAPE);
-        try (var packer = shipped()) {
+        try (var packer = shipped(seed)) {
             assertTrue(packer.fill(batch));
             Set<PlannedBatch> planned = new HashSet<>(PlannedBatch.of(
                     IntStream.rangeClosed(1, 8).map(i -> 128 * i).toArray(), SHAPE, batch.microBatch(0)));
