@@ -54,6 +54,8 @@ final class DelayedScales {
     private final Map<String, Tensor> scales = new LinkedHashMap<>();
     /** Allocated at the first step that may be skipped. */
     private @Nullable SavedScales saved;
+    /** Allocated at the first step whose amaxes are reduced over ranks. */
+    private @Nullable UnreducedScales unreduced;
 
     private int taken;
 
@@ -143,6 +145,28 @@ final class DelayedScales {
             saved = present;
         }
         return present;
+    }
+
+    /** Enqueues a copy of all that the end of a step changes, before the step's amaxes are reduced over ranks. */
+    void keepUnreduced(@Nullable Tensor skip, Stream stream) {
+        if (places == 0) {
+            return;
+        }
+        UnreducedScales present = unreduced;
+        if (present == null) {
+            present = new UnreducedScales(scale, history, places, scope);
+            unreduced = present;
+        }
+        present.keep(skip, stream);
+    }
+
+    /** Enqueues the end of the step that {@link #keepUnreduced} has kept once more, with the amaxes of this rank alone. */
+    void repeatUnreduced(Stream stream) {
+        UnreducedScales present = unreduced;
+        if (present != null) {
+            present.restore(stream);
+            update(present.skip(), stream);
+        }
     }
 
     private void follow(Stream stream) {

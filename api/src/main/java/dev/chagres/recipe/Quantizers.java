@@ -253,6 +253,28 @@ public final class Quantizers implements AutoCloseable {
         state.reduceAmax(newReduction == null ? ownReduction : newReduction);
     }
 
+    /**
+     * For sharding: the reduction of the last step's amaxes has succeeded on this rank, so that {@link #discardReduction} does nothing.
+     *
+     * @throws IllegalStateException when they are closed
+     */
+    public void confirmReduction() {
+        ensureOpen();
+        state.confirmReduction();
+    }
+
+    /**
+     * For sharding: after a rank has failed, enqueues the end of the last step once more with the amaxes of this rank alone, unless
+     * {@link #confirmReduction} was called since: NCCL may have written anything to amaxes whose reduction was aborted, and scales and histories
+     * were computed from that.
+     *
+     * @throws IllegalStateException when they are closed
+     */
+    public void discardReduction() {
+        ensureOpen();
+        state.discardReduction();
+    }
+
     private static @Nullable AmaxReduction ownReduction(Parameters parameters, Stream stream) {
         TensorParallel ranks = parameters.tensorParallel();
         if (!ranks.isSequenceParallel()) {

@@ -32,6 +32,9 @@ final class RecipeState {
     private final List<Tensor> newest = new ArrayList<>();
 
     private @Nullable AmaxReduction reduction;
+    /** Whether the last step's amaxes were given to a reduction that is not known to have succeeded. */
+    private boolean reducing;
+
     private boolean closed;
     /** The version of the scales. */
     private int version;
@@ -120,6 +123,7 @@ final class RecipeState {
         measurements.restart();
         AmaxReduction present = reduction;
         if (present != null && !newest.isEmpty()) {
+            keepUnreduced(skip);
             present.max(newest);
         }
         if (forward != null) {
@@ -132,6 +136,38 @@ final class RecipeState {
 
     private void countScales() {
         version++;
+        reducing = reduction != null;
+    }
+
+    private void keepUnreduced(@Nullable Tensor skip) {
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.keepUnreduced(skip, stream);
+        }
+        if (backward != null) {
+            backward.keepUnreduced(skip, stream);
+        }
+    }
+
+    /** The reduction of the last step's amaxes has succeeded. */
+    void confirmReduction() {
+        reducing = false;
+    }
+
+    /** Enqueues the end of the last step once more with the amaxes of this rank alone, if their reduction may have failed. */
+    void discardReduction() {
+        if (!reducing) {
+            return;
+        }
+        reducing = false;
+        version++;
+        Stream stream = scope.stream();
+        if (forward != null) {
+            forward.repeatUnreduced(stream);
+        }
+        if (backward != null) {
+            backward.repeatUnreduced(stream);
+        }
     }
 
     /** Returns which of this step's micro-batches have recorded something. */
@@ -177,6 +213,7 @@ final class RecipeState {
     /** Enqueues the update of values that are derived from loaded scales. */
     void afterLoading() {
         version++;
+        reducing = false;
         record.mix();
         Stream stream = scope.stream();
         if (forward != null) {

@@ -80,6 +80,21 @@ final class AmaxOverRanks implements AmaxReduction {
         return open().stream().map(Quantizers::state).toList();
     }
 
+    /** All ranks have enqueued work behind the last step's reduction, and it is done: the reduction has succeeded. */
+    void confirm() {
+        for (int i = 0; i < reduced.size(); i++) {
+            Quantizers each = reduced.get(i);
+            if (each.isOpen()) {
+                each.confirmReduction();
+            }
+        }
+    }
+
+    /** Enqueues scales of this rank's own amaxes in place of those whose reduction may have failed. */
+    void discard() {
+        open().forEach(Quantizers::discardReduction);
+    }
+
     /** Stops reducing: the quantizers are those of their own rank again. */
     void end() {
         open().forEach(quantizers -> quantizers.reduceAmax(null));

@@ -108,6 +108,7 @@ public final class DataParallel extends Strategy {
     public void awaitGradients() {
         ensureOpen();
         buckets.synchronize();
+        confirmAmaxes();
         awaited = true;
         unawaited = false;
     }
@@ -143,6 +144,7 @@ public final class DataParallel extends Strategy {
         State state = State.of(parameters.state(), optimizer.state(), State.of(others));
         state.ensureNoEightBits();
         var successor = successor();
+        List<State> scales = reducedScales();
         Communicator from = communicator;
         while (true) {
             Agreement left = Agreement.of(from, steps);
@@ -153,12 +155,17 @@ public final class DataParallel extends Strategy {
                 from = from.shrink(from.config(), left.excluded());
                 parameters.forgetGradients();
                 buckets.discard();
+                discardAmaxes();
                 close();
                 next = new DataParallel(parameters, from, config);
                 next.steps = Collections.max(left.values());
                 // If this fails half-way, the rank's state belongs to no step.
                 steps = steps < next.steps ? NO_STEP : steps;
                 StateBroadcast.run(state, left.placeOfLargest(), next.communicator, stream);
+                for (State each :
+                        scales) { // Ranks that reduce them must go on with the same, also if they are not in others.
+                    StateBroadcast.run(each, left.placeOfLargest(), next.communicator, stream);
+                }
                 steps = next.steps;
                 next.join();
                 successor.accept(next);

@@ -285,6 +285,7 @@ public final class FullySharded extends Strategy {
             gradients.check();
             ranks.check();
         });
+        confirmAmaxes();
     }
 
     /** Returns how many steps the optimizer has taken since the ranks began, before {@link #shrink} and after. */
@@ -321,6 +322,7 @@ public final class FullySharded extends Strategy {
     void handOver() {
         ownsParameters = false;
         parameters.forgetGradients();
+        discardAmaxes();
         close();
     }
 

@@ -208,6 +208,16 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         };
     }
 
+    /** All ranks are known to have come to a sum of this step: the amaxes of the step before are reduced. */
+    final void confirmAmaxes() {
+        amaxes.confirm();
+    }
+
+    /** Enqueues scales of this rank's own amaxes in place of those whose reduction may have failed with a rank. */
+    final void discardAmaxes() {
+        amaxes.discard();
+    }
+
     /** Returns the scales that are reduced over the ranks. */
     final List<State> reducedScales() {
         return amaxes.states();

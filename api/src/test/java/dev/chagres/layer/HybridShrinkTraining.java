@@ -59,6 +59,7 @@ final class HybridShrinkTraining implements AutoCloseable {
     private final float[] losses = new float[STEPS];
     FullySharded strategy;
     private State scales = State.of();
+    private Runnable beforeUpdate = () -> {};
 
     /** {@code maxNorm}: to which gradients are clipped. */
     HybridShrinkTraining(
@@ -96,6 +97,16 @@ final class HybridShrinkTraining implements AutoCloseable {
         return this;
     }
 
+    /** Returns the scales of {@link #withRecipe}. */
+    State scales() {
+        return scales;
+    }
+
+    /** Runs {@code action} in each step when the sums are done. */
+    void beforeUpdate(Runnable action) {
+        beforeUpdate = action;
+    }
+
     private void fail(int step, Moment moment) throws InterruptedException {
         Victim victim = new Victim(world, step, moment);
         if (victims.contains(victim)) {
@@ -128,6 +139,7 @@ final class HybridShrinkTraining implements AutoCloseable {
         // @end
         fail(step, Moment.BEFORE_THE_UPDATE);
         losses[step] = value;
+        beforeUpdate.run();
         optimizer.step(RATE, norm);
         fail(step, Moment.AFTER_THE_STEP);
     }

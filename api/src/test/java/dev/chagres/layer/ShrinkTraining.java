@@ -11,6 +11,8 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.Rank;
@@ -60,12 +62,13 @@ final class ShrinkTraining implements AutoCloseable {
     private final Pass pass;
     private final GradientNorm norm;
     private final Scope scope;
-    private final Tensor labelled;
+    final Tensor labelled;
     private final Stream stream;
     private final List<Victim> victims;
     private final Failing failing;
     private final int world;
     private final float[] losses = new float[STEPS];
+    private Runnable beforeUpdate = () -> {};
     private final List<FailingLayer> layers = new ArrayList<>();
 
     ShrinkTraining(Rank rank, DType dtype, List<Victim> victims, Failing failing) {
@@ -94,6 +97,19 @@ final class ShrinkTraining implements AutoCloseable {
         FailingLayer wrapped = FailingLayer.around(layer, FailingLayer.Fails.NEVER);
         layers.add(wrapped);
         return wrapped;
+    }
+
+    /** Computes in eight bits, with scales that are those of all ranks; returns their state. */
+    State withRecipe(Recipe recipe) {
+        Quantizers quantizers = Quantizers.allocate(model.parameters, recipe);
+        pass.autocast(quantizers);
+        strategy.reduceAmax(quantizers);
+        return quantizers.state();
+    }
+
+    /** Runs {@code action} in each step when the sums are done. */
+    void beforeUpdate(Runnable action) {
+        beforeUpdate = action;
     }
 
     private State state() {
@@ -135,6 +151,9 @@ final class ShrinkTraining implements AutoCloseable {
         fail(step, Moment.LAGS);
         // @start region="step"
         strategy.awaitGradients(); // a failure is thrown here, and the weights stay as they were
+        // @end
+        beforeUpdate.run();
+        // @start region="step"
         norm.compute();
         optimizer.step(RATE, norm);
         // @end
