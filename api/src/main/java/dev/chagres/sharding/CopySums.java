@@ -37,18 +37,24 @@ final class CopySums implements AutoCloseable {
     /** {@code parts}: this rank's shards, by group. */
     CopySums(Stream compute, List<List<Tensor>> parts, DType reduceType, Communicator along, ByteCounts bytes) {
         this.bytes = bytes;
-        copies = along.split(0, along.rank(), along.config().withName("copies"));
-        sums = compute.device().openStream();
-        reduced = compute.device().openEvent();
-        summed = compute.device().openEvent();
-        turns = new long[parts.size()];
-        scope = compute.device().openScope(compute);
-        long longest = parts.stream()
-                .flatMap(List::stream)
-                .mapToLong(Tensor::count)
-                .max()
-                .orElse(0);
-        casts = GradientCasts.ofFloats(reduceType, longest, scope);
+        Opened opened = new Opened();
+        try {
+            copies = opened.add(along.split(0, along.rank(), along.config().withName("copies")));
+            sums = opened.add(compute.device().openStream());
+            reduced = opened.add(compute.device().openEvent());
+            summed = opened.add(compute.device().openEvent());
+            turns = new long[parts.size()];
+            scope = opened.add(compute.device().openScope(compute));
+            long longest = parts.stream()
+                    .flatMap(List::stream)
+                    .mapToLong(Tensor::count)
+                    .max()
+                    .orElse(0);
+            casts = GradientCasts.ofFloats(reduceType, longest, scope);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
     }
 
     /** Records that {@code group} was reduced within the copy. */

@@ -28,12 +28,18 @@ final class EqualMicroBatches implements AutoCloseable {
     private int count;
 
     EqualMicroBatches(Communicator among, Parameters parameters) {
-        ranks = among.split(
-                0,
-                among.rank(),
-                among.config().withName("micro-batches").withMinCtas(0).withMaxCtas(1));
-        stream = parameters.scope().device().openStream();
-        same = new SameMicroBatches(parameters.scope(), ranks, stream);
+        Opened opened = new Opened();
+        try {
+            ranks = opened.add(among.split(
+                    0,
+                    among.rank(),
+                    among.config().withName("micro-batches").withMinCtas(0).withMaxCtas(1)));
+            stream = opened.add(parameters.scope().device().openStream());
+            same = new SameMicroBatches(parameters.scope(), ranks, stream);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
         completed = new int[parameters.sharing().groups().size()];
     }
 

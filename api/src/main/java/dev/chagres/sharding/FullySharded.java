@@ -77,17 +77,28 @@ public final class FullySharded extends Strategy {
         this.config = config;
         this.ranks = ranks;
         this.mesh = mesh;
-        steps = new SharedSteps(ranks.world(), stream, completedSteps);
         this.gathers = gathers;
-        weights = stage() == ZeroStage.THREE ? new ShardedWeights(parameters, gathers, config.reshard(), bytes) : null;
-        reads = weights == null ? null : new ShardedReads(this, weights, progress);
-        gradients = new ShardedGradients(parameters, ranks, config, bytes);
-        boolean equal = needsEqualMicroBatches() && ranks.updating().ranks() > 1;
-        sums = new MicroBatchSums(
-                gradients, config.gradientSync(), equal ? new EqualMicroBatches(ranks.updating(), parameters) : null);
-        updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator(), bytes);
-        // Last: the others communicate, and may fail.
-        norm = new SharedNorm(new NormOverRanks(parameters.scope(), ranks.updating()), steps, this::explained);
+        Opened opened = new Opened();
+        try {
+            steps = opened.add(new SharedSteps(ranks.world(), stream, completedSteps));
+            weights = stage() == ZeroStage.THREE
+                    ? opened.add(new ShardedWeights(parameters, gathers, config.reshard(), bytes))
+                    : null;
+            reads = weights == null ? null : new ShardedReads(this, weights, progress);
+            gradients = opened.add(new ShardedGradients(parameters, ranks, config, bytes));
+            boolean equal = needsEqualMicroBatches() && ranks.updating().ranks() > 1;
+            sums = new MicroBatchSums(
+                    gradients,
+                    config.gradientSync(),
+                    equal ? opened.add(new EqualMicroBatches(ranks.updating(), parameters)) : null);
+            updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator(), bytes);
+            // Last: the others communicate, and may fail.
+            norm = new SharedNorm(
+                    opened.add(new NormOverRanks(parameters.scope(), ranks.updating())), steps, this::explained);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
     }
 
     /**

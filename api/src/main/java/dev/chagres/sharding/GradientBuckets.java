@@ -52,17 +52,24 @@ final class GradientBuckets implements AutoCloseable {
         this.parameters = parameters;
         compute = parameters.scope().stream();
         Device device = compute.device();
-        communicator = world.split(0, world.rank(), world.config().withName("gradients"));
-        sums = device.openStream();
-        written = device.openEvent();
-        summed = device.openEvent();
-        buckets = buckets(parameters, config.bucketBytes());
-        scope = device.openScope(compute);
-        long longest = buckets.stream()
-                .mapToLong(bucket -> bucket.gradients.count())
-                .max()
-                .orElse(0);
-        casts = GradientCasts.ofFloats(config.reduceType(), longest, scope);
+        Opened opened = new Opened();
+        try {
+            communicator =
+                    opened.add(world.split(0, world.rank(), world.config().withName("gradients")));
+            sums = opened.add(device.openStream());
+            written = opened.add(device.openEvent());
+            summed = opened.add(device.openEvent());
+            buckets = buckets(parameters, config.bucketBytes());
+            scope = opened.add(device.openScope(compute));
+            long longest = buckets.stream()
+                    .mapToLong(bucket -> bucket.gradients.count())
+                    .max()
+                    .orElse(0);
+            casts = GradientCasts.ofFloats(config.reduceType(), longest, scope);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
     }
 
     private static List<Bucket> buckets(Parameters parameters, long bucketBytes) {

@@ -33,13 +33,20 @@ final class PartExchange implements AutoCloseable {
      */
     PartExchange(Communicator communicator, DType dtype, long longest, long longestCast) {
         this.communicator = communicator;
-        windows = new RankWindows(communicator, "gradients");
-        windows.prepareCopyEngines();
-        memory = longest == 0
-                ? null
-                : windows.take(CollectiveMemory.byteSizeOf(dtype, longest)
-                        + (longestCast == 0 ? 0 : CollectiveMemory.byteSizeOf(dtype, longestCast)));
-        parts = memory == null ? null : memory.scope().tensor(dtype, longest);
+        Opened opened = new Opened();
+        try {
+            windows = opened.add(new RankWindows(communicator, "gradients"));
+            windows.prepareCopyEngines();
+            long byteSize = longest == 0
+                    ? 0
+                    : CollectiveMemory.byteSizeOf(dtype, longest)
+                            + (longestCast == 0 ? 0 : CollectiveMemory.byteSizeOf(dtype, longestCast));
+            memory = windows.take(byteSize);
+            parts = memory == null ? null : memory.scope().tensor(dtype, longest);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
         made = memory == null || memory.kind() == Registration.Kind.WINDOW
                 ? GradientReduction.COPY_ENGINE
                 : GradientReduction.REDUCE_SCATTER;

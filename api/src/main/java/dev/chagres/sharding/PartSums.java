@@ -56,20 +56,26 @@ final class PartSums implements AutoCloseable {
                 .mapToLong(Tensor::count)
                 .max()
                 .orElse(0);
-        scope = compute.device().openScope(compute);
-        DType dtype = config.reduceType();
-        boolean copyEngines = config.gradientReduction() == GradientReduction.COPY_ENGINE;
-        copy = split(ranks.copy(), "gradients", copyEngines ? CtaPolicy.ZERO : null);
-        Communicator others = ranks.splitsOptimizer() ? ranks.copies() : null;
-        copies = others == null ? null : split(others, "copies", null);
-        long ofCopy = others == null ? longest : longest * others.ranks();
-        copySum = others == null || longest == 0 ? null : scope.tensor(dtype, ofCopy);
-        long cast = content.longestUnlike(dtype);
-        exchange = copyEngines ? new PartExchange(copy, dtype, ofCopy * copy.ranks(), cast) : null;
-        exchanged = exchange == null || copySum == null || dtype == DType.FLOAT32
-                ? null
-                : scope.tensor(DType.FLOAT32, ofCopy);
-        casts = new GradientCasts(dtype, cast, exchange == null ? scope : exchange.scope(scope));
+        Opened opened = new Opened();
+        try {
+            scope = opened.add(compute.device().openScope(compute));
+            DType dtype = config.reduceType();
+            boolean copyEngines = config.gradientReduction() == GradientReduction.COPY_ENGINE;
+            copy = opened.add(split(ranks.copy(), "gradients", copyEngines ? CtaPolicy.ZERO : null));
+            Communicator others = ranks.splitsOptimizer() ? ranks.copies() : null;
+            copies = others == null ? null : opened.add(split(others, "copies", null));
+            long ofCopy = others == null ? longest : longest * others.ranks();
+            copySum = others == null || longest == 0 ? null : scope.tensor(dtype, ofCopy);
+            long cast = content.longestUnlike(dtype);
+            exchange = copyEngines ? opened.add(new PartExchange(copy, dtype, ofCopy * copy.ranks(), cast)) : null;
+            exchanged = exchange == null || copySum == null || dtype == DType.FLOAT32
+                    ? null
+                    : scope.tensor(DType.FLOAT32, ofCopy);
+            casts = new GradientCasts(dtype, cast, exchange == null ? scope : exchange.scope(scope));
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
     }
 
     private static Communicator split(Communicator of, String name, @Nullable CtaPolicy policy) {

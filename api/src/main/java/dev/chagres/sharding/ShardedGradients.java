@@ -58,27 +58,33 @@ final class ShardedGradients implements AutoCloseable {
         stage = config.stage();
         sync = config.gradientSync();
         compute = parameters.scope().stream();
-        reductions = compute.device().openStream();
-        written = compute.device().openEvent();
-        summed = compute.device().openEvent();
-        // Sums of micro-batches stay FP32.
-        DType productType = sync == GradientSync.EACH_MICRO_BATCH ? config.reduceType() : DType.FLOAT32;
-        content = new WholeGradients(parameters.sharing(), productType);
-        Part part = ranks.shard(stage).updated();
-        for (int group = 0; group < parameters.sharing().groups().size(); group++) {
-            List<Tensor> own = new ArrayList<>();
-            for (GroupPiece piece : content.pieces(group)) {
-                long offset = part.of(piece.gradientOffset());
-                own.add(parameters.scope().view(parameters.gradients(), offset, part.of(piece.count())));
+        Opened opened = new Opened();
+        try {
+            reductions = opened.add(compute.device().openStream());
+            written = opened.add(compute.device().openEvent());
+            summed = opened.add(compute.device().openEvent());
+            // Sums of micro-batches stay FP32.
+            DType productType = sync == GradientSync.EACH_MICRO_BATCH ? config.reduceType() : DType.FLOAT32;
+            content = new WholeGradients(parameters.sharing(), productType);
+            Part part = ranks.shard(stage).updated();
+            for (int group = 0; group < parameters.sharing().groups().size(); group++) {
+                List<Tensor> own = new ArrayList<>();
+                for (GroupPiece piece : content.pieces(group)) {
+                    long offset = part.of(piece.gradientOffset());
+                    own.add(parameters.scope().view(parameters.gradients(), offset, part.of(piece.count())));
+                }
+                parts.add(own);
             }
-            parts.add(own);
+            next = parts.size() - 1;
+            sums = opened.add(new PartSums(ranks, config, content, parts, compute, reductions, bytes));
+            int usual = stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS;
+            buffers = opened.add(new GroupBuffers(parameters, content, usual, sums.windows()));
+            Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
+            copies = others == null ? null : new CopySums(compute, parts, config.reduceType(), others, bytes);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
         }
-        next = parts.size() - 1;
-        sums = new PartSums(ranks, config, content, parts, compute, reductions, bytes);
-        int usual = stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS;
-        buffers = new GroupBuffers(parameters, content, usual, sums.windows());
-        Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
-        copies = others == null ? null : new CopySums(compute, parts, config.reduceType(), others, bytes);
     }
 
     /** Returns how gradients are really reduced. */

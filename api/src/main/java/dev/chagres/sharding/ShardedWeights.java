@@ -37,13 +37,19 @@ final class ShardedWeights implements AutoCloseable {
         this.bytes = bytes;
         version = parameters.version();
         Stream compute = parameters.scope().stream();
-        Stream gathers = compute.device().openStream();
-        Event stepped = compute.device().openEvent();
-        stepped.record(compute);
-        streams = new GatherStreams(ranks, compute, gathers, stepped, reshard);
         groups = parameters.sharing().groups().size();
         lent = new Buffer[groups];
-        whole = new WholeGroups(parameters, streams, bytes);
+        Opened opened = new Opened();
+        try {
+            Stream gathers = opened.add(compute.device().openStream());
+            Event stepped = opened.add(compute.device().openEvent());
+            stepped.record(compute);
+            streams = new GatherStreams(ranks, compute, gathers, stepped, reshard);
+            whole = new WholeGroups(parameters, streams, bytes);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
     }
 
     /** From now on gathers the weights that {@code quantizers} cast in eight bits; others are ignored until these are closed. */

@@ -9,9 +9,11 @@ import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
+import dev.chagres.internal.memory.Leaks;
 import dev.chagres.layer.WeightGatherTraining.Trained;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Recipe;
@@ -30,6 +32,9 @@ import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -253,5 +258,52 @@ class GradientReductionTest {
         assertEquals(
                 "gradientReduction: expected the same on all ranks, got COPY_ENGINE on rank 1 and REDUCE_SCATTER on rank 0",
                 failure.getCause().getMessage());
+    }
+
+    /** Ranks that freeze different parameters want windows of different sizes. Nothing that was opened before stays open. */
+    @ParameterizedTest
+    @CsvSource({"TWO, 1", "THREE, 1", "THREE, 2"})
+    void aRefusedWindowLeavesNothingOpen(ZeroStage stage, int copies) throws Exception {
+        int ranks = 2 * copies;
+        DevicesNeeded.assume(ranks);
+        CyclicBarrier together = new CyclicBarrier(ranks);
+        FullyShardedConfig config = FullyShardedConfig.of(stage)
+                .withOptimizer(OptimizerSharding.ALL_RANKS)
+                .withGradientReduction(GradientReduction.COPY_ENGINE);
+        MeshShape shape =
+                MeshShape.ofOne().with(MeshDimension.REPLICATE, copies).with(MeshDimension.SHARD, 2);
+        Ranks.local(ranks).each(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                // Communicators of a mesh along several dimensions are made when they are first asked for.
+                mesh.along(MeshDimension.REPLICATE, MeshDimension.SHARD, MeshDimension.CONTEXT);
+                mesh.along(MeshDimension.SHARD, MeshDimension.CONTEXT);
+                together.await(60, TimeUnit.SECONDS);
+                Set<Leaks.Trace> before = Set.copyOf(Leaks.open());
+                together.await(60, TimeUnit.SECONDS);
+                ModelPlan plan = new ModelPlan();
+                Parameter weight = plan.declare("weight", Initializer.zeros(), 4096);
+                plan.declare("bias", Initializer.zeros(), 8);
+                if (mesh.coordinate(MeshDimension.SHARD) == 0) {
+                    weight.freeze();
+                }
+                IllegalStateException refused = assertThrows(
+                        IllegalStateException.class, () -> FullySharded.allocate(plan, DType.FLOAT32, 1, config, mesh));
+                assertTrue(
+                        String.valueOf(refused.getMessage())
+                                .startsWith("window of gradients: expected the same on all ranks, got "),
+                        refused.getMessage());
+                together.await(60, TimeUnit.SECONDS);
+                assertEquals(List.of(), openSince(before));
+                together.await(60, TimeUnit.SECONDS);
+            }
+        });
+    }
+
+    private static List<String> openSince(Set<Leaks.Trace> before) {
+        return Leaks.open().stream()
+                .filter(trace -> !before.contains(trace))
+                .map(Throwable::getMessage)
+                .map(String::valueOf)
+                .toList();
     }
 }
