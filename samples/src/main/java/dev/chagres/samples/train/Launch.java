@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.PrintStream;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
@@ -35,6 +36,8 @@ import picocli.CommandLine.Spec;
             "Ctrl-C ends all after the step under way."
         })
 public final class Launch implements Callable<Integer> {
+    private static final long LONGEST_PAUSE_SECONDS = 30;
+
     private final PrintStream err;
 
     @Option(names = "--nproc", paramLabel = "N", required = true, description = "how many processes")
@@ -44,7 +47,8 @@ public final class Launch implements Callable<Integer> {
             names = "--max-restarts",
             paramLabel = "N",
             description =
-                    "how often all processes are started again after one has failed (default: 0); to go on where they were,"
+                    "how often all processes are started again after one has failed, after 1 s, then 2 s, 4 s and so on, at most"
+                            + " 30 s (default: 0); to go on where they were,"
                             + " give train --save FILE, --save-every and --resume-saved")
     private int mostRestarts;
 
@@ -97,6 +101,11 @@ public final class Launch implements Callable<Integer> {
         }
     }
 
+    /** Returns 1 before the first restart, then twice as long each time: what made ranks fail may take a while to be over. */
+    static long pauseSeconds(int restart) {
+        return restart < Integer.SIZE - 1 ? Math.min(LONGEST_PAUSE_SECONDS, 1L << restart) : LONGEST_PAUSE_SECONDS;
+    }
+
     /** Starts the ranks, and again after a failure, and returns the last exit status. */
     private int start(List<String> given) throws IOException, InterruptedException {
         for (int restart = 0; ; restart++) {
@@ -106,8 +115,10 @@ public final class Launch implements Callable<Integer> {
                     return status;
                 }
             }
-            err.println("launch: all " + processes + " ranks start again, restart " + (restart + 1) + " of "
-                    + mostRestarts);
+            long seconds = pauseSeconds(restart);
+            err.println("launch: all " + processes + " ranks start again in " + seconds + " s, restart " + (restart + 1)
+                    + " of " + mostRestarts);
+            TimeUnit.SECONDS.sleep(seconds);
         }
     }
 }

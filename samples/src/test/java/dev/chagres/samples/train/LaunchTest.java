@@ -13,6 +13,8 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -20,6 +22,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -242,7 +245,7 @@ class LaunchTest {
         awaitFile(process, saved);
         process.children().toList().getLast().destroyForcibly();
         awaitEnd(process, 0);
-        assertTrue(text("err").contains("launch: all 2 ranks start again, restart 1 of 3\n"), text("err"));
+        assertTrue(text("err").contains("launch: all 2 ranks start again in 1 s, restart 1 of 3\n"), text("err"));
         assertFalse(text("err").contains("restart 2"), text("err"));
         assertTrue(
                 Pattern.compile("resuming \\S+ after \\d+ steps and ")
@@ -260,9 +263,12 @@ class LaunchTest {
         List<ProcessHandle> first = ranks(process, 2, List.of());
         Map<String, String> before = variables(first.getFirst());
         assertEquals("0", before.get("CHAGRES_RESTART_COUNT"));
+        Instant failedAt = Instant.now();
         first.getFirst().destroyForcibly();
         first.getLast().destroyForcibly();
         List<ProcessHandle> second = ranks(process, 2, first);
+        Duration pause = Duration.between(failedAt, Instant.now());
+        assertTrue(pause.compareTo(Duration.ofSeconds(1)) >= 0, "started again after " + pause);
         assertTrue(first.stream().noneMatch(ProcessHandle::isAlive));
         for (ProcessHandle rank : second) {
             Map<String, String> after = variables(rank);
@@ -278,7 +284,41 @@ class LaunchTest {
                 .map(line -> line.replaceFirst("rank \\d of", "rank R of"))
                 .toList();
         String failed = "launch: rank R of 2 failed with exit status 137 (signal 9); the others end";
-        assertEquals(List.of(failed, "launch: all 2 ranks start again, restart 1 of 1", failed), told);
+        assertEquals(List.of(failed, "launch: all 2 ranks start again in 1 s, restart 1 of 1", failed), told);
+    }
+
+    @Test
+    void pausesGrowToHalfAMinute() {
+        assertEquals(
+                List.of(1L, 2L, 4L, 8L, 16L, 30L, 30L),
+                IntStream.range(0, 7).mapToObj(Launch::pauseSeconds).toList());
+        assertEquals(30, Launch.pauseSeconds(63));
+        assertEquals(30, Launch.pauseSeconds(Integer.MAX_VALUE));
+    }
+
+    @Test
+    void ctrlCInThePauseStartsNothing() throws Exception {
+        Process process = start(
+                Launch.class,
+                "--nproc",
+                "1",
+                "--max-restarts",
+                "5",
+                "--",
+                "train",
+                "--strategy",
+                "ddp",
+                "--steps",
+                "100000");
+        List<ProcessHandle> first = ranks(process, 1, List.of());
+        first.getFirst().destroyForcibly();
+        while (process.isAlive() && !text("err").contains("start again in 1 s")) {
+            Thread.sleep(5);
+        }
+        signal("INT", process);
+        awaitEnd(process, 130);
+        assertEquals(
+                1, text("err").lines().filter(line -> line.contains("failed")).count(), text("err"));
     }
 
     @Test
