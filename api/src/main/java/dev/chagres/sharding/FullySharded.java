@@ -179,6 +179,15 @@ public final class FullySharded extends Strategy {
         return gradients.made();
     }
 
+    /**
+     * Returns why NCCL made no windows though the configuration asks for them, so that {@link #weightGather} or {@link #gradientReduction} is
+     * another one than the configuration's; null if these are the configuration's.
+     */
+    public @Nullable String whyNoWindows() {
+        boolean made = weightGather() == config.weightGather() && gradientReduction() == config.gradientReduction();
+        return made ? null : NoWindows.reason();
+    }
+
     /** {@inheritDoc} True in stage 3. */
     @Override
     public boolean needsEqualMicroBatches() {
@@ -445,6 +454,6 @@ public final class FullySharded extends Strategy {
         }
         return gradientReduction() == GradientReduction.COPY_ENGINE
                 ? ", gradients reduced by copy engines"
-                : ", gradients reduced without windows, for NCCL made none: ranks cannot reach each other's memory";
+                : ", gradients reduced without windows, for NCCL made none: " + NoWindows.reason();
     }
 }

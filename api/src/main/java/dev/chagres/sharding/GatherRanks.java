@@ -113,9 +113,7 @@ final class GatherRanks implements AutoCloseable {
             case WINDOW -> ", weights gathered in registered windows";
             case COPY_ENGINE -> ", weights gathered in registered windows by copy engines";
             case DEVICE ->
-                usesWindows()
-                        ? ", weights gathered without windows, for NCCL made none: ranks cannot reach each other's memory"
-                        : "";
+                usesWindows() ? ", weights gathered without windows, for NCCL made none: " + NoWindows.reason() : "";
         };
     }
 

@@ -202,7 +202,7 @@ class WeightGatherTest {
             for (int rank = 0; rank < ranks; rank++) {
                 jvms.awaitEnd(rank, 0);
                 String how = enabled.equals("0")
-                        ? ", weights gathered without windows, for NCCL made none: ranks cannot reach each other's memory; "
+                        ? ", weights gathered without windows, for NCCL made none: NCCL_WIN_ENABLE=0 is set; "
                         : gather == WeightGather.WINDOW
                                 ? ", weights gathered in registered windows; "
                                 : ", weights gathered in registered windows by copy engines; ";

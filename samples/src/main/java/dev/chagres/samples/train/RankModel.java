@@ -69,19 +69,19 @@ record RankModel(
     }
 
     private static Strategy shared(FullySharded strategy, FullyShardedConfig asked, Mesh mesh) {
-        if (mesh.world().rank() == 0) {
+        String why = strategy.whyNoWindows();
+        if (why != null && mesh.world().rank() == 0) {
             if (strategy.weightGather() != asked.weightGather()) {
-                warnOfNoWindows("--weight-gather", "weights are gathered as with device");
+                warnOfNoWindows("--weight-gather", why, "weights are gathered as with device");
             }
             if (strategy.gradientReduction() != asked.gradientReduction()) {
-                warnOfNoWindows("--gradient-reduction", "gradients are reduced as with reduce-scatter");
+                warnOfNoWindows("--gradient-reduction", why, "gradients are reduced as with reduce-scatter");
             }
         }
         return strategy;
     }
 
-    private static void warnOfNoWindows(String option, String instead) {
-        System.err.println("train: " + option
-                + ": NCCL made no windows, for the ranks cannot reach each other's memory; " + instead);
+    private static void warnOfNoWindows(String option, String why, String instead) {
+        System.err.println("train: " + option + ": NCCL made no windows, for " + why + "; " + instead);
     }
 }
