@@ -322,6 +322,11 @@ public final class Esm2Training implements TrainingModel {
     }
 
     @Override
+    public MadeWindows windows() {
+        return ranks.windows();
+    }
+
+    @Override
     public long parameterCount() {
         return model.parameterCount();
     }

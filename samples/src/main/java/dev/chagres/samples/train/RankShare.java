@@ -55,6 +55,12 @@ final class RankShare implements AutoCloseable {
         return new RankShare(made, rank, ranks);
     }
 
+    /** Returns how weights are gathered and gradients reduced. */
+    MadeWindows windows() {
+        RankModel present = made;
+        return present == null ? MadeWindows.NOTHING_SHARDED : MadeWindows.of(present.strategy());
+    }
+
     /** Says that the collectives called next are those of a step. */
     void beginStep() {
         StepBytes present = bytes;

@@ -52,6 +52,7 @@ final class RankedTraining implements TrainingModel {
     private final CompletableFuture<Boolean> ended = new CompletableFuture<>();
     private final long parameterCount;
     private final boolean skipsSteps;
+    private final MadeWindows windows;
     private boolean closed;
     /** Null where ranks are threads; for the rank's thread. */
     private @Nullable RankNumbers numbers;
@@ -79,6 +80,7 @@ final class RankedTraining implements TrainingModel {
         }
         parameterCount = ask(Esm2Training::parameterCount).getFirst();
         skipsSteps = ask(Esm2Training::skipsSteps).getFirst();
+        windows = ask(Esm2Training::windows).getFirst();
     }
 
     private boolean processes() {
@@ -308,6 +310,11 @@ final class RankedTraining implements TrainingModel {
     @Override
     public boolean skipsSteps() {
         return skipsSteps;
+    }
+
+    @Override
+    public MadeWindows windows() {
+        return windows;
     }
 
     @Override

@@ -6,7 +6,6 @@ import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
-import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.train.WholeFile;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -76,7 +75,7 @@ final class ReportWriter implements AutoCloseable {
                             plan.shape().microBatches() / plan.layout().dataRanks())
                     .put("ranks", plan.ranks());
             putStrategy(json, plan);
-            putWindows(json, plan.layout().zero());
+            putWindows(json, run.windows());
             json.put("smMargin", plan.margin().norms())
                     .put("productSmMargin", plan.margin().products())
                     .put("learningRate", rate(plan.schedule().peak()))
@@ -99,15 +98,23 @@ final class ReportWriter implements AutoCloseable {
         }
     }
 
-    /** As the options spell it; null where nothing is sharded. */
-    private static void putWindows(ObjectComposer<JSONComposer<OutputStream>> json, @Nullable FullyShardedConfig zero)
+    /** What NCCL made, as the options spell it; null where nothing is sharded. */
+    private static void putWindows(ObjectComposer<JSONComposer<OutputStream>> json, MadeWindows made)
             throws IOException {
-        if (zero == null) {
-            json.putNull("weightGather");
-            json.putNull("gradientReduction");
+        putWord(json, "weightGather", made.weightGather());
+        putWord(json, "gradientReduction", made.gradientReduction());
+        String why = made.noWindows();
+        if (why != null) {
+            json.put("noWindows", why);
+        }
+    }
+
+    private static void putWord(ObjectComposer<JSONComposer<OutputStream>> json, String key, @Nullable Enum<?> value)
+            throws IOException {
+        if (value == null) {
+            json.putNull(key);
         } else {
-            json.put("weightGather", OptionWords.word(zero.weightGather()))
-                    .put("gradientReduction", OptionWords.word(zero.gradientReduction()));
+            json.put(key, OptionWords.word(value));
         }
     }
 

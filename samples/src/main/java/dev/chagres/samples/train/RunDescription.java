@@ -12,9 +12,15 @@ import java.util.Map;
  * @param libraries each library's version by its name
  * @param parameters number of trained parameters
  * @param plan everything that the run follows from
+ * @param windows how weights are gathered and gradients reduced
  */
 record RunDescription(
-        String provider, String device, Map<String, String> libraries, long parameters, TrainingPlan plan) {
+        String provider,
+        String device,
+        Map<String, String> libraries,
+        long parameters,
+        TrainingPlan plan,
+        MadeWindows windows) {
     RunDescription {
         libraries = Map.copyOf(libraries);
     }

@@ -90,6 +90,11 @@ public interface TrainingModel extends AutoCloseable {
     /** Returns whether a step whose gradients are not finite changes nothing but the scale of the loss. */
     boolean skipsSteps();
 
+    /** Returns how several ranks gather weights and reduce gradients. */
+    default MadeWindows windows() {
+        return MadeWindows.NOTHING_SHARDED;
+    }
+
     /** Returns the number of trained parameters. */
     long parameterCount();
 

@@ -232,7 +232,12 @@ final class TrainingSession {
 
     private RunDescription describe(TrainingModel model) {
         return new RunDescription(
-                platform.provider(), platform.device(), platform.libraries(), model.parameterCount(), plan);
+                platform.provider(),
+                platform.device(),
+                platform.libraries(),
+                model.parameterCount(),
+                plan,
+                model.windows());
     }
 
     private Progress progress() {

@@ -321,6 +321,39 @@ class LaunchTest {
                 1, text("err").lines().filter(line -> line.contains("failed")).count(), text("err"));
     }
 
+    /** The program asks for windows, and NCCL makes none. */
+    @Test
+    void theReportSaysWhatNcclMade() throws Exception {
+        Path report = folder.resolve("r.jsonl");
+        String[] arguments = {
+            "--ranks",
+            "2",
+            "--strategy",
+            "zero3",
+            "--weight-gather",
+            "window",
+            "--gradient-reduction",
+            "copy-engine",
+            "--steps",
+            "1",
+            "--report",
+            report.toString()
+        };
+        awaitEnd(start("", List.of("NCCL_WIN_ENABLE=0"), Train.class, arguments), 0);
+        Map<String, Object> head = JSON.std.mapFrom(Files.readAllLines(report).getFirst());
+        assertEquals("device", head.get("weightGather"));
+        assertEquals("reduce-scatter", head.get("gradientReduction"));
+        assertEquals("NCCL_WIN_ENABLE=0 is set", head.get("noWindows"));
+        List<String> told =
+                text("err").lines().filter(line -> line.startsWith("train: ")).toList();
+        String none = ": NCCL made no windows, for NCCL_WIN_ENABLE=0 is set; ";
+        assertEquals(
+                List.of(
+                        "train: --weight-gather" + none + "weights are gathered as with device",
+                        "train: --gradient-reduction" + none + "gradients are reduced as with reduce-scatter"),
+                told);
+    }
+
     @Test
     void ctrlCStartsNothingAgain() throws Exception {
         Path report = folder.resolve("r.jsonl");

@@ -60,7 +60,12 @@ class ReportWriterTest {
             null,
             null);
     private static final RunDescription RUN = new RunDescription(
-            "reference", "CPU \"quoted\"", Map.of("te", "2.20.2", "cudnn", "9.19.0"), 7_511_041, PLAN);
+            "reference",
+            "CPU \"quoted\"",
+            Map.of("te", "2.20.2", "cudnn", "9.19.0"),
+            7_511_041,
+            PLAN,
+            MadeWindows.NOTHING_SHARDED);
 
     @TempDir
     private Path folder;
@@ -122,10 +127,12 @@ class ReportWriterTest {
                 null,
                 null);
         try (var report = new ReportWriter(file)) {
-            report.begin(new RunDescription("reference", "CPU", Map.of(), 1, plan));
+            MadeWindows made = new MadeWindows(WeightGather.COPY_ENGINE, GradientReduction.COPY_ENGINE, null);
+            report.begin(new RunDescription("reference", "CPU", Map.of(), 1, plan, made));
             report.finish();
         }
         Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
+        assertFalse(head.containsKey("noWindows"), head.toString());
         assertEquals(
                 "zero3, weights gathered by copy engines, gradients reduced by copy engines", head.get("strategy"));
         assertEquals("copy-engine", head.get("weightGather"));
@@ -133,6 +140,21 @@ class ReportWriterTest {
         assertEquals("layers", head.get("recompute"));
         assertEquals(4, head.get("smMargin"));
         assertEquals(16, head.get("productSmMargin"));
+    }
+
+    /** The options asked for windows. */
+    @Test
+    void whatNcclMadeStandsInTheFirstLine() throws IOException {
+        MadeWindows made = new MadeWindows(
+                WeightGather.DEVICE, GradientReduction.REDUCE_SCATTER, "ranks cannot reach each other's memory");
+        try (var report = new ReportWriter(file)) {
+            report.begin(new RunDescription("reference", "CPU", Map.of(), 1, PLAN, made));
+            report.finish();
+        }
+        Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
+        assertEquals("device", head.get("weightGather"));
+        assertEquals("reduce-scatter", head.get("gradientReduction"));
+        assertEquals("ranks cannot reach each other's memory", head.get("noWindows"));
     }
 
     @Test
