@@ -16,7 +16,7 @@ import java.util.stream.Stream;
  * @param missing expected, not in the file
  * @param unexpected in the file, not expected
  * @param different in both, of another type or shape
- * @param hint what to do if only one side has optimizer state or scales; else empty
+ * @param hint what to do if only one side has optimizer state or scales, or the file has keys and values apart; else empty
  */
 record Differences(List<Line> missing, List<Line> unexpected, List<Line> different, String hint) {
     /** What a difference concerns, in the order of the text: weights first, since they identify a model. */
@@ -40,6 +40,7 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
     private record Line(Part part, String text) {}
 
     private static final int SHOWN = 20;
+    private static final String KEY_VALUE = "key_value";
     private static final String WEIGHTS_ALONE = "; to load only weights, use weightState()";
     private static final String NOTHING_BESIDE =
             "; the file has all weights, but lacks other requested state: load only weightState(); if scales are"
@@ -67,9 +68,10 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
                 different.add(new Line(part, "expected " + described(spec) + ", got " + entry));
             }
         }
-        String hint = weightsAlone.isEmpty()
-                ? hintOfRun(names, entries, others)
-                : hintOfWeights(names, entries, others, weightsAlone);
+        String hint = (weightsAlone.isEmpty()
+                        ? hintOfRun(names, entries, others)
+                        : hintOfWeights(names, entries, others, weightsAlone))
+                + hintOfParts(expected, entries);
         List<Line> unexpected = (weightsAlone.isEmpty() ? others : withoutKept(others))
                 .stream().map(entry -> unexpected(entry, all)).toList();
         return new Differences(missing, unexpected, different, hint);
@@ -117,6 +119,26 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
                 names.stream().filter(name -> !entries.containsKey(name)).toList();
         boolean hasWeights = missing.stream().noneMatch(weightsAlone::contains);
         return !missing.isEmpty() && hasWeights && others.isEmpty() ? NOTHING_BESIDE : "";
+    }
+
+    /** Tells what to do with a file that has keys and values of cross-attention as two tensors, as other programs do. */
+    private static String hintOfParts(List<TensorSpec> expected, Map<String, SafetensorsEntry> entries) {
+        for (TensorSpec spec : expected) {
+            String joined = spec.name();
+            int at = ("." + joined).lastIndexOf("." + KEY_VALUE + ".");
+            if (at < 0 || entries.containsKey(joined)) {
+                continue;
+            }
+            String rest = joined.substring(at + KEY_VALUE.length());
+            String key = joined.substring(0, at) + "key" + rest;
+            String value = joined.substring(0, at) + "value" + rest;
+            if (entries.containsKey(key) && entries.containsKey(value)) {
+                return "; keys and values of cross-attention are one tensor here: join each pair of the file, first the rows of "
+                        + Names.quoted(key) + " and then those of " + Names.quoted(value) + ", to "
+                        + Names.quoted(joined);
+            }
+        }
+        return "";
     }
 
     /** Returns the name of the weight that a tensor of this name may belong to. */
