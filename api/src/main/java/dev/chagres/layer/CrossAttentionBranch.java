@@ -146,6 +146,9 @@ final class CrossAttentionBranch extends Layer {
         Sequences sequences = pass.sequences();
         Checks.matrix(pass.stream(), "memory", m, x.dtype(), memoryColumns);
         keyValue.checkInput(m);
+        if (m.size(0) == 0) {
+            throw new IllegalArgumentException("memory: expected at least one token, got " + Checks.describe(m));
+        }
         LinearSplit split = query.sites().split();
         split.checkDivides(ranks.count(sequences.tokens()), sequences.queries());
         split.checkDivides(ranks.count(sequences.keys().tokens()), sequences.keys());
@@ -265,10 +268,12 @@ final class CrossAttentionBranch extends Layer {
         String sides = querySide.explain(rotary);
         String moves = queryExchange.isNeeded() ? "\n" + name() + ": " + queryExchange.explain() : "";
         Tensor m = memory.latest(pass);
+        String ofMemory = "";
         if (m != null) {
             checkCall(x, m, pass);
+            ofMemory = "\n" + keyValue.explainInside(m, pass);
         }
-        return query.explainInside(x, pass) + moves + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides) + "\n"
-                + attention.explain(x.dtype(), pass) + "\n" + projection.explainInside(x, pass);
+        return query.explainInside(x, pass) + ofMemory + moves + (sides.isEmpty() ? "" : "\n" + name() + ": " + sides)
+                + "\n" + attention.explain(x.dtype(), pass) + "\n" + projection.explainInside(x, pass);
     }
 }

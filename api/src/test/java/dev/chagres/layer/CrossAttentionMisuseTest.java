@@ -12,6 +12,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
+import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -59,6 +60,50 @@ class CrossAttentionMisuseTest {
             decoder.backward(y, pass);
             memory.backward(pass);
             assertEquals(16, y.size(0));
+            assertEquals(0, parameters.step());
+        }
+    }
+
+    @Test
+    void memoryWithoutTokens() {
+        ModelPlan plan = new ModelPlan();
+        FanOut memory = new FanOut("encoder");
+        AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
+        CrossAttention layer = new CrossAttention(CrossAttentionConfig.of(32, attention), memory, plan);
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            pass.begin(Sequences.packed(scope, 8, 8).withKeys(Sequences.packed(scope, 0, 0)));
+            memory.forward(scope.tensor(DType.FLOAT32, 0, 32), pass);
+            assertThrown(
+                    ARGUMENT,
+                    "memory: expected at least one token, got FLOAT32[0, 32]",
+                    () -> layer.forward(scope.tensor(DType.FLOAT32, 16, 32), pass));
+            assertEquals(0, parameters.step());
+        }
+    }
+
+    /** What is computed of the memory can be told once a pass has it. */
+    @Test
+    void theProductOfTheMemoryIsExplained() {
+        ModelPlan plan = new ModelPlan();
+        FanOut memory = new FanOut("encoder");
+        AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
+        CrossAttention layer = new CrossAttention(
+                CrossAttentionConfig.of(32, attention).withMemoryColumns(24), memory, plan.group("cross"));
+        try (Device device = Device.open();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device)) {
+            pass.begin(Sequences.packed(scope, 8).withKeys(Sequences.packed(scope, 3)));
+            memory.forward(scope.tensor(DType.FLOAT32, 3, 24), pass);
+            String text = layer.explain(scope.tensor(DType.FLOAT32, 8, 32), pass);
+            List<String> products = text.lines()
+                    .filter(line -> line.contains("ops_matrix_product"))
+                    .map(line -> line.substring(0, line.indexOf(':')).strip())
+                    .toList();
+            assertEquals(List.of("cross.query", "cross.key_value", "cross.projection"), products, text);
             assertEquals(0, parameters.step());
         }
     }
