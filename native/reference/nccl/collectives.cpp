@@ -21,25 +21,27 @@ int check_call(const Call &call, Comm **comm) {
     return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"comm\" is no living communicator");
   }
   if ((*comm)->finalized) {
-    return refuse_in_group(kNcclInvalidUsage, call.function, ": the communicator was finalized");
+    return refuse_call(*comm, kNcclInvalidUsage, call.function, ": the communicator was finalized");
   }
+  const Outcome ready = check_ready(**comm);
+  if (ready.code != kNcclSuccess) return refuse_call(*comm, ready.code, call.function, ": ", ready.text);
   if (call.dtype < 0 || call.dtype >= kNcclDtypes) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"datatype\" must be 0 to ", kNcclDtypes - 1,
+    return refuse_call(*comm, kNcclInvalidArgument, call.function, ": argument \"datatype\" must be 0 to ", kNcclDtypes - 1,
                            ", got ", call.dtype);
   }
   if (!is_stream(call.stream)) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"stream\" is no living stream");
+    return refuse_call(*comm, kNcclInvalidArgument, call.function, ": argument \"stream\" is no living stream");
   }
   if (call.count > SIZE_MAX / 64 / static_cast<size_t>((*comm)->world->ranks())) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"count\" is too large: ", call.count);
+    return refuse_call(*comm, kNcclInvalidArgument, call.function, ": argument \"count\" is too large: ", call.count);
   }
   return kNcclSuccess;
 }
 
-int check_buffer(const Call &call, const char *argument, const void *buffer, size_t elements) {
+int check_buffer(Comm *comm, const Call &call, const char *argument, const void *buffer, size_t elements) {
   const size_t bytes = elements * nccl_dtype_size(call.dtype);
   if (is_buffer(buffer, bytes)) return kNcclSuccess;
-  return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"", argument, "\" must be ", bytes,
+  return refuse_call(comm, kNcclInvalidArgument, call.function, ": argument \"", argument, "\" must be ", bytes,
                          " bytes of device memory, got ", buffer == nullptr ? "NULL" : "another or smaller buffer");
 }
 
@@ -88,19 +90,19 @@ int collective(const Call &call, Collective kind, const Buffers &buffers, int op
   const auto made = comm->ops.find(op);
   const bool premultiplied = reducing && made != comm->ops.end();
   if (reducing && (op < 0 || op >= kNcclOps) && !premultiplied) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"op\" must be 0 to ", kNcclOps - 1,
+    return refuse_call(comm, kNcclInvalidArgument, call.function, ": argument \"op\" must be 0 to ", kNcclOps - 1,
                            " or an operation that was made for this communicator and lives, got ", op);
   }
   if (premultiplied && made->second.dtype != call.dtype) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"op\" was made for datatype ",
+    return refuse_call(comm, kNcclInvalidArgument, call.function, ": argument \"op\" was made for datatype ",
                            made->second.dtype, ", got ", call.dtype);
   }
   if (root < 0 || root >= comm->world->ranks()) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"root\" must be a rank below ",
+    return refuse_call(comm, kNcclInvalidArgument, call.function, ": argument \"root\" must be a rank below ",
                            comm->world->ranks(), ", got ", root);
   }
-  code = check_buffer(call, "sendbuff", buffers.send, buffers.send_elements);
-  if (code == kNcclSuccess) code = check_buffer(call, "recvbuff", buffers.receive, buffers.receive_elements);
+  code = check_buffer(comm, call, "sendbuff", buffers.send, buffers.send_elements);
+  if (code == kNcclSuccess) code = check_buffer(comm, call, "recvbuff", buffers.receive, buffers.receive_elements);
   if (code != kNcclSuccess) return code;
   const Signature signature{kind, call.count, call.dtype, premultiplied ? static_cast<int>(kNcclPreMulSum) : op, root};
   /* The operation may be destroyed as soon as this returns, so its factor goes along. */
@@ -131,10 +133,10 @@ int transfer(const Call &call, bool sending, const void *send, void *receive, in
   int code = check_call(call, &comm);
   if (code != kNcclSuccess) return code;
   if (peer < 0 || peer >= comm->world->ranks()) {
-    return refuse_in_group(kNcclInvalidArgument, call.function, ": argument \"peer\" must be a rank below ",
+    return refuse_call(comm, kNcclInvalidArgument, call.function, ": argument \"peer\" must be a rank below ",
                            comm->world->ranks(), ", got ", peer);
   }
-  code = sending ? check_buffer(call, "sendbuff", send, call.count) : check_buffer(call, "recvbuff", receive, call.count);
+  code = sending ? check_buffer(comm, call, "sendbuff", send, call.count) : check_buffer(comm, call, "recvbuff", receive, call.count);
   if (code != kNcclSuccess) return code;
   return submit({comm, [=](std::shared_ptr<Pending> *pending) {
                    return sending ? comm->world->post_send(comm->rank, peer, send, call.count, call.dtype, pending)

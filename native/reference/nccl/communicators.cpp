@@ -49,7 +49,7 @@ Outcome check_id(const UniqueId &id) {
 }
 
 /* Waits for the other ranks, unless a group does. */
-int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device) {
+int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device, bool blocking = true) {
   if (handle == nullptr) return refuse_in_group(kNcclInvalidArgument, "ncclCommInitRank: argument \"comm\" is NULL");
   *handle = nullptr;
   if (ranks < 1 || rank < 0 || rank >= ranks) {
@@ -68,8 +68,15 @@ int init_rank(void **handle, int ranks, const UniqueId &id, int rank, int device
   NewComm comm({world, rank, device, false, kNcclOps, {}});
   outcome = world->join(rank, device);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRank: ", outcome.text);
+  comm.get()->blocking = blocking;
+  if (!blocking && group().depth == 0) {
+    comm.get()->joining = true;
+    comm.get()->looks = 1;
+    *handle = comm.release();
+    return kNcclInProgress;
+  }
   const int code = submit({comm.get(), nullptr, nullptr});
-  if (code == kNcclSuccess || group().depth > 0) *handle = comm.release();
+  if (code == kNcclSuccess || code == kNcclInProgress || group().depth > 0) *handle = comm.release();
   return code;
 }
 
@@ -87,7 +94,12 @@ int release(const void *handle, const char *function, bool aborted) {
   if (comm == nullptr) {
     return refuse(kNcclInvalidArgument, function, ": argument \"comm\" was destroyed already or never created");
   }
+  if (!aborted) { /* NCCL, too, refuses this, and leaves a group of the thread open besides. */
+    const Outcome ready = check_ready(*comm);
+    if (ready.code != kNcclSuccess) return refuse(ready.code, function, ": ", ready.text);
+  }
   comm->world->leave(comm->rank, aborted);
+  stop(comm);
   comms().remove(handle);
   return kNcclSuccess;
 }
@@ -97,6 +109,8 @@ int read(const void *handle, const char *function, Value *out, Value (*get)(cons
   Comm *comm = comms().find(handle);
   if (comm == nullptr) return refuse(kNcclInvalidArgument, function, ": argument \"comm\" is no living communicator");
   if (out == nullptr) return refuse(kNcclInvalidArgument, function, ": the pointer for the answer is NULL");
+  const Outcome ready = check_ready(*comm);
+  if (ready.code != kNcclSuccess) return refuse(ready.code, function, ": ", ready.text);
   *out = get(*comm);
   return kNcclSuccess;
 }
@@ -138,7 +152,7 @@ CHAGRES_EXPORT ncclResult_t ncclCommInitRank(void **comm, int ranks, UniqueId id
 CHAGRES_EXPORT ncclResult_t ncclCommInitRankConfig(void **comm, int ranks, UniqueId id, int rank, const void *config) try {
   const Outcome outcome = check_config(config);
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, "ncclCommInitRankConfig: ", outcome.text);
-  return init_rank(comm, ranks, id, rank, current_device());
+  return init_rank(comm, ranks, id, rank, current_device(), is_blocking(config, true));
 } CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, const UniqueId *all,
@@ -190,8 +204,10 @@ CHAGRES_EXPORT ncclResult_t ncclCommFinalize(const void *handle) try {
   if (comm->finalized) return refuse(kNcclInvalidUsage, "ncclCommFinalize: the communicator was finalized already");
   const Outcome failure = comm->world->failure();
   if (failure.code != kNcclSuccess) return refuse(failure.code, "ncclCommFinalize: ", failure.text);
+  const Outcome ready = check_ready(*comm);
+  if (ready.code != kNcclSuccess) return refuse(ready.code, "ncclCommFinalize: ", ready.text);
   comm->finalized = true;
-  return kNcclSuccess;
+  return comm->blocking ? kNcclSuccess : in_progress(comm, Outcome{});
 } CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclCommDestroy(const void *comm) try {
@@ -214,7 +230,40 @@ CHAGRES_EXPORT ncclResult_t ncclCommUserRank(const void *comm, int *rank) try {
   return read<int>(comm, "ncclCommUserRank", rank, [](const Comm &found) { return found.rank; });
 } CHAGRES_NCCL_CATCH
 
-CHAGRES_EXPORT ncclResult_t ncclCommGetAsyncError(const void *comm, ncclResult_t *error) try {
-  return read<int>(comm, "ncclCommGetAsyncError", error,
-                   [](const Comm &found) { return nccl_status(found.world->failure()); });
+CHAGRES_EXPORT ncclResult_t ncclCommGetAsyncError(const void *handle, ncclResult_t *error) try {
+  Comm *comm = comms().find(handle);
+  if (comm == nullptr) {
+    return refuse(kNcclInvalidArgument, "ncclCommGetAsyncError: argument \"comm\" is no living communicator");
+  }
+  if (error == nullptr) return refuse(kNcclInvalidArgument, "ncclCommGetAsyncError: the pointer for the answer is NULL");
+  if (comm->looks > 0) {
+    --comm->looks;
+    *error = kNcclInProgress;
+  } else if (comm->job != nullptr && !comm->job->done) {
+    *error = kNcclInProgress;
+  } else if (comm->job != nullptr) {
+    /* A rank that has left since is no failure of what was called. */
+    comm->job->join();
+    comm->failed = comm->job->outcome;
+    comm->job = nullptr;
+    for (const auto &[place, result] : comm->results) {
+      if (comm->failed.code == kNcclSuccess) *place = result;
+    }
+    comm->results.clear();
+    *error = nccl_status(comm->failed);
+  } else if (comm->failed.code != kNcclSuccess) {
+    *error = nccl_status(comm->failed);
+  } else if (const Outcome failure = comm->world->failure(); failure.code != kNcclSuccess) {
+    comm->joining = false;
+    *error = nccl_status(failure);
+  } else if (comm->joining && !comm->world->all_joined()) {
+    *error = kNcclInProgress;
+  } else if (comm->joining) {
+    comm->joining = false;
+    *error = nccl_status(comm->world->wait_for_all_to_join(comm->rank));
+    if (std::shared_ptr<World> settled = comm->world->settled()) comm->world = std::move(settled);
+  } else {
+    *error = kNcclSuccess;
+  }
+  return kNcclSuccess;
 } CHAGRES_NCCL_CATCH

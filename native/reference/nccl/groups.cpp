@@ -15,6 +15,10 @@ thread_local std::string last_error;
 
 }  // namespace
 
+thread_local const std::atomic<bool> *abandoned = nullptr;
+
+Outcome abandoned_outcome() { return {kNcclRemoteError, "the call was ended by ncclCommRevoke or ncclCommAbort"}; }
+
 void keep_nccl_error(const std::string &error) { last_error = error; }
 
 int nccl_status(const Outcome &outcome) {
@@ -96,8 +100,73 @@ Outcome enqueue(std::vector<Deferred> operations) {
   return finish(now);
 }
 
+int in_progress(Comm *comm, const std::shared_ptr<Job> &job) {
+  comm->job = job;
+  comm->looks = 1 + static_cast<int>(comm->submitted++ % 3);
+  return kNcclInProgress;
+}
+
+int in_progress(Comm *comm, const Outcome &outcome) {
+  auto job = std::make_shared<Job>();
+  job->outcome = outcome;
+  job->done = true;
+  return in_progress(comm, job);
+}
+
+Outcome check_ready(const Comm &comm) {
+  if (comm.joining || comm.job != nullptr) return {kNcclInvalidArgument, "an earlier call of the communicator is in progress"};
+  return comm.failed;
+}
+
+void stop(Comm *comm) {
+  if (comm->job != nullptr) {
+    comm->job->abandoned = true;
+    comm->job->join();
+  }
+  comm->job = nullptr;
+  comm->results.clear();
+  comm->looks = 0;
+}
+
+int refuse_call(Comm *comm, const Outcome &outcome) {
+  if (!comm->blocking && comm->failed.code == kNcclSuccess) comm->failed = outcome;
+  return refuse_in_group(outcome);
+}
+
+namespace {
+
+/* Runs the operations of communicators that are not blocking on a thread of their own. */
+int begin(std::vector<Deferred> operations) {
+  std::vector<Comm *> all;
+  for (const Deferred &operation : operations) {
+    if (is_capturing(operation.stream)) {
+      return refuse_call(operation.comm, {kNcclInvalidUsage, "a stream that captures needs a blocking communicator"});
+    }
+    all.push_back(operation.comm);
+  }
+  auto job = std::make_shared<Job>();
+  /* The thread ends before the job, which the communicators hold. */
+  job->thread = std::thread([of = job.get(), operations = std::move(operations)] {
+    abandoned = &of->abandoned;
+    try {
+      of->outcome = finish(operations);
+    } catch (const std::exception &exception) {
+      of->outcome = {kNcclInternalError, exception.what()};
+    }
+    of->done = true;
+  });
+  for (Comm *comm : all) in_progress(comm, job);
+  return kNcclInProgress;
+}
+
+}  // namespace
+
 int submit(Deferred operation) {
-  if (group().depth == 0) return nccl_status(enqueue({std::move(operation)}));
+  if (group().depth == 0) {
+    std::vector<Deferred> alone;
+    alone.push_back(std::move(operation));
+    return alone.front().comm->blocking ? nccl_status(enqueue(std::move(alone))) : begin(std::move(alone));
+  }
   group().operations.push_back(std::move(operation));
   return kNcclSuccess;
 }
@@ -135,5 +204,17 @@ CHAGRES_EXPORT ncclResult_t ncclGroupEnd(void) try {
   const Group ended = std::move(open);
   open = {};
   /* Nothing was posted yet: a group with a wrong call does nothing. */
-  return nccl_status(ended.failure.code != kNcclSuccess ? ended.failure : enqueue(ended.operations));
+  Outcome failure = ended.failure;
+  for (const Deferred &operation : ended.operations) {
+    if (operation.comm->blocking != ended.operations.front().comm->blocking && failure.code == kNcclSuccess) {
+      /* NCCL runs a group of both in the mode of the last, which nobody can want. */
+      failure = {kNcclInvalidArgument, "ncclGroupEnd: blocking and non-blocking communicators cannot be in one group"};
+    }
+  }
+  if (failure.code != kNcclSuccess) {
+    for (const Deferred &operation : ended.operations) refuse_call(operation.comm, failure);
+    return nccl_status(failure);
+  }
+  if (ended.operations.empty() || ended.operations.front().comm->blocking) return nccl_status(enqueue(ended.operations));
+  return begin(ended.operations);
 } CHAGRES_NCCL_CATCH

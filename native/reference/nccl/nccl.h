@@ -5,7 +5,9 @@
 #ifndef CHAGRES_NCCL_H
 #define CHAGRES_NCCL_H
 
+#include <atomic>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include "nccl/world.h"
@@ -28,6 +30,22 @@ struct Window {
   std::shared_ptr<void> handle;
 };
 
+/* What a call of a communicator that is not blocking has begun. */
+struct Job {
+  Job() = default;
+  Job(const Job &) = delete;
+  Job &operator=(const Job &) = delete;
+  ~Job() { join(); }
+  void join() { /* communicators of one group may do so at once */
+    std::lock_guard<std::mutex> lock(mutex);
+    if (thread.joinable()) thread.join();
+  }
+  std::atomic<bool> done{false}, abandoned{false};
+  Outcome outcome; /* when it is done */
+  std::thread thread;
+  std::mutex mutex;
+};
+
 struct Comm {
   std::shared_ptr<World> world;
   int rank = 0;
@@ -37,7 +55,39 @@ struct Comm {
   std::map<int, PreMulSum> ops; /* by ncclRedOp_t */
   std::multimap<const void *, Window> windows{}; /* by their first byte */
   uint64_t window_count = 0;                     /* that there ever were */
+  bool blocking = true;
+  /* What follows is of communicators that are not blocking. */
+  bool joining = false;     /* made, and not all ranks have joined as far as this one has seen */
+  int looks = 0;            /* calls of ncclCommGetAsyncError that answer ncclInProgress in any case */
+  uint64_t submitted = 0;   /* calls that were begun so */
+  std::shared_ptr<Job> job{}; /* of the call that is in progress */
+  std::vector<std::pair<void **, void *>> results{}; /* what the job writes, and where, when it has succeeded */
+  Outcome failed{};         /* of a call; only ncclCommRevoke ends it */
 };
+
+/*
+ * As in NCCL 2.28.9 a communicator that is not blocking does its work on another thread. The next one to three calls of ncclCommGetAsyncError, and
+ * all until it is done, answer ncclInProgress; meanwhile other calls are refused. A call that fails, or is refused, also inside a group, leaves the
+ * communicator failed: all but ncclCommRevoke and ncclCommAbort then answer with that failure. What a call makes is written when it is done.
+ */
+int in_progress(Comm *comm, const std::shared_ptr<Job> &job);
+
+/* The same for work that is done already, with that outcome. */
+int in_progress(Comm *comm, const Outcome &outcome);
+
+/* Refuses a communicator in progress, or one that has failed. */
+Outcome check_ready(const Comm &comm);
+
+/* Ends what is in progress with an error, if it is not done, and waits for its end. */
+void stop(Comm *comm);
+
+/* A call that is refused: inside a group it fails the group; a communicator that is not blocking has failed. */
+int refuse_call(Comm *comm, const Outcome &outcome);
+
+template <class... Parts>
+int refuse_call(Comm *comm, int code, const Parts &...parts) {
+  return refuse_call(comm, Outcome{code, text(parts...)});
+}
 
 Objects<Comm> &comms();
 
@@ -59,6 +109,9 @@ class NewComm {
 
 /* Whether a communicator may have this configuration (ncclConfig_t of 2.28.9); NULL is the default. */
 Outcome check_config(const void *config);
+
+/* What a checked configuration says, or the default. */
+bool is_blocking(const void *config, bool standard);
 
 /* Where an address lies in a window of the communicator; nowhere: all 0. */
 WindowPlace window_place(const Comm &comm, const void *address);

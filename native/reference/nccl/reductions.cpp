@@ -121,6 +121,8 @@ CHAGRES_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(int *op, const void *scalar
   constexpr const char *kFunction = "ncclRedOpCreatePreMulSum";
   Comm *comm = comms().find(handle);
   if (comm == nullptr) return refuse(kNcclInvalidArgument, kFunction, ": argument \"comm\" is no living communicator");
+  const Outcome ready = check_ready(*comm);
+  if (ready.code != kNcclSuccess) return refuse(ready.code, kFunction, ": ", ready.text);
   if (op == nullptr || scalar == nullptr) {
     return refuse(kNcclInvalidArgument, kFunction, ": argument \"", op == nullptr ? "op" : "scalar", "\" is NULL");
   }

@@ -88,6 +88,17 @@ void *register_buffer(const void *comm) {
   return made;
 }
 
+/* As NCCL 2.28.9, answers success for a call that is in progress; the window is written when ncclCommGetAsyncError says that it is done. */
+int hand_over(Comm *owner, void **window, void *made) {
+  if (owner->blocking) {
+    *window = made;
+  } else {
+    owner->results.emplace_back(window, made);
+    in_progress(owner, Outcome{});
+  }
+  return kNcclSuccess;
+}
+
 constexpr size_t kWindowBytes = 256;
 constexpr uintptr_t kWindowAlignment = 4096; /* NCCL_WIN_REQUIRED_ALIGNMENT, from the beginning of what ncclMemAlloc gave */
 
@@ -119,6 +130,12 @@ Outcome check_config(const void *given) {
     return {kNcclInvalidArgument, text("argument \"config\": CTAPolicy must be 0, 1 or 2, got ", config.cta_policy)};
   }
   return {};
+}
+
+bool is_blocking(const void *given, bool standard) {
+  if (given == nullptr) return standard;
+  const int blocking = static_cast<const Config *>(given)->blocking;
+  return blocking == INT_MIN ? standard : blocking != 0;
 }
 
 }  // namespace chagres::reference
@@ -169,13 +186,17 @@ CHAGRES_EXPORT ncclResult_t ncclCommWindowRegister(const void *comm, void *buffe
   if (flags != 0 && flags != kWindowSymmetric) {
     return refuse(kNcclInvalidArgument, "ncclCommWindowRegister: argument \"winFlags\" must be 0 or 1, got ", flags);
   }
+  Comm *owner = comms().find(comm);
+  const Outcome ready = check_ready(*owner);
+  if (ready.code != kNcclSuccess) return refuse(ready.code, "ncclCommWindowRegister: ", ready.text);
   *window = nullptr;
-  if (!has_windows()) {
-    *window = register_buffer(comm);
+  if (!has_windows()) return hand_over(owner, window, register_buffer(comm));
+  const void *allocated = from_nccl(buffer, size);
+  if (allocated == nullptr) {
+    /* With several ranks NCCL answers so; where it is not blocking, the communicator has failed for good. */
+    if (!owner->blocking) in_progress(owner, {kNcclUnhandledCudaError, "ncclCommWindowRegister: memory that ncclMemAlloc has not handed out"});
     return kNcclSuccess;
   }
-  const void *allocated = from_nccl(buffer, size);
-  if (allocated == nullptr) return kNcclSuccess;
   if ((static_cast<const char *>(buffer) - static_cast<const char *>(allocated)) % kWindowAlignment != 0) {
     return refuse(kNcclInvalidArgument, "ncclCommWindowRegister: a window must begin at a multiple of ", kWindowAlignment,
                   " bytes of its memory");
@@ -184,11 +205,9 @@ CHAGRES_EXPORT ncclResult_t ncclCommWindowRegister(const void *comm, void *buffe
   const int out = allocate_device_memory(&handle, kWindowBytes);
   if (out != kCudaSuccess) return refuse(kNcclUnhandledCudaError, "ncclCommWindowRegister: the CUDA runtime answered ", out);
   std::shared_ptr<void> owned(handle, [](void *memory) { release_device_memory(memory); });
-  Comm *owner = comms().find(comm);
   owner->windows.emplace(buffer, Window{size, owner->window_count + 1, std::move(owned)});
   ++owner->window_count;
-  *window = handle;
-  return kNcclSuccess;
+  return hand_over(owner, window, handle);
 } CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclCommWindowDeregister(const void *comm, void *window) try {

@@ -194,7 +194,7 @@ Outcome SharedWorld::wait(int rank, const std::shared_ptr<Pending> &pending) try
     const uint32_t bell = segment_->bell(rank);
     if (sleepy) ++own.sleeping;
     const bool moved = progress_all();
-    const bool ended = mine.done || mine.failed.code != kNcclSuccess ||
+    const bool ended = mine.done || mine.failed.code != kNcclSuccess || is_abandoned() ||
                        (!mine.outlives_failure && segment_->failure().code != kNcclSuccess);
     if (sleepy && !moved && !ended) {
       const auto &all = under_way();
@@ -206,7 +206,8 @@ Outcome SharedWorld::wait(int rank, const std::shared_ptr<Pending> &pending) try
     if (sleepy) --own.sleeping;
     if (mine.done) return {};
     if (mine.failed.code != kNcclSuccess) return mine.failed;
-    if (ended) return segment_->failure();
+    if (ended && segment_->failure().code != kNcclSuccess) return segment_->failure();
+    if (ended) return abandoned_outcome();
     const auto now = Clock::now();
     if (moved) {
       since = now;

@@ -17,9 +17,9 @@ void settle(const std::vector<int> &ranks, const std::vector<int> &devices, std:
   for (size_t i = 0; i < ranks.size(); ++i) (*places)[static_cast<size_t>(ranks[i])] = {world, static_cast<int>(i)};
 }
 
-/* The communicator that a split or shrink gives to the caller, NULL where it has no part in it. */
-std::function<void(const Pending &)> hand_over(const Comm &parent, void **handle) {
-  const int rank = parent.rank, device = parent.device;
+/* The communicator that a split or shrink gives to the caller, NULL where it has no part in it. It is ready when the parent's call is done. */
+std::function<void(const Pending &)> hand_over(Comm *parent, void **handle, bool blocking) {
+  const int rank = parent->rank, device = parent->device;
   /* Allocated before other ranks are told, so that it cannot fail later. */
   const auto made = std::make_shared<NewComm>(Comm{nullptr, 0, device, false, kNcclOps, {}});
   return [=](const Pending &done) {
@@ -28,8 +28,19 @@ std::function<void(const Pending &)> hand_over(const Comm &parent, void **handle
     Comm *comm = made->release();
     comm->world = place.world;
     comm->rank = place.rank;
-    *handle = comm;
+    comm->blocking = blocking;
+    if (parent->blocking) {
+      *handle = comm;
+    } else {
+      parent->results.emplace_back(handle, comm);
+    }
   };
+}
+
+/* As NCCL 2.28.9, answers success for a call that is in progress: only ncclCommGetAsyncError of the parent says when it is done. */
+int begun(Deferred operation) {
+  const int code = submit(std::move(operation));
+  return code == kNcclInProgress ? static_cast<int>(kNcclSuccess) : code;
 }
 
 Outcome check_excluded(const int *excluded, int count, const Comm &comm) {
@@ -131,6 +142,8 @@ CHAGRES_EXPORT ncclResult_t ncclCommSplit(const void *handle, int color, int key
   if (comm == nullptr) {
     return refuse_in_group(kNcclInvalidArgument, kFunction, ": argument \"comm\" is no living communicator");
   }
+  const Outcome ready = check_ready(*comm);
+  if (ready.code != kNcclSuccess) return refuse_in_group(ready.code, kFunction, ": ", ready.text);
   if (made == nullptr) return refuse_in_group(kNcclInvalidArgument, kFunction, ": argument \"newcomm\" is NULL");
   *made = nullptr;
   if (color < kNoColor) {
@@ -143,10 +156,10 @@ CHAGRES_EXPORT ncclResult_t ncclCommSplit(const void *handle, int color, int key
   Contribution given;
   given.color = color;
   given.key = key;
-  return submit({comm, [=](std::shared_ptr<Pending> *pending) {
+  return begun({comm, [=](std::shared_ptr<Pending> *pending) {
                    return comm->world->post(comm->rank, {Collective::Split, 0, 0, 0, 0}, given, pending);
                  },
-                 nullptr, hand_over(*comm, made)});
+                 nullptr, hand_over(comm, made, is_blocking(config, comm->blocking))});
 } CHAGRES_NCCL_CATCH
 
 CHAGRES_EXPORT ncclResult_t ncclCommShrink(const void *handle, const int *excluded, int count, void **made,
@@ -156,6 +169,8 @@ CHAGRES_EXPORT ncclResult_t ncclCommShrink(const void *handle, const int *exclud
   if (comm == nullptr) {
     return refuse_in_group(kNcclInvalidArgument, kFunction, ": argument \"comm\" is no living communicator");
   }
+  const Outcome ready = check_ready(*comm);
+  if (ready.code != kNcclSuccess) return refuse_in_group(ready.code, kFunction, ": ", ready.text);
   if (made == nullptr) return refuse_in_group(kNcclInvalidArgument, kFunction, ": argument \"newcomm\" is NULL");
   *made = nullptr;
   if (flags != 0 && flags != kShrinkAbort) {
@@ -166,10 +181,10 @@ CHAGRES_EXPORT ncclResult_t ncclCommShrink(const void *handle, const int *exclud
   if (outcome.code != kNcclSuccess) return refuse_in_group(outcome.code, kFunction, ": ", outcome.text);
   std::vector<int> sorted(excluded, excluded + count);
   std::sort(sorted.begin(), sorted.end());
-  return submit({comm, [=](std::shared_ptr<Pending> *pending) {
+  return begun({comm, [=](std::shared_ptr<Pending> *pending) {
                    return comm->world->post_shrink(comm->rank, sorted, flags == kShrinkAbort, pending);
                  },
-                 nullptr, hand_over(*comm, made)});
+                 nullptr, hand_over(comm, made, is_blocking(config, comm->blocking))});
 } CHAGRES_NCCL_CATCH
 
 /* Ends what waits on this communicator. On a GPU each rank revokes its own part; here one call reaches all ranks. */
@@ -178,5 +193,8 @@ CHAGRES_EXPORT ncclResult_t ncclCommRevoke(const void *handle, int flags) try {
   if (comm == nullptr) return refuse(kNcclInvalidArgument, "ncclCommRevoke: argument \"comm\" is no living communicator");
   if (flags != 0) return refuse(kNcclInvalidArgument, "ncclCommRevoke: argument \"revokeFlags\" must be 0, got ", flags);
   comm->world->revoke(comm->rank);
-  return kNcclSuccess;
+  if (comm->blocking) return kNcclSuccess;
+  stop(comm);
+  comm->failed = {};
+  return in_progress(comm, Outcome{});
 } CHAGRES_NCCL_CATCH

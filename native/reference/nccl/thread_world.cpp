@@ -189,13 +189,20 @@ std::string ThreadWorld::missing_ranks(const std::shared_ptr<Pending> &pending) 
 Outcome ThreadWorld::wait(int rank, const std::shared_ptr<Pending> &pending) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto ready = [&] {
-    return pending->done || (failure_.code != kNcclSuccess && !pending->outlives_failure);
+    return pending->done || is_abandoned() || (failure_.code != kNcclSuccess && !pending->outlives_failure);
   };
-  if (!changed_.wait_for(lock, collective_timeout(), ready)) {
+  /* Who abandons this does not know on what it waits. */
+  const auto end = std::chrono::steady_clock::now() + collective_timeout();
+  bool ended = ready();
+  while (!ended && std::chrono::steady_clock::now() < end) {
+    ended = changed_.wait_for(lock, abandoned == nullptr ? std::chrono::milliseconds(collective_timeout()) : kAbandonedLook, ready);
+  }
+  if (!ended) {
     return fail_all(kNcclRemoteError, text("Rank ", rank, " waited ", collective_timeout().count(), " s for ",
                                            missing_ranks(pending)));
   }
-  return pending->done ? Outcome{} : failure_;
+  if (pending->done) return {};
+  return failure_.code != kNcclSuccess ? failure_ : abandoned_outcome();
 }
 
 void ThreadWorld::leave(int rank, bool aborted) {

@@ -5,6 +5,7 @@
 #ifndef CHAGRES_WORLD_H
 #define CHAGRES_WORLD_H
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -27,6 +28,7 @@ enum NcclResult {
   kNcclInvalidArgument = 4,
   kNcclInvalidUsage = 5,
   kNcclRemoteError = 6,
+  kNcclInProgress = 7,
 };
 
 enum NcclDtype {
@@ -107,6 +109,12 @@ std::string symmetric_difference(int rank, const SymmetricPlaces &places, int ot
 inline void copy_bytes(void *target, const void *source, size_t bytes) {
   if (target != source && bytes > 0) std::memmove(target, source, bytes);
 }
+
+/* Says on a thread whose waits another one may end that it has done so; null on a thread that waits for itself. */
+extern thread_local const std::atomic<bool> *abandoned;
+inline bool is_abandoned() { return abandoned != nullptr && *abandoned; }
+Outcome abandoned_outcome();
+constexpr std::chrono::milliseconds kAbandonedLook{5};
 
 class World;
 
