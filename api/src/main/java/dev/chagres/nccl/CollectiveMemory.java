@@ -13,6 +13,8 @@ import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.Map;
+import java.util.concurrent.ConcurrentSkipListMap;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -38,6 +40,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code ncclMemAlloc} and {@code ncclCommWindowRegister} of {@code nccl.h}.
  */
 public final class CollectiveMemory implements AutoCloseable {
+    /** The bytes of each allocation that NCCL has made and not freed, by address. */
+    private static final ConcurrentSkipListMap<Long, Long> OF_NCCL = new ConcurrentSkipListMap<>();
+
     private final DeviceState state;
     private final MemorySegment memory;
     private final long byteSize;
@@ -101,7 +106,14 @@ public final class CollectiveMemory implements AutoCloseable {
         if (status != Nccl.ncclSuccess()) {
             throw Status.outOfCollectiveMemory(status, "ncclMemAlloc", byteSize, free(out));
         }
+        OF_NCCL.put(memory.address(), byteSize);
         return memory;
+    }
+
+    /** Returns whether NCCL has allocated these bytes. Any thread. */
+    static boolean isOfNccl(long address, long bytes) {
+        Map.Entry<Long, Long> below = OF_NCCL.floorEntry(address);
+        return below != null && address + bytes <= below.getKey() + below.getValue();
     }
 
     /** Returns the free bytes of the device, or -1 if the query fails. */
@@ -125,6 +137,7 @@ public final class CollectiveMemory implements AutoCloseable {
     }
 
     private static void give(MemorySegment memory) {
+        OF_NCCL.remove(memory.address());
         Status.nccl(Nccl.ncclMemFree(memory), "ncclMemFree");
     }
 

@@ -16,9 +16,16 @@ import java.time.Duration;
  * @param maxCtas most thread blocks of a collective's kernel; 0 leaves it to NCCL
  * @param ctaPolicy how NCCL chooses a number between these
  * @param checks what is checked before a call
+ * @param callMode how NCCL runs its calls on the host
  */
 public record CommunicatorConfig(
-        String name, Duration timeout, int minCtas, int maxCtas, CtaPolicy ctaPolicy, CollectiveChecks checks) {
+        String name,
+        Duration timeout,
+        int minCtas,
+        int maxCtas,
+        CtaPolicy ctaPolicy,
+        CollectiveChecks checks,
+        CallMode callMode) {
     /** Five minutes: loading a large model on one rank takes no longer. */
     private static final Duration STANDARD_TIMEOUT = Duration.ofMinutes(5);
 
@@ -32,6 +39,7 @@ public record CommunicatorConfig(
         Checks.given("name", name);
         Checks.given("ctaPolicy", ctaPolicy);
         Checks.given("checks", checks);
+        Checks.given("callMode", callMode);
         // Compared first, since the milliseconds of a duration may overflow a long.
         if (Checks.given("timeout", timeout).compareTo(Duration.ofMillis(1)) < 0
                 || timeout.compareTo(Duration.ofDays(1)) > 0) {
@@ -48,42 +56,53 @@ public record CommunicatorConfig(
 
     /**
      * Returns the default: named {@code world}, five minutes, NCCL's choice of thread blocks, checks as {@code
-     * -Dchagres.collective.checks=arguments|full} says.
+     * -Dchagres.collective.checks=arguments|full} says, calls as {@code -Dchagres.collective.calls=blocking|non-blocking} says.
      *
-     * @throws IllegalArgumentException when the property has another value
+     * @throws IllegalArgumentException when one of these properties has another value
      */
     public static CommunicatorConfig standard() {
         return new CommunicatorConfig(
-                "world", STANDARD_TIMEOUT, 0, 0, CtaPolicy.DEFAULT, CollectiveChecks.fromProperty());
+                "world",
+                STANDARD_TIMEOUT,
+                0,
+                0,
+                CtaPolicy.DEFAULT,
+                CollectiveChecks.fromProperty(),
+                CallMode.fromProperty());
     }
 
     /** Returns the same with another name. */
     public CommunicatorConfig withName(String newName) {
-        return new CommunicatorConfig(newName, timeout, minCtas, maxCtas, ctaPolicy, checks);
+        return new CommunicatorConfig(newName, timeout, minCtas, maxCtas, ctaPolicy, checks, callMode);
     }
 
     /** Returns the same with another timeout. */
     public CommunicatorConfig withTimeout(Duration newTimeout) {
-        return new CommunicatorConfig(name, newTimeout, minCtas, maxCtas, ctaPolicy, checks);
+        return new CommunicatorConfig(name, newTimeout, minCtas, maxCtas, ctaPolicy, checks, callMode);
     }
 
     /** Returns the same with another minimum of thread blocks. */
     public CommunicatorConfig withMinCtas(int newMinCtas) {
-        return new CommunicatorConfig(name, timeout, newMinCtas, maxCtas, ctaPolicy, checks);
+        return new CommunicatorConfig(name, timeout, newMinCtas, maxCtas, ctaPolicy, checks, callMode);
     }
 
     /** Returns the same with another maximum of thread blocks. */
     public CommunicatorConfig withMaxCtas(int newMaxCtas) {
-        return new CommunicatorConfig(name, timeout, minCtas, newMaxCtas, ctaPolicy, checks);
+        return new CommunicatorConfig(name, timeout, minCtas, newMaxCtas, ctaPolicy, checks, callMode);
     }
 
     /** Returns the same with another policy. */
     public CommunicatorConfig withCtaPolicy(CtaPolicy newCtaPolicy) {
-        return new CommunicatorConfig(name, timeout, minCtas, maxCtas, newCtaPolicy, checks);
+        return new CommunicatorConfig(name, timeout, minCtas, maxCtas, newCtaPolicy, checks, callMode);
     }
 
     /** Returns the same with other checks. */
     public CommunicatorConfig withChecks(CollectiveChecks newChecks) {
-        return new CommunicatorConfig(name, timeout, minCtas, maxCtas, ctaPolicy, newChecks);
+        return new CommunicatorConfig(name, timeout, minCtas, maxCtas, ctaPolicy, newChecks, callMode);
+    }
+
+    /** Returns the same with another mode of calls. */
+    public CommunicatorConfig withCallMode(CallMode newCallMode) {
+        return new CommunicatorConfig(name, timeout, minCtas, maxCtas, ctaPolicy, checks, newCallMode);
     }
 }

@@ -188,7 +188,10 @@ final class Endpoint implements AutoCloseable {
             MemorySegment old = handle;
             handle = MemorySegment.NULL;
             if (ends) {
+                aborts |= !isFinalized(old, aborts);
                 status = aborts ? Nccl.ncclCommAbort(old) : Nccl.ncclCommDestroy(old);
+                // The handle is gone either way, and nothing waits for the rest.
+                status = status == Nccl.ncclInProgress() ? Nccl.ncclSuccess() : status;
             }
         } finally {
             Watch.remove(this);
@@ -202,6 +205,21 @@ final class Endpoint implements AutoCloseable {
             Leaks.closed(trace);
         }
         Status.nccl(status, aborts ? "ncclCommAbort" : "ncclCommDestroy");
+    }
+
+    /**
+     * Finalizes the handle of a non-blocking communicator; false if that fails or lasts too long. Such a handle must be aborted: NCCL 2.28.9
+     * refuses to destroy it, and then leaves a group of the thread open.
+     */
+    private boolean isFinalized(MemorySegment old, boolean aborts) {
+        if (aborts || config.callMode() == CallMode.BLOCKING) {
+            return true;
+        }
+        int status = Nccl.ncclCommFinalize(old);
+        if (status == Nccl.ncclInProgress()) {
+            status = Polling.await(old, config.timeout(), () -> failure() != null);
+        }
+        return status == Nccl.ncclSuccess();
     }
 
     @Override

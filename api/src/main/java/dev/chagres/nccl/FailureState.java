@@ -102,8 +102,24 @@ final class FailureState {
         revocation.begin();
     }
 
-    /** Waits a while for NCCL to return from {@link #revoke}; returns whether it has. */
+    /** Enters NCCL on the device's thread, unless it is revoking; returns whether it has. For calls that are polled. */
+    boolean enter() {
+        return revocation.enter();
+    }
+
+    /** Leaves NCCL, if this thread is inside. */
+    void leave() {
+        revocation.leave();
+    }
+
+    /**
+     * Waits a while for NCCL to return from {@link #revoke}, which begins a moment after a failure is told; returns whether NCCL has, or there
+     * is no failure.
+     */
     boolean awaitRevoked() {
+        if (failure() != null) {
+            revoke();
+        }
         return revocation.await();
     }
 

@@ -26,8 +26,18 @@ final class Health {
     static void check(Endpoint endpoint) {
         endpoint.ensureUsable();
         MemorySegment out = endpoint.state().out();
-        Status.nccl(Nccl.ncclCommGetAsyncError(endpoint.handle(), out), "ncclCommGetAsyncError");
-        int status = out.get(ValueLayout.JAVA_INT, 0);
+        MemorySegment handle = endpoint.handle();
+        if (!endpoint.failures().enter()) {
+            endpoint.ensureUsable(); // It throws the failure for which NCCL revokes the communicator.
+            return;
+        }
+        int status;
+        try {
+            Status.nccl(Nccl.ncclCommGetAsyncError(handle, out), "ncclCommGetAsyncError");
+            status = out.get(ValueLayout.JAVA_INT, 0);
+        } finally {
+            endpoint.failures().leave();
+        }
         if (status != 0 && status != Nccl.ncclInProgress()) {
             endpoint.failures()
                     .settle(status, "ncclCommGetAsyncError", endpoint.calls().called());

@@ -41,19 +41,28 @@ final class Membership {
     /**
      * Refuses a variable that overrides what {@link #write} sets.
      *
-     * @throws IllegalStateException when NCCL's calls would return before they are done
+     * @throws IllegalStateException when the variable chooses the other mode
      */
-    static void ensureBlocking(@Nullable String value) {
-        if (value != null && !value.isEmpty() && !NOT_ZERO.matcher(value).matches()) {
+    static void ensureAgreed(@Nullable String value, CallMode mode) {
+        if (value == null || value.isEmpty()) {
+            return;
+        }
+        boolean blocks = NOT_ZERO.matcher(value).matches();
+        if (!blocks && mode == CallMode.BLOCKING) {
             throw new IllegalStateException(BLOCKING + ": expected 1, or the variable unset, got \"" + value
-                    + "\", with which NCCL's calls return before they are done; start the program without it");
+                    + "\", with which NCCL's calls return before they are done; start the program without it, or choose"
+                    + " CallMode.NON_BLOCKING");
+        }
+        if (blocks && mode == CallMode.NON_BLOCKING) {
+            throw new IllegalStateException(BLOCKING + ": expected 0, or the variable unset, for CallMode.NON_BLOCKING,"
+                    + " got \"" + value + "\"; start the program without it, or choose CallMode.BLOCKING");
         }
     }
 
     static Endpoint open(Device device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
-        ensureBlocking(System.getenv(BLOCKING));
         Checks.given("id", id);
         Checks.given("config", config);
+        ensureAgreed(System.getenv(BLOCKING), config.callMode());
         Inside.state(Checks.given("device", device)).ensureCurrent();
         Inside.state(device).ensureNotCapturing(Opening.OPEN);
         Group.refuse(Opening.OPEN);
@@ -82,11 +91,14 @@ final class Membership {
             return joined(new Endpoint(device, config, null, place, opening.within(config.timeout())));
         }
         try {
-            return new Endpoint(device, config, meeting, null, opening.call());
+            return new Endpoint(device, config, meeting, null, opening.call(() -> meeting.failure() != null));
         } catch (NcclException refused) {
             // A rank that NCCL refuses will not join: the others need not wait for it.
             meeting.fail(RankFailure.thrown(rank, refused));
             throw refused;
+        } catch (RankFailedException late) {
+            RankFailure told = meeting.failure();
+            throw told == null ? late : told.exception(Called.in(Called.caller(config, rank, ranks), Opening.OPEN));
         }
     }
 
@@ -95,7 +107,7 @@ final class Membership {
         ncclConfig_v22800.size(struct, ncclConfig_v22800.sizeof());
         ncclConfig_v22800.magic(struct, CONFIG_MAGIC);
         ncclConfig_v22800.version(struct, Nccl.NCCL_VERSION_CODE());
-        ncclConfig_v22800.blocking(struct, 1);
+        ncclConfig_v22800.blocking(struct, config.callMode().code());
         ncclConfig_v22800.cgaClusterSize(struct, UNDEFINED);
         ncclConfig_v22800.minCTAs(struct, config.minCtas() == 0 ? UNDEFINED : config.minCtas());
         ncclConfig_v22800.maxCTAs(struct, config.maxCtas() == 0 ? UNDEFINED : config.maxCtas());
@@ -113,7 +125,7 @@ final class Membership {
     }
 
     static Endpoint split(Endpoint parent, int color, int key, CommunicatorConfig config) {
-        Checks.given("config", config);
+        ensureAgreed(System.getenv(BLOCKING), Checks.given("config", config).callMode());
         if (color < 0) {
             throw new IllegalArgumentException(
                     "color: expected at least 0, got " + color + "; splitWithoutPart leaves this rank out");
@@ -166,25 +178,34 @@ final class Membership {
         MemorySegment handle = ready(parent, "split");
         parent.ensureUsable();
         try (Arena arena = Arena.ofConfined()) {
-            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
+            MemorySegment out = place(arena, parent);
             MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
             Meeting above = parent.meeting();
             if (above != null) {
                 above.descendants().say(parent.calls().counts().collectives() + 1, parent.rank(), color, key);
             }
             parent.calls().begin(Operation.SPLIT, 0, DType.BYTE);
-            parent.calls().end(Nccl.ncclCommSplit(handle, color, key, out, struct));
+            int status = parent.calls().await(Nccl.ncclCommSplit(handle, color, key, out, struct));
+            // What NCCL has made before it fails must stay: until the parent is aborted, that points to its flags
+            // (childAbortFlag of NCCL's init.cc).
+            parent.calls().end(status);
             return out.get(ValueLayout.ADDRESS, 0);
         }
     }
 
+    /** For the new handle; never freed where NCCL may write it on a thread of its own, 8 bytes for each communicator. */
+    private static MemorySegment place(Arena arena, Endpoint parent) {
+        return (parent.calls().isPolled() ? Arena.global() : arena).allocate(ValueLayout.ADDRESS);
+    }
+
     static Endpoint shrink(Endpoint parent, CommunicatorConfig config, int... excluded) {
-        Checks.given("config", config);
+        ensureAgreed(System.getenv(BLOCKING), Checks.given("config", config).callMode());
         MemorySegment handle = ready(parent, "shrink");
         int[] sorted = Checks.given("excluded", excluded).clone();
         Arrays.sort(sorted);
         checkExcluded(parent, sorted);
         parent.failures().awaitRevoked();
+        RankFailure before = parent.failure();
         PeerPlace elsewhere = parent.elsewhere();
         PeerAgreement.Outcome agreed =
                 elsewhere == null ? null : elsewhere.peers().takeDecided(elsewhere.without(sorted));
@@ -194,14 +215,51 @@ final class Membership {
         int number = parent.nextShrink();
         Meeting meeting = meetingOfRest(parent, config, number, sorted);
         try (Arena arena = Arena.ofConfined()) {
-            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
+            MemorySegment out = place(arena, parent);
             int flags = parent.failure() == null ? Nccl.NCCL_SHRINK_DEFAULT() : Nccl.NCCL_SHRINK_ABORT();
             MemorySegment list = arena.allocateFrom(ValueLayout.JAVA_INT, sorted);
             int status = Nccl.ncclCommShrink(handle, list, sorted.length, out, write(config, arena), flags);
+            if (parent.calls().isPolled()) {
+                status = awaitShrunk(parent, config, status, before);
+            }
             Status.nccl(status, "ncclCommShrink");
+            MemorySegment made = out.get(ValueLayout.ADDRESS, 0);
             PeerPlace place = elsewhere == null ? null : elsewhere.shrunk(number, sorted);
-            return joined(new Endpoint(parent.device(), config, meeting, place, out.get(ValueLayout.ADDRESS, 0)));
+            return joined(new Endpoint(parent.device(), config, meeting, place, made));
         }
+    }
+
+    /**
+     * Returns the status of a shrink when it is done: the parent is in progress until then.
+     *
+     * @param before the failure of the parent, if it had failed before
+     * @throws RankFailedException when that takes longer than the timeout, or the parent has failed meanwhile
+     */
+    private static int awaitShrunk(
+            Endpoint parent, CommunicatorConfig config, int returned, @Nullable RankFailure before) {
+        if (returned != Nccl.ncclSuccess() && returned != Nccl.ncclInProgress()) {
+            return returned;
+        }
+        int status = Polling.await(parent, config.timeout(), before);
+        Called called = Called.in(parent.toString(), "shrink");
+        if (status == Nccl.ncclInProgress()) {
+            // This does nothing if the parent has failed. Otherwise its revocation ends the shrink.
+            parent.failures()
+                    .fail(new RankFailure(List.of(), "not all remaining ranks called shrink within the timeout", null));
+        }
+        RankFailure after = parent.failure();
+        if (after != null && after != before) {
+            throw after.exception(called);
+        }
+        if (status == Nccl.ncclInProgress()) {
+            throw new RankFailedException(
+                    called.waited(config.timeout()) + ": not all remaining ranks called",
+                    List.of(),
+                    "shrink",
+                    config.timeout(),
+                    null);
+        }
+        return status;
     }
 
     /**

@@ -10,7 +10,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
 
 /**
- * NCCL's collectives with {@code long} for device addresses: as segments they cost an object for each address.
+ * NCCL's collectives with {@code long} for device addresses: as segments they cost an object for each address. In a {@link Group} whose calls are
+ * polled they are kept for its end.
  *
  * <p>Threading: as the functions themselves.
  *
@@ -43,6 +44,10 @@ final class NcclCalls {
 
     static int allReduce(
             long send, long receive, long count, int type, int op, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> allReduce(send, receive, count, type, op, comm, stream));
+        }
         try {
             return (int) ALL_REDUCE.invokeExact(send, receive, count, type, op, comm, stream);
         } catch (Throwable thrown) {
@@ -52,6 +57,10 @@ final class NcclCalls {
 
     static int reduceScatter(
             long send, long receive, long count, int type, int op, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> reduceScatter(send, receive, count, type, op, comm, stream));
+        }
         try {
             return (int) REDUCE_SCATTER.invokeExact(send, receive, count, type, op, comm, stream);
         } catch (Throwable thrown) {
@@ -60,6 +69,10 @@ final class NcclCalls {
     }
 
     static int allGather(long send, long receive, long count, int type, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> allGather(send, receive, count, type, comm, stream));
+        }
         try {
             return (int) ALL_GATHER.invokeExact(send, receive, count, type, comm, stream);
         } catch (Throwable thrown) {
@@ -68,6 +81,10 @@ final class NcclCalls {
     }
 
     static int allToAll(long send, long receive, long count, int type, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> allToAll(send, receive, count, type, comm, stream));
+        }
         try {
             return (int) ALL_TO_ALL.invokeExact(send, receive, count, type, comm, stream);
         } catch (Throwable thrown) {
@@ -77,6 +94,10 @@ final class NcclCalls {
 
     static int reduce(
             long send, long receive, long count, int type, int op, int root, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> reduce(send, receive, count, type, op, root, comm, stream));
+        }
         try {
             return (int) REDUCE.invokeExact(send, receive, count, type, op, root, comm, stream);
         } catch (Throwable thrown) {
@@ -86,6 +107,10 @@ final class NcclCalls {
 
     static int broadcast(
             long send, long receive, long count, int type, int root, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> broadcast(send, receive, count, type, root, comm, stream));
+        }
         try {
             return (int) BROADCAST.invokeExact(send, receive, count, type, root, comm, stream);
         } catch (Throwable thrown) {
@@ -95,6 +120,10 @@ final class NcclCalls {
 
     static int gather(
             long send, long receive, long count, int type, int root, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> gather(send, receive, count, type, root, comm, stream));
+        }
         try {
             return (int) GATHER.invokeExact(send, receive, count, type, root, comm, stream);
         } catch (Throwable thrown) {
@@ -104,6 +133,10 @@ final class NcclCalls {
 
     static int scatter(
             long send, long receive, long count, int type, int root, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> scatter(send, receive, count, type, root, comm, stream));
+        }
         try {
             return (int) SCATTER.invokeExact(send, receive, count, type, root, comm, stream);
         } catch (Throwable thrown) {
@@ -112,6 +145,10 @@ final class NcclCalls {
     }
 
     static int send(long send, long count, int type, int peer, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> send(send, count, type, peer, comm, stream));
+        }
         try {
             return (int) SEND.invokeExact(send, count, type, peer, comm, stream);
         } catch (Throwable thrown) {
@@ -120,6 +157,10 @@ final class NcclCalls {
     }
 
     static int receive(long receive, long count, int type, int peer, MemorySegment comm, MemorySegment stream) {
+        Group group = Group.ofThread();
+        if (group.keeps()) {
+            return group.keep(() -> receive(receive, count, type, peer, comm, stream));
+        }
         try {
             return (int) RECEIVE.invokeExact(receive, count, type, peer, comm, stream);
         } catch (Throwable thrown) {

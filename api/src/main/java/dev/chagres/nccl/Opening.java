@@ -9,6 +9,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.time.Duration;
 import java.util.List;
+import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -20,9 +21,6 @@ import org.jspecify.annotations.Nullable;
 final class Opening {
     /** The call of a rank that opens a communicator. */
     static final String OPEN = "open";
-
-    /** How often to check whether a rank has failed meanwhile. */
-    private static final long LOOK_MILLIS = 50;
 
     private final int device;
     private final UniqueId id;
@@ -47,9 +45,14 @@ final class Opening {
     /**
      * Opens it on the calling thread: all ranks have come.
      *
+     * @param ends says that another rank has failed, if calls are polled
+     * @throws RankFailedException when that takes longer than the timeout, or another rank has failed, if calls are polled
      * @throws NcclException when NCCL refuses
      */
-    MemorySegment call() {
+    MemorySegment call(BooleanSupplier ends) {
+        if (config.callMode() == CallMode.NON_BLOCKING) {
+            return polled(config.timeout(), ends);
+        }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
             MemorySegment struct = Membership.write(config, arena);
@@ -61,24 +64,58 @@ final class Opening {
     }
 
     /**
-     * Opens it on another thread.
+     * Opens it on another thread, or, if NCCL's calls return before they are done, on this one.
      *
      * @throws RankFailedException when that takes longer
      * @throws NcclException when NCCL refuses
      */
     MemorySegment within(Duration timeout) {
+        if (config.callMode() == CallMode.NON_BLOCKING) {
+            return polled(timeout, () -> peerFailure() != null);
+        }
         Thread.ofPlatform().daemon().name("chagres-open-rank-" + rank).start(this::runOnItsThread);
-        long end = System.nanoTime() + timeout.toNanos();
-        long left = timeout.toMillis();
         monitor.lock();
         try {
-            while (left > 0 && !monitor.waitUntil(this::isDecided, Math.min(left, LOOK_MILLIS))) {
-                left = (end - System.nanoTime()) / 1_000_000;
-            }
+            monitor.waitUntil(this::isDecided, timeout.toMillis());
             return result(timeout);
         } finally {
             monitor.unlock();
         }
+    }
+
+    /** Opens it and asks until NCCL has done so, the timeout is over or {@code ends} says to stop. */
+    private MemorySegment polled(Duration timeout, BooleanSupplier ends) {
+        int status;
+        MemorySegment made;
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(ValueLayout.ADDRESS);
+            MemorySegment struct = Membership.write(config, arena);
+            status = Nccl.ncclCommInitRankConfig(out, ranks, id.copyTo(arena), rank, struct);
+            // NCCL has written it, unlike that of a split, before the communicator is ready.
+            made = out.get(ValueLayout.ADDRESS, 0);
+        }
+        if (status == Nccl.ncclInProgress()) {
+            status = Polling.await(made, timeout, ends);
+        }
+        if (status == Nccl.ncclSuccess()) {
+            return made;
+        }
+        if (made.address() != 0) {
+            // NCCL waits in it for its thread that joins the ranks.
+            Thread.ofPlatform().daemon().name("chagres-abort-rank-" + rank).start(() -> {
+                var _ = Nccl.ncclCommAbort(made);
+            });
+        }
+        if (status != Nccl.ncclInProgress()) {
+            try {
+                Status.nccl(status, "ncclCommInitRankConfig");
+            } catch (NcclException refused) {
+                if (!comesFromPeer(refused)) {
+                    throw refused;
+                }
+            }
+        }
+        return result(timeout);
     }
 
     private boolean isDecided() {
@@ -131,7 +168,7 @@ final class Opening {
         Throwable failure = null;
         try {
             Status.cuda(CudaRuntime.cudaSetDevice(device), "cudaSetDevice");
-            done = call();
+            done = call(() -> false);
         } catch (RuntimeException | Error caught) { // Whoever waits throws it.
             failure = comesFromPeer(caught) ? null : caught;
         }

@@ -3,9 +3,12 @@ package dev.chagres.nccl;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
+import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import java.util.List;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -69,6 +72,11 @@ final class RankCalls {
             @Nullable Reduction by,
             int other,
             @Nullable Stream stream) {
+        if (state.capture() != null && isPolled()) {
+            throw new CaptureException("callMode: expected BLOCKING for " + called.function()
+                    + " while a stream captures, got NON_BLOCKING in " + endpoint
+                    + "; open the communicator with CommunicatorConfig.withCallMode(CallMode.BLOCKING)");
+        }
         current.set(called, elements, type, by, other);
         records.enter(current, counts.count(called, other), stream, state.capture() != null);
         Group group = Group.ofThread();
@@ -87,10 +95,12 @@ final class RankCalls {
         }
         publish();
         meet();
+        enter();
     }
 
     /** Records that the call that {@link #begin} announced has returned. */
-    void end(int status) {
+    void end(int returned) {
+        int status = Group.ofThread().isOpen() ? returned : await(returned);
         Called during = status == 0 ? null : called();
         if (!Group.ofThread().isOpen()) {
             leave();
@@ -99,6 +109,36 @@ final class RankCalls {
         if (status != 0) {
             endpoint.failures().settle(status, current.operation().function(), during);
         }
+    }
+
+    /** Enters NCCL, if calls are polled, until {@link #await}. */
+    void enter() {
+        if (!isPolled() || endpoint.failures().enter()) {
+            return;
+        }
+        Called during = called();
+        leave();
+        // It is told before the communicator is revoked.
+        throw Objects.requireNonNull(endpoint.failure()).exception(during);
+    }
+
+    /** Returns the status of a call when it is no longer in progress, or the ranks have failed. */
+    int await(int returned) {
+        if (!isPolled()) {
+            return returned;
+        }
+        endpoint.failures().leave();
+        int status = Polling.await(endpoint, endpoint.handle(), returned);
+        if (status == Nccl.ncclInProgress()) {
+            // Until NCCL has ended the call, it may read and write memory that the program frees after a failure.
+            endpoint.failures().awaitRevoked();
+        }
+        return status;
+    }
+
+    /** Returns whether NCCL's calls return before they are done. */
+    boolean isPolled() {
+        return endpoint.config().callMode() == CallMode.NON_BLOCKING;
     }
 
     /** Handles NCCL's status for the call, or for the group of calls. */

@@ -72,15 +72,23 @@ public final class Registration implements AutoCloseable {
     }
 
     private static Registration of(Endpoint endpoint, MemorySegment address, long bytes) {
-        MemorySegment out = endpoint.state().out();
+        boolean polled = endpoint.calls().isPolled();
+        // Never freed where NCCL may write it on a thread of its own, 8 bytes for each registration.
+        MemorySegment out = polled
+                ? Arena.global().allocate(ValueLayout.ADDRESS)
+                : endpoint.state().out();
         MemorySegment comm = endpoint.handle();
         int symmetric = Nccl.NCCL_WIN_COLL_SYMMETRIC();
         out.set(ValueLayout.ADDRESS, 0, MemorySegment.NULL);
         endpoint.calls().begin(Operation.REGISTER, bytes, DType.BYTE);
-        int status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);
         // Of memory that cudaMalloc gave NCCL makes no window: it says so by a null one, or, with several ranks, by
-        // CUDA's refusal.
-        endpoint.calls().end(status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
+        // CUDA's refusal. After that a communicator whose calls are polled could not be used, so NCCL is not asked.
+        int status = Nccl.ncclSuccess();
+        if (!polled || CollectiveMemory.isOfNccl(address.address(), bytes)) {
+            status = Nccl.ncclCommWindowRegister(comm, address, bytes, out, symmetric);
+        }
+        status = endpoint.calls().await(status);
+        endpoint.calls().end(!polled && status == Nccl.ncclUnhandledCudaError() ? Nccl.ncclSuccess() : status);
         MemorySegment window = out.get(ValueLayout.ADDRESS, 0);
         if (window.address() != 0) {
             return new Registration(endpoint, address, window, kind(window));

@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.model.Parameter;
@@ -9,6 +10,7 @@ import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.nccl.Agreement;
+import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
@@ -240,6 +242,15 @@ public final class DataParallel extends Strategy {
     @Override
     boolean isSummed(int group) {
         return buckets.isSummed(group);
+    }
+
+    @Override
+    void ensureEnqueues() {
+        if (Inside.capture(stream) != null && communicator.config().callMode() == CallMode.NON_BLOCKING) {
+            throw new CaptureException("DataParallel: expected a communicator with callMode BLOCKING for a step that is"
+                    + " captured, got NON_BLOCKING in " + communicator + "; enqueue the step, or open the communicator"
+                    + " with CommunicatorConfig.withCallMode(CallMode.BLOCKING)");
+        }
     }
 
     @Override

@@ -241,6 +241,16 @@ class CollectiveMisuseTest {
         } finally {
             System.clearProperty("chagres.collective.checks");
         }
+        System.setProperty("chagres.collective.calls", "polled");
+        try {
+            argument(
+                    "-Dchagres.collective.calls: expected blocking or non-blocking, got \"polled\"",
+                    CommunicatorConfig::standard);
+            System.setProperty("chagres.collective.calls", "non-blocking");
+            assertEquals(CallMode.NON_BLOCKING, CommunicatorConfig.standard().callMode());
+        } finally {
+            System.clearProperty("chagres.collective.calls");
+        }
     }
 
     @Test

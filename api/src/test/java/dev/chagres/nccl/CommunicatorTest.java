@@ -36,17 +36,30 @@ class CommunicatorTest {
         assertThrown(
                 IllegalStateException.class,
                 "NCCL_COMM_BLOCKING: expected 1, or the variable unset, got \"" + value
-                        + "\", with which NCCL's calls return before they are done; start the program without it",
-                () -> Membership.ensureBlocking(value));
+                        + "\", with which NCCL's calls return before they are done; start the program without it,"
+                        + " or choose CallMode.NON_BLOCKING",
+                () -> Membership.ensureAgreed(value, CallMode.BLOCKING));
+        Membership.ensureAgreed(value, CallMode.NON_BLOCKING);
     }
 
     @Test
     void aVariableByWhichCallsWaitIsTaken() {
-        Membership.ensureBlocking(null);
-        Membership.ensureBlocking("");
-        Membership.ensureBlocking("1");
-        Membership.ensureBlocking("0x1");
-        Membership.ensureBlocking("-1");
+        Membership.ensureAgreed(null, CallMode.BLOCKING);
+        Membership.ensureAgreed("", CallMode.BLOCKING);
+        Membership.ensureAgreed("1", CallMode.BLOCKING);
+        Membership.ensureAgreed("0x1", CallMode.BLOCKING);
+        Membership.ensureAgreed("-1", CallMode.BLOCKING);
+    }
+
+    @Test
+    void aVariableByWhichCallsWaitIsRefusedForThoseThatDoNot() {
+        Membership.ensureAgreed(null, CallMode.NON_BLOCKING);
+        Membership.ensureAgreed("", CallMode.NON_BLOCKING);
+        assertThrown(
+                IllegalStateException.class,
+                "NCCL_COMM_BLOCKING: expected 0, or the variable unset, for CallMode.NON_BLOCKING, got \"1\"; start the"
+                        + " program without it, or choose CallMode.BLOCKING",
+                () -> Membership.ensureAgreed("1", CallMode.NON_BLOCKING));
     }
 
     private static float sum(Communicator communicator, Scope scope, float value) {

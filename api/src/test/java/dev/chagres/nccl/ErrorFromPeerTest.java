@@ -32,7 +32,7 @@ class ErrorFromPeerTest {
     }
 
     private static MemorySegment alone(CommunicatorConfig config) {
-        return new Opening(0, UniqueId.create(), 1, 0, config).call();
+        return new Opening(0, UniqueId.create(), 1, 0, config).call(() -> false);
     }
 
     @AfterEach

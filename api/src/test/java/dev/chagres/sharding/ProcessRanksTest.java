@@ -60,7 +60,8 @@ class ProcessRanksTest {
                 assertEquals(
                         "ranks [" + rank + "] rank " + rank + " of 2 failed: java.lang.IllegalStateException:"
                                 + " NCCL_COMM_BLOCKING: expected 1, or the variable unset, got \"0\", with which NCCL's"
-                                + " calls return before they are done; start the program without it",
+                                + " calls return before they are done; start the program without it, or choose"
+                                + " CallMode.NON_BLOCKING",
                         ranks.last(rank));
             }
         }

@@ -10,6 +10,8 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.model.WeightStorage;
+import dev.chagres.nccl.CallMode;
+import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import dev.chagres.train.GraphedTraining.Observed;
@@ -28,10 +30,14 @@ class StepGraphRanksTest {
     private static final BatchShape SHAPE = new BatchShape(BatchLayout.PACKED, 64, 16, 2);
     private static final long SEED = 20_251_125;
 
-    /** The losses of all steps, then weights and the optimizer's state; and how many steps were replayed. */
-    private record Trained(List<float[]> numbers, long replayed) {}
+    /** The losses of all steps, then weights and the optimizer's state; how many steps were replayed, and why others were not. */
+    private record Trained(List<float[]> numbers, long replayed, String explained) {}
 
     private static Trained train(Rank rank, Observed observed) {
+        return train(rank, observed, STEPS);
+    }
+
+    private static Trained train(Rank rank, Observed observed, int steps) {
         Device device = rank.device();
         Random random = new Random(SEED);
         try (GraphedTraining training =
@@ -39,9 +45,9 @@ class StepGraphRanksTest {
                 Scope scope = device.openScope()) {
             training.share(rank);
             // Read at the end alone: so launches follow each other as fast as the host can.
-            Tensor losses = scope.tensor(DType.FLOAT32, STEPS);
+            Tensor losses = scope.tensor(DType.FLOAT32, steps);
             training.lossOfRank(rank.index()).zero(device.stream());
-            for (int i = 0; i < STEPS; i++) {
+            for (int i = 0; i < steps; i++) {
                 training.upload(lengths(random));
                 training.step(0.001f * random.nextFloat());
                 scope.view(losses, i, 1).copyFrom(device.stream(), training.lossOfRank(rank.index()));
@@ -49,8 +55,8 @@ class StepGraphRanksTest {
             List<float[]> all = new ArrayList<>();
             all.add(losses.toFloats(device.stream()));
             all.addAll(training.state());
-            assertEquals(STEPS, training.optimizer.step());
-            return new Trained(all, training.graph.replayed());
+            assertEquals(steps, training.optimizer.step());
+            return new Trained(all, training.graph.replayed(), training.graph.explain());
         }
     }
 
@@ -81,5 +87,30 @@ class StepGraphRanksTest {
         }
         float[] losses = enqueued.getFirst().numbers().getFirst();
         assertTrue(losses[STEPS - 1] < losses[0], "the loss falls");
+    }
+
+    @Test
+    void stepsWithPolledCallsAreEnqueuedAndSayWhy() {
+        DevicesNeeded.assume(RANKS);
+        CommunicatorConfig polled = CommunicatorConfig.standard().withCallMode(CallMode.NON_BLOCKING);
+        List<Trained> expected = Ranks.local(RANKS).run(rank -> train(rank, Observed.YES, 12));
+        List<Trained> actual = Ranks.local(RANKS).withConfig(polled).run(rank -> train(rank, Observed.NO, 12));
+        for (int rank = 0; rank < RANKS; rank++) {
+            assertEquals(0, actual.get(rank).replayed());
+            String explained = actual.get(rank).explained();
+            assertTrue(
+                    explained.contains(
+                            "enqueued one by one: DataParallel: expected a communicator with callMode BLOCKING"
+                                    + " for a step that is captured, got NON_BLOCKING in communicator \"world\", rank "
+                                    + rank + " of 2; enqueue the step, or open the communicator with"
+                                    + " CommunicatorConfig.withCallMode(CallMode.BLOCKING)"),
+                    explained);
+            for (int i = 0; i < expected.get(rank).numbers().size(); i++) {
+                assertArrayEquals(
+                        expected.get(rank).numbers().get(i),
+                        actual.get(rank).numbers().get(i),
+                        "rank " + rank);
+            }
+        }
     }
 }
