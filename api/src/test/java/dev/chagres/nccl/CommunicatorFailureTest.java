@@ -18,15 +18,18 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CountDownLatch;
 import org.junit.jupiter.api.Tag;
-import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Ranks that fail at odd moments: before they open, after a shrink, inside a group; and calls that were refused and caught. */
 @Tag("L0")
 @Tag("L2")
 @Timeout(30)
 class CommunicatorFailureTest {
-    private static final CommunicatorConfig STANDARD = CommunicatorConfig.standard();
+    private static CommunicatorConfig standard(CallMode mode) {
+        return CommunicatorConfig.standard().withCallMode(mode);
+    }
 
     private static float sum(Communicator communicator, Scope scope, float value) {
         Stream stream = communicator.device().stream();
@@ -43,14 +46,15 @@ class CommunicatorFailureTest {
         }
     }
 
-    @Test
-    void aFailureAfterAShrinkReleasesWhoIsLeft() {
+    @ParameterizedTest
+    @EnumSource
+    void aFailureAfterAShrinkReleasesWhoIsLeft(CallMode mode) {
         DevicesNeeded.assume(3);
         Throwable[] heard = new Throwable[1];
         CountDownLatch summed = new CountDownLatch(2);
         RankFailedException failure = assertThrows(
                 RankFailedException.class,
-                () -> Ranks.local(3).each(rank -> {
+                () -> Ranks.local(3).withConfig(standard(mode)).each(rank -> {
                     try (Scope scope = rank.device().openScope()) {
                         Communicator world = rank.communicator();
                         if (rank.index() == 2) {
@@ -58,7 +62,7 @@ class CommunicatorFailureTest {
                         }
                         assertThrows(RankFailedException.class, () -> repeat(() -> sum(world, scope, 1)));
                         // Its device closes it, after the others have heard of the failure.
-                        Communicator rest = world.shrink(STANDARD.withName("rest"), 2);
+                        Communicator rest = world.shrink(standard(mode).withName("rest"), 2);
                         assertEquals(2, sum(rest, scope, 1));
                         summed.countDown();
                         summed.await();
@@ -78,13 +82,14 @@ class CommunicatorFailureTest {
         assertTrue(Objects.requireNonNull(told.waited()).toNanos() > 0, told.toString());
     }
 
-    @Test
-    void aRankThatFailsBeforeItOpensReleasesTheOthers() {
+    @ParameterizedTest
+    @EnumSource
+    void aRankThatFailsBeforeItOpensReleasesTheOthers(CallMode mode) {
         UniqueId id = UniqueId.create();
         id.fail(1, new IllegalStateException("no such device"));
         try (Device device = Device.open()) {
             RankFailedException failure =
-                    assertThrows(RankFailedException.class, () -> Communicator.open(device, id, 2, 0, STANDARD));
+                    assertThrows(RankFailedException.class, () -> Communicator.open(device, id, 2, 0, standard(mode)));
             assertEquals(
                     "communicator \"world\", rank 0 of 2, in open: rank 1 failed: java.lang.IllegalStateException: no such device",
                     failure.getMessage());
@@ -92,10 +97,11 @@ class CommunicatorFailureTest {
     }
 
     /** What the program has caught is no wait: nobody is blamed for it when the timeout is over. */
-    @Test
-    void aRefusedCallDoesNotFailTheRanksLater() {
+    @ParameterizedTest
+    @EnumSource
+    void aRefusedCallDoesNotFailTheRanksLater(CallMode mode) {
         DevicesNeeded.assume(2);
-        CommunicatorConfig hasty = STANDARD.withTimeout(Duration.ofMillis(150));
+        CommunicatorConfig hasty = standard(mode).withTimeout(Duration.ofMillis(150));
         Ranks.local(2).withConfig(hasty).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Tensor tensor = scope.tensor(DType.FLOAT32, 2);
@@ -111,10 +117,11 @@ class CommunicatorFailureTest {
         });
     }
 
-    @Test
-    void whatAnInnerGroupThrewIsNotLost() {
+    @ParameterizedTest
+    @EnumSource
+    void whatAnInnerGroupThrewIsNotLost(CallMode mode) {
         DevicesNeeded.assume(2);
-        Ranks.local(2).each(rank -> {
+        Ranks.local(2).withConfig(standard(mode)).each(rank -> {
             try (Scope scope = rank.device().openScope()) {
                 Tensor tensor = scope.tensor(DType.FLOAT32, 2);
                 Stream stream = rank.device().stream();

@@ -20,8 +20,10 @@ final class FaultyProgram {
         Work work = Work.valueOf(arguments[0]);
         long seed = Long.parseLong(arguments[1]);
         Duration timeout = Duration.ofMillis(Long.parseLong(arguments[2]));
-        CommunicatorConfig config =
-                CommunicatorConfig.standard().withTimeout(timeout).withName("world");
+        CommunicatorConfig config = CommunicatorConfig.standard()
+                .withTimeout(timeout)
+                .withName("world")
+                .withCallMode(CallMode.valueOf(arguments[3]));
         long[] ended = new long[1];
         try {
             Ranks.fromEnvironment().withConfig(config).each(rank -> {

@@ -12,8 +12,9 @@ final class GoingOnProgram {
     private GoingOnProgram() {}
 
     public static void main(String[] arguments) {
-        CommunicatorConfig config =
-                CommunicatorConfig.standard().withTimeout(Duration.ofMillis(Long.parseLong(arguments[0])));
+        CommunicatorConfig config = CommunicatorConfig.standard()
+                .withTimeout(Duration.ofMillis(Long.parseLong(arguments[0])))
+                .withCallMode(CallMode.valueOf(arguments[1]));
         try {
             System.out.println(Ranks.fromEnvironment()
                     .withConfig(config)

@@ -23,7 +23,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /**
- * Random faults of one of 2 to 8 ranks that train, after which all others go on, with the same weights. The seed is printed; {@code
+ * Random faults of one of 2 to 8 ranks that train, every other time with calls that are polled, after which all others go on, with the same weights. The seed is printed; {@code
  * -Dchagres.test.seed} draws the same faults again.
  */
 @Tag("L0")
@@ -61,14 +61,24 @@ class GoingOnTest {
             int victim = random.nextInt(ranks);
             int step = random.nextInt(4);
             Place place = Place.values()[random.nextInt(Place.values().length)];
-            String what = fault + " " + i + ": rank " + victim + " of " + ranks + " in step " + step + " " + place;
+            CallMode mode = CallMode.values()[i % 2];
+            String what = fault + " " + i + ": rank " + victim + " of " + ranks + " in step " + step + " " + place + " "
+                    + mode;
             CountDownLatch others = new CountDownLatch(ranks - 1);
+            // A rank whose strategy is not made yet when another one fails has nothing to go on with.
+            CountDownLatch made = new CountDownLatch(ranks);
             List<Left> left = Ranks.local(ranks)
-                    .withConfig(CommunicatorConfig.standard().withTimeout(fault == Fault.THROWS ? PATIENT : SILENCE))
+                    .withConfig(CommunicatorConfig.standard()
+                            .withTimeout(fault == Fault.THROWS ? PATIENT : SILENCE)
+                            .withCallMode(mode))
                     .run(rank -> {
                         boolean isVictim = rank.index() == victim;
                         Left result = new GoingOnRank(rank, (at, where) -> {
+                                    if (at == 0 && where == Place.BEFORE) {
+                                        made.countDown();
+                                    }
                                     if (isVictim && at == step && where == place) {
+                                        made.await();
                                         if (fault == Fault.IS_SILENT && !others.await(60, TimeUnit.SECONDS)) {
                                             throw new AssertionError("the others have not ended");
                                         }
@@ -100,9 +110,10 @@ class GoingOnTest {
         for (int i = 0; i < FaultyRank.times(times); i++) {
             int ranks = Math.max(signal == Signal.STOP ? 3 : 2, FaultyRank.drawRanks(random, 4));
             int victim = random.nextInt(ranks);
-            String what = signal + " " + i + ": rank " + victim + " of " + ranks;
-            try (RankJvms jvms =
-                    new RankJvms(folder, ranks, GoingOnProgram.class, signal == Signal.STOP ? STOP_MILLIS : "60000")) {
+            CallMode mode = CallMode.values()[i % 2];
+            String what = signal + " " + i + ": rank " + victim + " of " + ranks + " " + mode;
+            try (RankJvms jvms = new RankJvms(
+                    folder, ranks, GoingOnProgram.class, signal == Signal.STOP ? STOP_MILLIS : "60000", mode.name())) {
                 jvms.await("begun");
                 TimeUnit.MICROSECONDS.sleep(random.nextInt(30_000));
                 ProcessFaultsTest.signal(signal, jvms.process(victim));

@@ -25,8 +25,8 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /**
- * Processes that are killed or stopped at random moments, while 2 to 4 ranks call collectives or train: each time every other rank is
- * told which rank it was, in time. The seed is printed; {@code -Dchagres.test.seed} draws the same faults again.
+ * Processes that are killed or stopped at random moments, while 2 to 4 ranks call collectives or train, every other time with calls that are
+ * polled: each time every other rank is told which rank it was, in time. The seed is printed; {@code -Dchagres.test.seed} draws the same faults again.
  */
 @Tag("L0")
 @Tag("L2")
@@ -64,11 +64,19 @@ class ProcessFaultsTest {
             int ranks = FaultyRank.drawRanks(random, 4);
             int victim = random.nextInt(ranks);
             Work work = random.nextInt(3) > 0 ? Work.COLLECTIVES : Work.STEPS;
-            String what = signal + " " + i + " of seed " + seed + ": rank " + victim + " of " + ranks + ", " + work;
+            CallMode mode = CallMode.values()[i % 2];
+            String what = signal + " " + i + " of seed " + seed + ": rank " + victim + " of " + ranks + ", " + work
+                    + ", " + mode;
             long pause = random.nextInt(30_000);
             String timeout = Long.toString(signal == Signal.STOP ? TIMEOUT_MILLIS : 60_000);
             try (RankJvms jvms = new RankJvms(
-                    folder, ranks, FaultyProgram.class, work.name(), Long.toString(random.nextLong()), timeout)) {
+                    folder,
+                    ranks,
+                    FaultyProgram.class,
+                    work.name(),
+                    Long.toString(random.nextLong()),
+                    timeout,
+                    mode.name())) {
                 jvms.await("begun");
                 TimeUnit.MICROSECONDS.sleep(pause);
                 long injected = System.nanoTime();

@@ -28,8 +28,8 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /**
- * Random faults of a rank that is a thread, while 2 to 8 ranks call collectives or train: each time every other rank is told which rank
- * it was, in time, and nothing is left behind. The seed is printed; {@code -Dchagres.test.seed} draws the same faults again.
+ * Random faults of a rank that is a thread, while 2 to 8 ranks call collectives or train, every other time with calls that are polled: each time
+ * every other rank is told which rank it was, in time, and nothing is left behind. The seed is printed; {@code -Dchagres.test.seed} draws the same faults again.
  */
 @Tag("L0")
 @Tag("L2")
@@ -82,21 +82,24 @@ class ThreadFaultsTest {
         DetectionTimes detected = new DetectionTimes(fault.name());
         for (int i = 0; i < FaultyRank.times(times); i++) {
             Injection injection = Injection.draw(random, fault);
+            CallMode mode = CallMode.values()[i % 2];
             try {
-                check(injection, run(injection), detected);
+                check(injection, run(injection, mode), detected);
             } catch (Throwable failure) {
-                throw new AssertionError("injection " + i + " of seed " + seed + ": " + injection, failure);
+                throw new AssertionError(
+                        "injection " + i + " of seed " + seed + ": " + injection + " " + mode, failure);
             }
         }
         System.out.println(detected);
     }
 
-    private static Outcome run(Injection injection) throws InterruptedException {
+    private static Outcome run(Injection injection, CallMode mode) throws InterruptedException {
         Outcome outcome = new Outcome(injection.ranks());
         CountDownLatch others = new CountDownLatch(injection.ranks() - 1);
         CommunicatorConfig config = CommunicatorConfig.standard()
                 .withTimeout(injection.fault() == Fault.IS_SILENT ? SILENCE : PATIENT)
-                .withChecks(injection.checks());
+                .withChecks(injection.checks())
+                .withCallMode(mode);
         Thread run = Thread.ofPlatform().daemon().name("injection").start(() -> {
             try {
                 Ranks.local(injection.ranks()).withConfig(config).each(rank -> {
