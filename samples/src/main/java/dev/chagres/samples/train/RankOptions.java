@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.MeshDimension;
@@ -123,6 +124,11 @@ final class RankOptions {
     /** Returns whether a launcher asks, which is no rank itself. */
     boolean isToLaunch() {
         return toLaunch > 0;
+    }
+
+    /** Returns whether several ranks poll their calls of NCCL. */
+    boolean arePolled() {
+        return count() > 1 && CommunicatorConfig.standard().callMode() == CallMode.NON_BLOCKING;
     }
 
     /** Returns the option that says how many ranks there are. */

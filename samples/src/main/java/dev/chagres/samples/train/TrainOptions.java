@@ -184,6 +184,11 @@ final class TrainOptions {
                             + " weights, gradients, layers or tokens are not captured, got on beside "
                             + ranks.layout());
         }
+        if (graph == GraphChoice.ON && ranks.arePolled()) {
+            throw new IllegalArgumentException("--graph: expected off or auto beside"
+                    + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
+                    + " got on");
+        }
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
         }

@@ -303,6 +303,23 @@ class TrainOptionsTest {
     }
 
     @Test
+    void ranksThatPollTheirCallsTrainWithoutGraphs() {
+        System.setProperty("chagres.collective.calls", "non-blocking");
+        try {
+            assertEquals(2, train("--ranks", "2", "--context", "256", "--graph", "on"));
+            assertEquals(
+                    "train: --graph: expected off or auto beside -Dchagres.collective.calls=non-blocking, for collectives whose"
+                            + " calls are polled are not captured, got on (train --help lists the options)"
+                            + System.lineSeparator(),
+                    err());
+            assertEquals(0, train("--ranks", "2", "--context", "256", "--steps", "2"), this::err);
+            assertEquals(0, train("--graph", "on", "--steps", "1"), this::err);
+        } finally {
+            System.clearProperty("chagres.collective.calls");
+        }
+    }
+
+    @Test
     void helpNamesEveryOption() {
         assertEquals(0, train("--help"));
         for (String option : List.of(
