@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
+import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.nccl.UniqueId;
 import java.lang.foreign.Arena;
@@ -19,8 +20,8 @@ final class AllReduceRank extends CollectiveRank {
     private final MemorySegment bare;
 
     /** Opens a second communicator for callers that bypass the api; {@code bareId} is its identifier of NCCL. */
-    AllReduceRank(int rank, int ranks, UniqueId id, MemorySegment bareId) {
-        super(rank, ranks, id);
+    AllReduceRank(int rank, int ranks, UniqueId id, CommunicatorConfig config, MemorySegment bareId) {
+        super(rank, ranks, id, config);
         loop = CollectiveLoop.compile(arena);
         x = scope.tensor(DType.FLOAT32, 1);
         y = scope.tensor(DType.FLOAT32, 1);

@@ -4,7 +4,9 @@ import dev.chagres.bindings.NativeLibraries;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.bindings.nccl.ncclUniqueId;
+import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -67,6 +69,10 @@ public class CollectiveBenchmark {
     @Param({"API", "BINDING", "C"})
     public Caller caller;
 
+    /** Whether the api's calls are polled; those of the binding and of C never are. A polled call has returned when it is enqueued, too. */
+    @Param({"BLOCKING"})
+    public CallMode calls;
+
     private RankThreads<AllReduceRank> threads;
 
     /** For JMH. */
@@ -79,7 +85,8 @@ public class CollectiveBenchmark {
         UniqueId id = UniqueId.create();
         MemorySegment bareId = ncclUniqueId.allocate(Arena.ofAuto());
         Status.nccl(Nccl.ncclGetUniqueId(bareId), "ncclGetUniqueId");
-        threads = new RankThreads<>(ranks, rank -> new AllReduceRank(rank, ranks, id, bareId));
+        CommunicatorConfig config = CommunicatorConfig.standard().withCallMode(calls);
+        threads = new RankThreads<>(ranks, rank -> new AllReduceRank(rank, ranks, id, config, bareId));
         for (Caller each : Caller.values()) {
             threads.once(AllReduceRank::clear);
             threads.once(each.calls);

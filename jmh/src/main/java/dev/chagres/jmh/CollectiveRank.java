@@ -18,12 +18,16 @@ class CollectiveRank implements AutoCloseable {
 
     /** Each rank calls it, on its own thread. */
     CollectiveRank(int rank, int ranks, UniqueId id) {
+        this(rank, ranks, id, CommunicatorConfig.standard());
+    }
+
+    CollectiveRank(int rank, int ranks, UniqueId id, CommunicatorConfig config) {
         this.id = id;
         this.rank = rank;
         device = Device.open(rank);
         stream = device.stream();
         scope = device.openScope();
-        communicator = Communicator.open(device, id, ranks, rank, CommunicatorConfig.standard());
+        communicator = Communicator.open(device, id, ranks, rank, config);
     }
 
     /** Waits for the device. */
