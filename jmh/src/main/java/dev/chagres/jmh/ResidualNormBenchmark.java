@@ -88,8 +88,7 @@ public class ResidualNormBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void residualNormForwardWithBias() {
-        repeat(() -> ResidualNorm.forward(
-                function, x, bias, residual, gamma, beta, h, y, null, mean, inverse, stream));
+        repeat(() -> ResidualNorm.forward(function, x, bias, residual, gamma, beta, h, y, null, mean, inverse, stream));
     }
 
     /** Their gradients. */
