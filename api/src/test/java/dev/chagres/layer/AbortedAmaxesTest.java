@@ -27,6 +27,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.concurrent.CountDownLatch;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -117,9 +118,18 @@ class AbortedAmaxesTest {
         }
     }
 
+    /** The last rank fails when all have made their steps, which a failure during them would end. */
+    private static void failIfLast(Rank rank, CountDownLatch stepped) throws InterruptedException {
+        stepped.countDown();
+        stepped.await();
+        if (rank.index() == RANKS - 1) {
+            throw new IllegalStateException("the last rank fails");
+        }
+    }
+
     private record Told(Left left, List<float[]> reduced, float[] own) {}
 
-    private static Told replicated(Rank rank) throws InterruptedException {
+    private static Told replicated(Rank rank, CountDownLatch stepped) throws InterruptedException {
         Stream stream = rank.device().stream();
         List<Victim> none = List.of();
         try (ShrinkTraining training = new ShrinkTraining(rank, DType.BFLOAT16, none, victim -> {})) {
@@ -131,9 +141,7 @@ class AbortedAmaxesTest {
                 training.step(step);
                 reduced.add(rows(scales, stream)[LENGTH - 1]);
             }
-            if (rank.index() == RANKS - 1) {
-                throw new IllegalStateException("the last rank fails");
-            }
+            failIfLast(rank, stepped);
             training.beforeUpdate(() -> {});
             spoil(scales, stream);
             assertThrows(RankFailedException.class, () -> training.step(STEPS));
@@ -148,7 +156,8 @@ class AbortedAmaxesTest {
     @Test
     void dataParallelRanksGoOnWithTheirOwnAmaxes() {
         DevicesNeeded.assume(RANKS);
-        check(Ranks.local(RANKS).withConfig(CONFIG).run(AbortedAmaxesTest::replicated));
+        var stepped = new CountDownLatch(RANKS);
+        check(Ranks.local(RANKS).withConfig(CONFIG).run(rank -> replicated(rank, stepped)));
     }
 
     private static void check(List<Told> told) {
@@ -159,7 +168,7 @@ class AbortedAmaxesTest {
         }
     }
 
-    private static Told sharded(Rank rank) throws InterruptedException {
+    private static Told sharded(Rank rank, CountDownLatch stepped) throws InterruptedException {
         Stream stream = rank.device().stream();
         MeshShape shape = MeshShape.ofOne().with(MeshDimension.REPLICATE, RANKS);
         try (Mesh mesh = Mesh.of(rank.communicator(), shape);
@@ -180,9 +189,7 @@ class AbortedAmaxesTest {
                 training.step(step, rank.index());
                 reduced.add(rows(scales, stream)[LENGTH - 1]);
             }
-            if (rank.index() == RANKS - 1) {
-                throw new IllegalStateException("the last rank fails");
-            }
+            failIfLast(rank, stepped);
             training.beforeUpdate(() -> {});
             spoil(scales, stream);
             assertThrows(RankFailedException.class, () -> training.step(STEPS, rank.index()));
@@ -196,13 +203,15 @@ class AbortedAmaxesTest {
     @Test
     void shardedCopiesGoOnWithTheirOwnAmaxes() {
         DevicesNeeded.assume(RANKS);
-        check(Ranks.local(RANKS).withConfig(CONFIG).run(AbortedAmaxesTest::sharded));
+        var stepped = new CountDownLatch(RANKS);
+        check(Ranks.local(RANKS).withConfig(CONFIG).run(rank -> sharded(rank, stepped)));
     }
 
     /** A rank fails behind the next sums: the reduction before them has succeeded, and its result stays. */
     @Test
     void amaxesThatAreKnownToBeReducedStay() {
         DevicesNeeded.assume(RANKS);
+        var stepped = new CountDownLatch(RANKS);
         List<Told> told = Ranks.local(RANKS).withConfig(CONFIG).run(rank -> {
             Stream stream = rank.device().stream();
             try (ShrinkTraining training = new ShrinkTraining(rank, DType.BFLOAT16, List.of(), victim -> {})) {
@@ -216,9 +225,7 @@ class AbortedAmaxesTest {
                     throw new RankFailedEarly();
                 });
                 assertThrows(RankFailedEarly.class, () -> training.step(STEPS));
-                if (rank.index() == RANKS - 1) {
-                    throw new IllegalStateException("the last rank fails");
-                }
+                failIfLast(rank, stepped);
                 training.beforeUpdate(() -> {});
                 assertThrows(RankFailedException.class, () -> training.strategy.sumOverRanks(training.labelled));
                 training.strategy = training.strategy.shrink(training.optimizer, scales);
