@@ -20,7 +20,6 @@ public class ResidualNormBenchmark extends OperationBenchmark {
 
     private NormFunction function;
     private Tensor x;
-    private Tensor bias;
     private Tensor residual;
     private Tensor gamma;
     /** Null for RMS norm, as the two below. */
@@ -43,7 +42,6 @@ public class ResidualNormBenchmark extends OperationBenchmark {
         long tokens = shape.tokens();
         boolean centred = norm == NormFunction.Kind.LAYER_NORM;
         x = normal(DType.BFLOAT16, tokens, shape.hidden());
-        bias = normal(DType.BFLOAT16, shape.hidden());
         residual = normal(DType.BFLOAT16, tokens, shape.hidden());
         gamma = normal(DType.BFLOAT16, shape.hidden());
         beta = centred ? zeros(DType.BFLOAT16, shape.hidden()) : null;
@@ -54,8 +52,6 @@ public class ResidualNormBenchmark extends OperationBenchmark {
         inverse = empty(DType.FLOAT32, tokens);
         dh = empty(DType.BFLOAT16, tokens, shape.hidden());
         dgamma = empty(DType.FLOAT32, shape.hidden());
-        residualNormForwardWithBias();
-        near("sum with bias", read(x)[0] + read(bias)[0] + read(residual)[0], read(h)[0], 0.02);
         residualNormForward();
         near("sum", read(x)[0] + read(residual)[0], read(h)[0], 0.01);
         near("residualNormForward", normed(0) * read(gamma)[0], read(y)[0], 0.02);
@@ -82,13 +78,6 @@ public class ResidualNormBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void residualNormForward() {
         repeat(() -> ResidualNorm.forward(function, x, residual, gamma, beta, h, y, null, mean, inverse, stream));
-    }
-
-    /** Sum with a bias, and norm. */
-    @Benchmark
-    @OperationsPerInvocation(CALLS)
-    public void residualNormForwardWithBias() {
-        repeat(() -> ResidualNorm.forward(function, x, bias, residual, gamma, beta, h, y, null, mean, inverse, stream));
     }
 
     /** Their gradients. */
