@@ -55,7 +55,9 @@ final class DelayedScales {
     /** Allocated at the first step that may be skipped. */
     private @Nullable SavedScales saved;
     /** Allocated at the first step whose amaxes are reduced over ranks. */
-    private @Nullable UnreducedScales unreduced;
+    private @Nullable SavedScales unreduced;
+    /** INT32 [1]: 1 where that step was skipped. */
+    private @Nullable Tensor skipped;
 
     private int taken;
 
@@ -132,6 +134,7 @@ final class DelayedScales {
         } else {
             SavedScales before = saved();
             before.save(stream);
+            before.discardNewest(stream);
             follow(stream);
             before.restore(skip, stream);
         }
@@ -152,20 +155,28 @@ final class DelayedScales {
         if (places == 0) {
             return;
         }
-        UnreducedScales present = unreduced;
-        if (present == null) {
-            present = new UnreducedScales(scale, history, places, scope);
+        SavedScales present = unreduced;
+        Tensor kept = skipped;
+        if (present == null || kept == null) {
+            present = new SavedScales(scale, history, places, scope);
             unreduced = present;
+            kept = scope.tensor(DType.INT32, 1);
+            skipped = kept;
         }
-        present.keep(skip, stream);
+        present.save(stream);
+        if (skip == null) {
+            kept.zero(stream);
+        } else {
+            kept.copyFrom(stream, skip);
+        }
     }
 
     /** Enqueues the end of the step that {@link #keepUnreduced} has kept once more, with the amaxes of this rank alone. */
     void repeatUnreduced(Stream stream) {
-        UnreducedScales present = unreduced;
+        SavedScales present = unreduced;
         if (present != null) {
             present.restore(stream);
-            update(present.skip(), stream);
+            update(skipped, stream);
         }
     }
 

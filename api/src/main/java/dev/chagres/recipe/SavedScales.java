@@ -7,7 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.ops.LossScale;
 
 /**
- * Scales and histories as they were before a step that the device may skip.
+ * Scales and histories as they were before the end of a step, which the device may skip, or a rank may repeat with its own amaxes.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,7 +16,7 @@ final class SavedScales {
     private final Tensor history;
     private final Tensor savedScale;
     private final Tensor savedHistory;
-    /** The first row: the amaxes of the step, which are discarded with it. */
+    /** The first row: the amaxes of the step. */
     private final Tensor savedNewest;
 
     /** Allocates a copy of both in {@code scope}. */
@@ -28,11 +28,21 @@ final class SavedScales {
         savedNewest = scope.view(savedHistory, 0, places);
     }
 
-    /** Enqueues copies of both before the step updates them, without the step's amaxes. */
+    /** Enqueues copies of both before the step updates them, with the step's amaxes. */
     void save(Stream stream) {
         savedScale.copyFrom(stream, scale);
         savedHistory.copyFrom(stream, history);
+    }
+
+    /** Enqueues discarding the step's amaxes in the copies. */
+    void discardNewest(Stream stream) {
         savedNewest.zero(stream);
+    }
+
+    /** Enqueues restoring both. */
+    void restore(Stream stream) {
+        scale.copyFrom(stream, savedScale);
+        history.copyFrom(stream, savedHistory);
     }
 
     /** Enqueues restoring them if {@code skip} is 1. */
