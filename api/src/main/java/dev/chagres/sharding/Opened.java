@@ -1,7 +1,8 @@
 package dev.chagres.sharding;
 
-import java.util.ArrayDeque;
-import java.util.Deque;
+import dev.chagres.internal.memory.Closing;
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * What a constructor has opened so far, which is closed again if the constructor fails: whoever called it gets nothing to close.
@@ -9,22 +10,20 @@ import java.util.Deque;
  * <p>Threading: the device's thread.
  */
 final class Opened {
-    private final Deque<AutoCloseable> all = new ArrayDeque<>();
+    private final List<AutoCloseable> all = new ArrayList<>();
 
     /** Adds {@code one} and returns it. */
     <T extends AutoCloseable> T add(T one) {
-        all.push(one);
+        all.add(one);
         return one;
     }
 
     /** Closes all after {@code failure}, the last first. What fails in that is added to {@code failure}. */
     void closeAfter(Throwable failure) {
-        while (!all.isEmpty()) {
-            try {
-                all.pop().close();
-            } catch (Exception later) {
-                failure.addSuppressed(later);
-            }
+        try {
+            Closing.newestFirst(all);
+        } catch (RuntimeException later) {
+            failure.addSuppressed(later);
         }
     }
 }
