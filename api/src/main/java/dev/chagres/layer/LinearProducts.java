@@ -78,7 +78,7 @@ final class LinearProducts {
         if (split.sumsOutput()) {
             split.sumOutput(term, y, pass);
             if (bias != null && !leavesBias) {
-                LinearSplit.addBias(y, bias.weight(), pass);
+                Elementwise.biasAdd(y, bias.weight(), null, y, pass.stream());
             }
         }
     }

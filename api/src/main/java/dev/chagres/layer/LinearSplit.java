@@ -9,7 +9,6 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterSplit;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.model.TensorParallel;
-import dev.chagres.ops.Elementwise;
 import java.util.List;
 
 /**
@@ -206,11 +205,6 @@ final class LinearSplit {
         } else {
             ranks.sum(sum, pass.stream());
         }
-    }
-
-    /** Enqueues {@code y[t] = y[t] + bias} for each row. */
-    static void addBias(Tensor y, Tensor bias, Pass pass) {
-        Elementwise.biasAdd(y, bias, null, y, pass.stream());
     }
 
     /**
