@@ -1,7 +1,7 @@
 /*
- * h = x + residual, or (x + bias) + residual, and its norm in one pass, in FP8 too, and backward with the residual's gradient added. `lanes` threads
- * share a row, P packs each, and keep it in registers: every tensor is read and written once. The next rows are on their way
- * while one is computed.
+ * h = x + residual, or (x + bias) + residual, and its norm in one pass, in FP8 too, and backward with the residual's gradient
+ * added. `lanes` threads share a row, P packs each, and keep it in registers: every tensor is read and written once. The next
+ * rows are on their way while one is computed.
  */
 #include <fp8.cuh>
 #include <partial_sums.cuh>

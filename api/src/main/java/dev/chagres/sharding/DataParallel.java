@@ -164,8 +164,8 @@ public final class DataParallel extends Strategy {
                 // If this fails half-way, the rank's state belongs to no step.
                 steps = steps < next.steps ? NO_STEP : steps;
                 StateBroadcast.run(state, left.placeOfLargest(), next.communicator, stream);
-                for (State each :
-                        scales) { // Ranks that reduce them must go on with the same, also if they are not in others.
+                // Ranks that reduce scales must go on with the same, also if these are not in others.
+                for (State each : scales) {
                     StateBroadcast.run(each, left.placeOfLargest(), next.communicator, stream);
                 }
                 steps = next.steps;
