@@ -237,6 +237,7 @@ final class AttentionBranch extends Layer {
 
     private void parameterAndInputGradients(Heads heads, Tensor dx, Pass pass) {
         qkv.products().parameterGradients(heads.x, pass);
+        pass.calls().gradientsWritten();
         if (heads.x.learns()) {
             qkv.products().inputGradient(heads.x, dx, pass);
         }

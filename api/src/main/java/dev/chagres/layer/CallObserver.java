@@ -11,6 +11,12 @@ public interface CallObserver {
     /** A call begins: nothing of it is enqueued, and nothing saved. */
     void begins(Direction direction, Pass pass);
 
+    /**
+     * The innermost call under way, a backward call, has enqueued all gradients of parameters that it and calls inside it write. The gradient
+     * of its input may follow. Not every call says so.
+     */
+    void gradientsWritten(Pass pass);
+
     /** A call has enqueued all its work; the layer may still save tensors for its own checks. */
     void ends(Direction direction, Pass pass);
 

@@ -210,6 +210,7 @@ final class CrossAttentionBranch extends Layer {
         Columns.copyColumns(dv, 0, both, width, width, pass.stream());
         Tensor dkeyValue = keyExchange.toTokens(both, temporary, pass);
         parameterGradients(keyValue, dkeyValue, record.memoryInput, pass);
+        pass.calls().gradientsWritten();
         if (record.x.learns()) {
             query.products().inputGradient(record.x, dx, pass);
         }

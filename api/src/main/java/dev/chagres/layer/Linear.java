@@ -201,6 +201,7 @@ public final class Linear extends Layer {
         Operand x = saved.pop(pass).x;
         outputGradient.prepare(dy, x, pass);
         products.parameterGradients(x, pass);
+        pass.calls().gradientsWritten();
         if (x.learns()) {
             products.inputGradient(x, dx, pass);
         }

@@ -165,6 +165,7 @@ final class MlpBranch extends Layer {
             fc1.outputGradient().prepare(dbefore, amax, inside.x, pass);
         }
         fc1.products().parameterGradients(inside.x, pass);
+        pass.calls().gradientsWritten();
         if (inside.x.learns()) {
             fc1.products().inputGradient(inside.x, dx, pass);
         }

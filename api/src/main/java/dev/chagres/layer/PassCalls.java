@@ -94,6 +94,14 @@ public final class PassCalls {
         }
     }
 
+    /** The innermost call, a backward call, has enqueued all gradients of parameters that it and calls inside it write. */
+    void gradientsWritten() {
+        CallObserver present = observer;
+        if (present != null) {
+            present.gradientsWritten(pass);
+        }
+    }
+
     void end(Direction direction) {
         CallObserver present = observer;
         if (present != null) {

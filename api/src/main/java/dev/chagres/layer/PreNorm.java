@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.model.GradientWriter;
 import dev.chagres.ops.Elementwise;
 import java.util.ArrayList;
 import java.util.List;
@@ -125,7 +126,7 @@ abstract sealed class PreNorm extends Layer
             return null;
         }
         // Read before the branch: sharded weights then stay gathered until the end of the caller.
-        Tensor bias = product.bias().weight();
+        Tensor bias = product.bias().weight(GradientWriter.INNER_CALL);
         product.products().leaveBias(true);
         try {
             runBranch(x, y, pass);

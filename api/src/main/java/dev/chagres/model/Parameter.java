@@ -156,6 +156,15 @@ public final class Parameter {
      *     WeightStorage#QUANTIZED_ONLY}
      */
     public Tensor weight() {
+        return weight(GradientWriter.READER);
+    }
+
+    /**
+     * For sharding: returns the weight as {@link #weight()} does, to a layer's call of which {@code writer} writes the gradient.
+     *
+     * @throws IllegalStateException as {@link #weight()} does
+     */
+    public Tensor weight(GradientWriter writer) {
         Parameters present = owner;
         if (present != null) {
             if (!present.isOpen()) {
@@ -165,7 +174,7 @@ public final class Parameter {
             }
             ParameterUse use = present.use();
             if (use != null) {
-                use.reading(this);
+                use.reading(this, writer);
             }
         }
         return unreadWeight();

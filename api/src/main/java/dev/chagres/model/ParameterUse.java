@@ -6,8 +6,8 @@ package dev.chagres.model;
  * <p>Threading: the device's thread.
  */
 public interface ParameterUse {
-    /** The weight is about to be returned to a reader. */
-    void reading(Parameter parameter);
+    /** The weight is about to be returned to a reader, whose gradient {@code writer} writes. */
+    void reading(Parameter parameter, GradientWriter writer);
 
     /** A backward pass is about to write or add to the gradient. */
     void writing(Parameter parameter);

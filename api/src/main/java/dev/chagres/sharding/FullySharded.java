@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.model.GradientWriter;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.NormOverRanks;
 import dev.chagres.model.Parameter;
@@ -200,11 +201,11 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
-    void reading(Parameter parameter) {
+    void reading(Parameter parameter, GradientWriter writer) {
         if (reads == null) {
-            progress.uses(parameter.group(), WeightForm.WHOLE);
+            super.reading(parameter, writer);
         } else {
-            reads.read(parameter);
+            reads.read(parameter, writer);
         }
     }
 

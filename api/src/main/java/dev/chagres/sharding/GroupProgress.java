@@ -4,6 +4,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.CallObserver;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.model.GradientWriter;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -15,7 +16,8 @@ import org.jspecify.annotations.Nullable;
  * Finds out, while a pass goes backward, which groups' gradients no later call of the pass will write.
  *
  * <p>A forward call that uses a group of parameters saves something on top of what the pass had saved before. Once the earliest such
- * call has been undone, that is, once no more is saved than before it and its backward call has returned, the group is complete.
+ * call has been undone, that is, once no more is saved than before it and its backward call has enqueued all gradients of parameters, the
+ * group is complete. A call that leaves all gradients of a group to calls inside it does not count.
  *
  * <p>Threading: the device's thread.
  */
@@ -26,7 +28,7 @@ final class GroupProgress implements CallObserver {
     private final int groups;
     private @Nullable Pass pass;
     private Direction outermost = Direction.FORWARD;
-    /** The groups that each call under way uses, and in which form, innermost last; and how much was saved before it. */
+    /** The groups that each call under way uses, in which form and with which writer, innermost last; and how much was saved before it. */
     private final List<BitSet> frames = new ArrayList<>();
 
     private int[] begins = new int[8];
@@ -43,7 +45,7 @@ final class GroupProgress implements CallObserver {
 
     /**
      * {@code owner} is for errors. {@code complete} receives the number of each group once; {@code released} the number of each group that
-     * a call has used, once per call and form.
+     * a call has used, once per call, form and writer.
      */
     GroupProgress(Object owner, int groups, IntConsumer complete, Released released) {
         this.owner = owner;
@@ -70,20 +72,29 @@ final class GroupProgress implements CallObserver {
         return firstUses.get(followed.indexOf(one));
     }
 
-    /** Returns whether the innermost call has recorded that it uses {@code group} in this form. */
-    boolean isUsing(int group, WeightForm form) {
-        return depth > 0 && frames.get(depth - 1).get(use(group, form));
+    /** Returns whether the innermost call has recorded that it uses {@code group} in this form, and {@code writer} its gradients. */
+    boolean isUsing(int group, WeightForm form, GradientWriter writer) {
+        return depth > 0 && frames.get(depth - 1).get(use(group, form, writer));
     }
 
-    /** Records that the innermost call uses {@code group} in this form, which is released when the call ends or fails. */
-    void uses(int group, WeightForm form) {
+    /**
+     * Records that the innermost call uses {@code group} in this form, which is released when the call ends or fails, and that {@code
+     * writer} writes the gradient of what it reads.
+     */
+    void uses(int group, WeightForm form, GradientWriter writer) {
         if (depth > 0) {
-            frames.get(depth - 1).set(use(group, form));
+            frames.get(depth - 1).set(use(group, form, writer));
         }
     }
 
-    private int use(int group, WeightForm form) {
-        return form.ordinal() * groups + group;
+    /** Uses whose gradients the reader writes come first. */
+    private int use(int group, WeightForm form, GradientWriter writer) {
+        return (writer.ordinal() * WeightForm.COUNT + form.ordinal()) * groups + group;
+    }
+
+    /** Returns the end of the uses whose gradients the reader writes. */
+    private int endOfReaders() {
+        return WeightForm.COUNT * groups;
     }
 
     /**
@@ -118,7 +129,7 @@ final class GroupProgress implements CallObserver {
             }
         }
         if (depth == frames.size()) {
-            frames.add(new BitSet(WeightForm.COUNT * groups));
+            frames.add(new BitSet(2 * endOfReaders()));
             if (depth == begins.length) {
                 begins = Arrays.copyOf(begins, 2 * depth);
             }
@@ -141,11 +152,17 @@ final class GroupProgress implements CallObserver {
         }
     }
 
+    @Override
+    public void gradientsWritten(Pass pass) {
+        of(pass).undone(pass.calls().savedCount(), depth - 1, complete);
+    }
+
     private void settle(Direction direction, Pass pass, BitSet used) {
         if (direction == Direction.BACKWARD) {
             of(pass).undone(pass.calls().savedCount(), depth, complete);
         } else if (pass.isSaving()) {
-            for (int use = used.nextSetBit(0); use >= 0; use = used.nextSetBit(use + 1)) {
+            int end = endOfReaders();
+            for (int use = used.nextSetBit(0); use >= 0 && use < end; use = used.nextSetBit(use + 1)) {
                 of(pass).use(use % groups, begins[depth], depth);
             }
         } else if (depth > 0) {
@@ -156,7 +173,8 @@ final class GroupProgress implements CallObserver {
     }
 
     private void handOver(BitSet used, BitSet around) {
-        for (int use = used.nextSetBit(0); use >= 0; use = used.nextSetBit(use + 1)) {
+        int end = endOfReaders();
+        for (int use = used.nextSetBit(0); use >= 0 && use < end; use = used.nextSetBit(use + 1)) {
             if (!around.get(use)) {
                 around.set(use);
                 used.clear(use);
@@ -166,7 +184,7 @@ final class GroupProgress implements CallObserver {
 
     private void release(BitSet used) {
         for (int use = used.nextSetBit(0); use >= 0; use = used.nextSetBit(use + 1)) {
-            released.accept(use % groups, WeightForm.of(use / groups));
+            released.accept(use % groups, WeightForm.of(use / groups % WeightForm.COUNT));
         }
         used.clear();
     }

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
+import dev.chagres.model.GradientWriter;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.QuantizerSite;
 import dev.chagres.nccl.RankFailedException;
@@ -12,22 +13,22 @@ import dev.chagres.recipe.GatheredWeights;
  * <p>Threading: the device's thread.
  */
 record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress progress) implements GatheredWeights {
-    void read(Parameter parameter) {
+    void read(Parameter parameter, GradientWriter writer) {
         ensureInCall(parameter);
         WeightForm form = weights.form(parameter, progress.pass(), progress.direction());
-        use(parameter.group(), form);
+        use(parameter.group(), form, writer);
         weights.lend(parameter.group(), form);
     }
 
-    private void use(int group, WeightForm form) {
-        if (progress.isUsing(group, form)) {
+    private void use(int group, WeightForm form, GradientWriter writer) {
+        if (progress.isUsing(group, form, writer)) {
             return;
         }
         strategy.ensureEnqueues();
         try {
             weights.use(group, form, progress.pass());
             // Only now: the end of the call releases recorded groups, which must be held.
-            progress.uses(group, form);
+            progress.uses(group, form, writer);
             weights.prefetch(group, progress.pass(), progress.direction());
         } catch (RankFailedException failed) {
             throw strategy.explained(failed);
@@ -37,7 +38,7 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
     @Override
     public Tensor gathered(QuantizerSite site) {
         ensureInCall(site.weight());
-        use(site.weight().group(), WeightForm.EIGHT_BITS);
+        use(site.weight().group(), WeightForm.EIGHT_BITS, GradientWriter.READER);
         return weights.eightBits(site);
     }
 

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.layer.Pass;
+import dev.chagres.model.GradientWriter;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterUse;
 import java.util.List;
@@ -76,8 +77,8 @@ final class StepOrder implements ParameterUse {
     }
 
     @Override
-    public void reading(Parameter parameter) {
-        strategy.reading(parameter);
+    public void reading(Parameter parameter, GradientWriter writer) {
+        strategy.reading(parameter, writer);
     }
 
     @Override

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
+import dev.chagres.model.GradientWriter;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;
@@ -321,9 +322,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns whether gradients of {@code group} were summed in this step, so that no backward call may add to them. */
     abstract boolean isSummed(int group);
 
-    /** Called when a call is about to read {@code parameter}. */
-    void reading(Parameter parameter) {
-        progress.uses(parameter.group(), WeightForm.WHOLE);
+    /** Called when a call is about to read {@code parameter}, whose gradient {@code writer} writes. */
+    void reading(Parameter parameter, GradientWriter writer) {
+        progress.uses(parameter.group(), WeightForm.WHOLE, writer);
     }
 
     /** Called when a backward call is about to write the gradient of {@code parameter}. */

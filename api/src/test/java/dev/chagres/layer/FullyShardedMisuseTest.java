@@ -60,6 +60,9 @@ class FullyShardedMisuseTest {
         public void begins(Direction direction, Pass pass) {}
 
         @Override
+        public void gradientsWritten(Pass pass) {}
+
+        @Override
         public void ends(Direction direction, Pass pass) {}
 
         @Override
