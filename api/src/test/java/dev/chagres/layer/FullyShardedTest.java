@@ -135,8 +135,13 @@ class FullyShardedTest {
         DevicesNeeded.assume(ranks);
         RankedRun.Sharing byBranch = (plan, dtype, rank) -> {
             // @start region="regrouped"
-            ModelPlan branches = plan.regrouped(parameter ->
-                    parameter.name().contains(".mlp.") && !parameter.name().contains("norm") ? "mlp" : "attention");
+            ModelPlan branches = plan.regrouped(parameter -> {
+                String name = parameter.name();
+                if (name.contains("norm")) {
+                    return name.contains("layers.0.") ? "norms" : "attention";
+                }
+                return name.contains(".mlp.") ? "mlp" : "attention";
+            });
             // @end
             assertTrue(branches.groups().size() > plan.groups().size(), branches.toString());
             return stage(stage).share(branches, dtype, rank);

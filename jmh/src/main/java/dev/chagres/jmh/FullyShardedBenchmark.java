@@ -74,7 +74,7 @@ public class FullyShardedBenchmark {
         public Reshard reshard;
 
         /** What is gathered and reduced at a time. */
-        @Param({"LAYER", "BRANCH"})
+        @Param({"LAYER", "BRANCH", "BRANCH_AND_FIRST_NORMS"})
         public LayerGroups groups;
 
         /** Multiprocessors that norms leave to collectives. */
