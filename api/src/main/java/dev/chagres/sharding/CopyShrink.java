@@ -60,13 +60,8 @@ record CopyShrink(
             weights = GatherRanks.of(among, gathers);
             next = new FullySharded(config, strategy.parameters(), among, weights, mesh, steps.completed());
             next.gatherWeights();
-            for (State each : scales) {
-                StateBroadcast.run(
-                        each,
-                        0,
-                        next.communicator,
-                        next.stream); // A rank may have failed in the midst of their update.
-            }
+            // A rank may have failed in the midst of their update.
+            scales.forEach(new StateBroadcast(next.communicator, 0, next.stream)::toAll);
             return next;
         } catch (RuntimeException failed) {
             if (next != null) {

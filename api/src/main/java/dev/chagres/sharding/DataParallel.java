@@ -16,6 +16,7 @@ import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
 import java.util.Collections;
 import java.util.List;
+import java.util.stream.IntStream;
 
 /**
  * Data-parallel training: each rank has the whole model, and the gradients of all ranks are summed before the optimizer's step, so that
@@ -161,13 +162,12 @@ public final class DataParallel extends Strategy {
                 close();
                 next = new DataParallel(parameters, from, config);
                 next.steps = Collections.max(left.values());
-                // If this fails half-way, the rank's state belongs to no step.
+                // If this fails half-way, the state of a rank that is behind belongs to no step.
                 steps = steps < next.steps ? NO_STEP : steps;
-                StateBroadcast.run(state, left.placeOfLargest(), next.communicator, stream);
+                StateBroadcast newest = new StateBroadcast(from, left.placeOfLargest(), stream);
+                newest.toThoseBehind(state, scales, behind(left));
                 // Ranks that reduce scales must go on with the same, also if these are not in others.
-                for (State each : scales) {
-                    StateBroadcast.run(each, left.placeOfLargest(), next.communicator, stream);
-                }
+                scales.forEach(newest::toAll);
                 steps = next.steps;
                 next.join();
                 successor.accept(next);
@@ -182,6 +182,15 @@ public final class DataParallel extends Strategy {
                 // Another rank has failed: the remaining ranks agree again.
             }
         }
+    }
+
+    /** Returns those that have not completed the newest step, as numbered in the shrunk communicator. */
+    private static List<Integer> behind(Agreement left) {
+        long newest = Collections.max(left.values());
+        return IntStream.range(0, left.values().size())
+                .filter(rank -> left.values().get(rank) < newest)
+                .boxed()
+                .toList();
     }
 
     private static void ensureLeft(Agreement left) {

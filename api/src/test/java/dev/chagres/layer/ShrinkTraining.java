@@ -210,10 +210,13 @@ final class ShrinkTraining implements AutoCloseable {
     }
 
     private Trained trained(int begun) {
-        float[][] weights = model.parameters.all().stream()
+        return new Trained(begun, losses, weights());
+    }
+
+    float[][] weights() {
+        return model.parameters.all().stream()
                 .map(parameter -> parameter.weight().toFloats(stream))
                 .toArray(float[][]::new);
-        return new Trained(begun, losses, weights);
     }
 
     @Override
