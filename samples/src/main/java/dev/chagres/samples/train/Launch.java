@@ -36,8 +36,6 @@ import picocli.CommandLine.Spec;
             "Ctrl-C ends all after the step under way."
         })
 public final class Launch implements Callable<Integer> {
-    private static final long LONGEST_PAUSE_SECONDS = 30;
-
     private final PrintStream err;
 
     @Option(names = "--nproc", paramLabel = "N", required = true, description = "how many processes")
@@ -48,7 +46,7 @@ public final class Launch implements Callable<Integer> {
             paramLabel = "N",
             description =
                     "how often all processes are started again after one has failed, after 1 s, then 2 s, 4 s and so on, at most"
-                            + " 30 s (default: 0); to go on where they were,"
+                            + " 30 s; after a run of ten minutes from 1 s on (default: 0); to go on where they were,"
                             + " give train --save FILE, --save-every and --resume-saved")
     private int mostRestarts;
 
@@ -101,21 +99,18 @@ public final class Launch implements Callable<Integer> {
         }
     }
 
-    /** Returns 1 before the first restart, then twice as long each time: what made ranks fail may take a while to be over. */
-    static long pauseSeconds(int restart) {
-        return restart < Integer.SIZE - 1 ? Math.min(LONGEST_PAUSE_SECONDS, 1L << restart) : LONGEST_PAUSE_SECONDS;
-    }
-
     /** Starts the ranks, and again after a failure, and returns the last exit status. */
     private int start(List<String> given) throws IOException, InterruptedException {
+        RestartPauses pauses = new RestartPauses(System::nanoTime);
         for (int restart = 0; ; restart++) {
+            pauses.begin();
             try (var ranks = new RankProcesses(processes, restart, Train.class, given, err)) {
                 int status = ranks.await();
                 if (status == 0 || restart == mostRestarts || ranks.isInterrupted()) {
                     return status;
                 }
             }
-            long seconds = pauseSeconds(restart);
+            long seconds = pauses.nextSeconds();
             err.println("launch: all " + processes + " ranks start again in " + seconds + " s, restart " + (restart + 1)
                     + " of " + mostRestarts);
             TimeUnit.SECONDS.sleep(seconds);

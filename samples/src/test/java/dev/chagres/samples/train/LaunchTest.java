@@ -22,7 +22,6 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
-import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -285,15 +284,6 @@ class LaunchTest {
                 .toList();
         String failed = "launch: rank R of 2 failed with exit status 137 (signal 9); the others end";
         assertEquals(List.of(failed, "launch: all 2 ranks start again in 1 s, restart 1 of 1", failed), told);
-    }
-
-    @Test
-    void pausesGrowToHalfAMinute() {
-        assertEquals(
-                List.of(1L, 2L, 4L, 8L, 16L, 30L, 30L),
-                IntStream.range(0, 7).mapToObj(Launch::pauseSeconds).toList());
-        assertEquals(30, Launch.pauseSeconds(63));
-        assertEquals(30, Launch.pauseSeconds(Integer.MAX_VALUE));
     }
 
     @Test
