@@ -13,7 +13,6 @@ import java.nio.charset.Charset;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.concurrent.Callable;
-import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
@@ -95,7 +94,7 @@ public final class Train implements Callable<Integer> {
         OutputStream nobody = OutputStream.nullOutputStream();
         var train = new Train(DevicePlatform.opener(), new StandardOutput(nobody, StandardCharsets.UTF_8), err);
         try {
-            var parsed = new CommandLine(train).parseArgs(arguments.toArray(String[]::new));
+            var parsed = CommandStart.line(train).parseArgs(arguments.toArray(String[]::new));
             if (parsed.isUsageHelpRequested() || parsed.isVersionHelpRequested()) {
                 return DONE;
             }
@@ -108,7 +107,8 @@ public final class Train implements Callable<Integer> {
             var _ = train.options.plan(Provider.current() == Provider.CUDA, Device.count());
             return DONE;
         } catch (IllegalArgumentException | ParameterException e) {
-            String text = String.valueOf(e.getMessage());
+            String text =
+                    e instanceof ParameterException wrong ? CommandStart.text(wrong) : String.valueOf(e.getMessage());
             String command = text.startsWith(RankOptions.NPROC) ? "launch" : "train";
             err.println(command + ": " + text + " (" + command + " --help lists the options)");
             return USAGE;

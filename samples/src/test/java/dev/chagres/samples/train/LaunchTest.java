@@ -426,6 +426,7 @@ class LaunchTest {
         refused("PROGRAM: expected train, got sing", "--nproc", "2", "--", "sing");
         refused("PROGRAM: expected train, got sing", "--nproc", "2", "sing", "--steps", "3");
         refused("Missing required option: '--nproc=N'", "train");
+        refused("Unknown option: '--nprocs'; did you mean --nproc?", "--nprocs", "2", "--", "train");
     }
 
     private static void refusedForAll(String expected, String... arguments) {
@@ -478,7 +479,8 @@ class LaunchTest {
                 "--nproc",
                 "1000000000",
                 "train");
-        refusedForAll("Unknown options: '--stepz', '3'", "--nproc", "2", "train", "--stepz", "3");
+        refusedForAll(
+                "Unknown options: '--stepz', '3'; did you mean --steps?", "--nproc", "2", "train", "--stepz", "3");
     }
 
     private static List<String> rank(int rank, RankVariables variables) {

@@ -51,7 +51,7 @@ class TrainOptionsTest {
             delimiter = '|',
             value = {
                 "--steps 0 | --steps: expected at least 1, got 0",
-                "--steps many | Invalid value for option '--steps': 'many' is not an int",
+                "--steps many | Invalid value for option '--steps': expected a whole number no larger than 2147483647, got many",
                 "--steps | Missing required parameter for option '--steps' (N)",
                 "--model 9M | Invalid value for option '--model': expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B,"
                         + " got 9M",
@@ -218,12 +218,14 @@ class TrainOptionsTest {
                 "--learning-rate 0 | --learning-rate: expected a positive number, got 0.0",
                 "--learning-rate NaN | --learning-rate: expected a positive number, got NaN",
                 "--warm-up-steps 300 | --warm-up-steps: expected 0 to 200, the number of steps, got 300",
-                "--seed x | Invalid value for option '--seed': 'x' is not a long",
+                "--seed x | Invalid value for option '--seed': expected a whole number no larger than 9223372036854775807, got x",
                 "--fasta= | --fasta: expected the name of a file, got an empty one",
                 "--report= | --report: expected the name of a file, got an empty one",
                 "--plot= | --plot: expected the name of a file, got an empty one",
-                "--steps 2147483648 | Invalid value for option '--steps': '2147483648' is not an int",
-                "--learning-rate 0,001 | Invalid value for option '--learning-rate': '0,001' is not a float",
+                "--steps= | Invalid value for option '--steps': expected a whole number no larger than 2147483647, got nothing",
+                "--steps 2147483648 | Invalid value for option '--steps': expected a whole number no larger than 2147483647, got"
+                        + " 2147483648",
+                "--learning-rate 0,001 | Invalid value for option '--learning-rate': expected a number, such as 0.001 or 1e-3, got 0,001",
                 "--learning-rate 1e-60 | --learning-rate: expected a positive number, got 0.0",
                 "--context 2147483647 | --context: expected at most 2147483632, as many tokens as a step can have, got"
                         + " 2147483647",
@@ -235,7 +237,10 @@ class TrainOptionsTest {
                 "--report a.png.part --plot a.png | --plot: a.png is called a.png.part until it is whole, and that is the"
                         + " file of --report; name another one",
                 "--report / | --report: expected the name of a file, got /",
-                "--speed 3 | Unknown options: '--speed', '3'",
+                "--speed 3 | Unknown options: '--speed', '3'; did you mean --seed?",
+                "--stratgy zero1 | Unknown options: '--stratgy', 'zero1'; did you mean --strategy?",
+                "--rank=2 | Unknown option: '--rank=2'; did you mean --ranks?",
+                "--nothing-like-it | Unknown option: '--nothing-like-it'",
                 "fast | Unmatched argument at index 0: 'fast'"
             })
     void wrongOptionsAreToldInOneLine(String arguments, String message) {
