@@ -54,10 +54,15 @@ public record Shape(long... sizes) {
      */
     public long size(int index) {
         if (index < 0 || index >= sizes.length) {
-            throw new IndexOutOfBoundsException(
-                    "index: expected that of one of " + sizes.length + " dimensions, counted from 0, got " + index);
+            throw noDimension(index, sizes.length);
         }
         return sizes[index];
+    }
+
+    /** Makes the exception of a dimension that a shape of {@code rank} dimensions has not. */
+    static IndexOutOfBoundsException noDimension(int index, int rank) {
+        String expected = rank == 0 ? "none, for a scalar has no dimension" : "0 to " + (rank - 1);
+        return new IndexOutOfBoundsException("index: expected " + expected + ", got " + index);
     }
 
     /**

@@ -121,7 +121,7 @@ public final class Tensor {
      */
     public long size(int index) {
         if (index < 0 || index >= rank) {
-            throw new IndexOutOfBoundsException("index: expected 0 to " + (rank - 1) + ", got " + index);
+            throw Shape.noDimension(index, rank);
         }
         return sizes[index];
     }

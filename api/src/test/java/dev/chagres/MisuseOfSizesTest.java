@@ -122,8 +122,12 @@ class MisuseOfSizesTest {
     void dimensionsLayersAndListsThatAreNotThere() {
         assertThrown(
                 IndexOutOfBoundsException.class,
-                "index: expected that of one of 2 dimensions, counted from 0, got 2",
+                "index: expected 0 to 1, got 2",
                 () -> Shape.of(4, 5).size(2));
+        assertThrown(
+                IndexOutOfBoundsException.class,
+                "index: expected none, for a scalar has no dimension, got 0",
+                () -> Shape.of().size(0));
         for (long count : new long[] {0, Long.MAX_VALUE}) {
             assertThrown(
                     ARGUMENT, "buffers: expected at least one, got none", () -> TensorLists.ofRange(scope, 0, count));

@@ -161,7 +161,8 @@ public final class Parameters implements AutoCloseable {
         return all.stream()
                 .filter(parameter -> parameter.name().equals(name))
                 .findFirst()
-                .orElseThrow(() -> new IllegalArgumentException("name: expected that of a parameter, got " + name));
+                .orElseThrow(() -> new IllegalArgumentException(
+                        "name: expected that of a parameter, got " + name + "; all() lists them"));
     }
 
     /** Returns the type of the weights that were declared without one. */

@@ -326,7 +326,7 @@ class ParametersTest {
             assertEquals("a.b", parameters.get("a.b").name());
             assertThrown(
                     IllegalArgumentException.class,
-                    "name: expected that of a parameter, got b",
+                    "name: expected that of a parameter, got b; all() lists them",
                     () -> parameters.get("b"));
             String line = "%-48s %-18s %-9s %,15d elements %,15d bytes%s";
             assertEquals(
