@@ -6,13 +6,17 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.attention.AttentionMask;
 import dev.chagres.bindings.CudaException;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.Embedding;
 import dev.chagres.layer.Layer;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
+import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.model.Initializer;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.Parameters;
@@ -78,10 +82,22 @@ class MisuseOfSizesTest {
     @Test
     void layersOfImpossibleSize() {
         ModelPlan huge = new ModelPlan();
+        assertThrown(ARGUMENT, "inputs: expected at least 1, got 0", () -> new Linear(0, 4, Initializer.zeros(), huge));
+        assertThrown(
+                ARGUMENT, "outputs: expected at least 1, got -4", () -> new Linear(4, -4, Initializer.zeros(), huge));
         assertThrown(
                 ARGUMENT,
-                "weight: expected positive sizes, got [4, 0]",
-                () -> new Linear(0, 4, Initializer.zeros(), huge));
+                "vocabulary: expected at least 1, got -1",
+                () -> new Embedding(-1, 4, Initializer.zeros(), huge));
+        assertThrown(
+                ARGUMENT, "hidden: expected at least 1, got 0", () -> new Embedding(4, 0, Initializer.zeros(), huge));
+        AttentionConfig attention = AttentionConfig.of(4, 16, AttentionMask.none());
+        assertThrown(
+                ARGUMENT, "hidden: expected at least 1, got 0", () -> TransformerLayerConfig.encoder(0, attention));
+        assertThrown(
+                ARGUMENT,
+                "hidden: expected at least 1, got -64",
+                () -> TransformerLayerConfig.decoder(-64, attention, attention));
         assertThrown(
                 ARGUMENT,
                 "weight: expected 1 to 4 dimensions and, with all declared before it, at most 576460752303423487"

@@ -199,6 +199,18 @@ public final class Checks {
         return tensor == null ? 0 : tensor.address();
     }
 
+    /**
+     * Returns {@code value}.
+     *
+     * @throws IllegalArgumentException when it is below 1
+     */
+    public static long atLeastOne(String argument, long value) {
+        if (value < 1) {
+            throw new IllegalArgumentException(argument + ": expected at least 1, got " + value);
+        }
+        return value;
+    }
+
     /** Checks that {@code value} is there. */
     public static <V> V given(String argument, @Nullable V value) {
         if (value == null) {

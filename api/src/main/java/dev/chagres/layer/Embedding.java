@@ -42,7 +42,13 @@ public final class Embedding {
 
     private final SavedPool<Ids> saved = new SavedPool<>(this, Ids::new);
 
-    /** Declares the parameter in {@code plan}. */
+    /**
+     * Declares the parameter in {@code plan}.
+     *
+     * @param vocabulary V, rows
+     * @param hidden H, columns
+     * @throws IllegalArgumentException when a size is not positive
+     */
     public Embedding(long vocabulary, long hidden, Initializer initializer, ModelPlan plan) {
         this(vocabulary, hidden, Checks.given("initializer", initializer), plan, TensorParallel.none());
     }
@@ -74,9 +80,10 @@ public final class Embedding {
 
     private Embedding(long vocabulary, long hidden, Initializer initializer, ModelPlan plan, TensorParallel ranks) {
         name = Checks.given("plan", plan).name();
-        this.hidden = hidden;
+        Checks.atLeastOne("vocabulary", vocabulary);
+        this.hidden = Checks.atLeastOne("hidden", hidden);
         this.ranks = ranks;
-        if (ranks.isSplit() && vocabulary > 0 && hidden > 0) {
+        if (ranks.isSplit()) {
             Shape whole = Shape.of(vocabulary, hidden);
             weight = plan.declare(
                     "weight",

@@ -75,7 +75,9 @@ public final class Linear extends Layer {
                             + " for a Linear gives as many tokens as it reads, got " + mode + "; LayerNormMlp and"
                             + " MultiheadAttention split products there");
         }
-        LinearSplit split = LinearSplit.of(Checks.given("mode", mode), inputs, outputs, plan);
+        Checks.atLeastOne("inputs", inputs);
+        Checks.atLeastOne("outputs", outputs);
+        LinearSplit split = LinearSplit.of(mode, inputs, outputs, plan);
         this(split.declareWeight(initializer, plan), split, bias, plan);
     }
 

@@ -102,10 +102,11 @@ public record TransformerLayerConfig(
      * Layer norm, GELU, four times as many columns inside, no dropout, weights from a normal distribution with standard deviation 0.02.
      *
      * @param hidden columns H
+     * @throws IllegalArgumentException when there is no column
      */
     public static TransformerLayerConfig encoder(long hidden, AttentionConfig attention) {
         return new TransformerLayerConfig(
-                NormConfig.layerNorm(hidden),
+                NormConfig.layerNorm(Checks.atLeastOne("hidden", hidden)),
                 attention,
                 null,
                 MlpConfig.gelu(hidden),
@@ -125,6 +126,7 @@ public record TransformerLayerConfig(
      * @param hidden columns H
      * @param attention of the layer's own stream, usually causal
      * @param crossAttention of the other stream
+     * @throws IllegalArgumentException when there is no column
      */
     public static TransformerLayerConfig decoder(
             long hidden, AttentionConfig attention, AttentionConfig crossAttention) {

@@ -378,7 +378,7 @@ class VocabularyParallelTest {
                 "rank: expected 0 to 1, got 2",
                 () -> TensorParallel.none().begin(4, 2));
         assertRefused(
-                "embedding.weight: expected positive sizes, got " + Shape.of(0, 4),
+                "vocabulary: expected at least 1, got 0",
                 plan -> Embedding.vocabularyParallel(0, 4, Initializer.zeros(), plan.group("embedding")));
         assertRefused(
                 "logits: expected [T, 4 columns] of floats, 4 of 7 classes on tensor-parallel rank 0 of 2, got ",
