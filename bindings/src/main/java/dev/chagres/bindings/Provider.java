@@ -64,7 +64,7 @@ public enum Provider {
             }
             default ->
                 throw new IllegalArgumentException(
-                        "-D" + PROPERTY + "=" + value + ": expected auto, cuda or reference");
+                        "-D" + PROPERTY + ": expected auto, cuda or reference, got \"" + value + "\"");
         };
     }
 

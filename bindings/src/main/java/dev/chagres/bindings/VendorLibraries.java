@@ -103,7 +103,7 @@ final class VendorLibraries {
             case "warn" -> false;
             default ->
                 throw new IllegalArgumentException(
-                        "-D" + VERSIONS_PROPERTY + "=" + value + ": expected strict or warn");
+                        "-D" + VERSIONS_PROPERTY + ": expected strict or warn, got \"" + value + "\"");
         };
     }
 }

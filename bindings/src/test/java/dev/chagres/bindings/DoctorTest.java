@@ -372,7 +372,7 @@ class DoctorTest {
         assertEquals(1, report.exitStatus());
         assertEquals(
                 "provider: none\n\nThe provider does not work:\n"
-                        + "-Dchagres.provider=tpu: expected auto, cuda or reference\n",
+                        + "-Dchagres.provider: expected auto, cuda or reference, got \"tpu\"\n",
                 report.text());
     }
 

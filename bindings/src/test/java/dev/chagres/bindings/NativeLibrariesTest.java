@@ -162,11 +162,11 @@ class NativeLibrariesTest {
         assertSaidTwice(
                 ForkedJvm.run(List.of("-Dchagres.provider=tpu"), LoadBadly.class),
                 "IllegalArgumentException",
-                "-Dchagres.provider=tpu: expected auto, cuda or reference");
+                "-Dchagres.provider: expected auto, cuda or reference, got \"tpu\"");
         assertSaidTwice(
                 ForkedJvm.run(List.of(REFERENCE, "-Dchagres.versions=x"), LoadBadly.class),
                 "IllegalArgumentException",
-                "-Dchagres.versions=x: expected strict or warn");
+                "-Dchagres.versions: expected strict or warn, got \"x\"");
     }
 
     @Test

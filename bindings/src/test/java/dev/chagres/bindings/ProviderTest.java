@@ -64,7 +64,8 @@ class ProviderTest {
     void anotherValueIsRefusedWithTheValuesThatAreTaken(String value) {
         IllegalArgumentException refused =
                 assertThrows(IllegalArgumentException.class, () -> Provider.choose(value, NEVER_ASKED));
-        assertEquals("-Dchagres.provider=" + value + ": expected auto, cuda or reference", refused.getMessage());
+        assertEquals(
+                "-Dchagres.provider: expected auto, cuda or reference, got \"" + value + "\"", refused.getMessage());
     }
 
     @Test
@@ -103,7 +104,7 @@ class ProviderTest {
         assertEquals(
                 2,
                 output.lines()
-                        .filter("-Dchagres.provider=tpu: expected auto, cuda or reference"::equals)
+                        .filter("-Dchagres.provider: expected auto, cuda or reference, got \"tpu\""::equals)
                         .count(),
                 output);
     }
