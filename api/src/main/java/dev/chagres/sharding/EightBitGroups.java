@@ -69,17 +69,27 @@ final class EightBitGroups extends GatheredGroups {
         this.quantizers = quantizers;
         this.content = content;
         parameters = quantizers.parameters();
-        cast = compute.device().openEvent();
-        scope = compute.device().openScope(compute);
-        window = streams.ranks().take(ownBytes());
         int groups = parameters.sharing().groups().size();
         parts = new Tensor[groups][];
         sent = new Tensor[groups][];
-        List<WeightPart> own = new ArrayList<>();
-        for (int i = 0; i < groups; i++) {
-            take(i, own);
+        Opened opened = new Opened();
+        opened.add(buffers);
+        try {
+            cast = opened.add(compute.device().openEvent());
+            scope = opened.add(compute.device().openScope(compute));
+            window = streams.ranks().take(ownBytes());
+            if (window != null) {
+                opened.add(window);
+            }
+            List<WeightPart> own = new ArrayList<>();
+            for (int i = 0; i < groups; i++) {
+                take(i, own);
+            }
+            casts = quantizers.shardWeights(own, gathered, this::maxOverRanks);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
         }
-        casts = quantizers.shardWeights(own, gathered, this::maxOverRanks);
     }
 
     private boolean isCast(int of, GroupPiece piece) {

@@ -90,7 +90,6 @@ final class GroupBuffers implements AutoCloseable {
         this.content = content;
         this.usual = usual;
         Stream stream = parameters.scope().stream();
-        scope = stream.device().openScope(stream);
         classes = new SizeClass[parameters.sharing().groups().size()];
         held = new Buffer[classes.length];
         Map<List<Vector>, SizeClass> bySize = new LinkedHashMap<>();
@@ -104,13 +103,17 @@ final class GroupBuffers implements AutoCloseable {
         long largest =
                 bySize.keySet().stream().mapToLong(GroupBuffers::byteSize).max().orElse(0);
         leastInWindow = Math.min(SMALL_BYTES, largest / FAR_SMALLER);
+        Opened opened = new Opened();
         try {
+            scope = opened.add(stream.device().openScope(stream));
             window = windows == null ? null : windows.take(usualBytes(bySize));
             if (window != null) {
+                opened.add(window);
+                opened.add(this::closeEvents);
                 fill(bySize, window.scope());
             }
         } catch (RuntimeException | Error failure) {
-            scope.close();
+            opened.closeAfter(failure);
             throw failure;
         }
     }
@@ -191,12 +194,17 @@ final class GroupBuffers implements AutoCloseable {
             vectors[i] = memory.tensor(own.get(i).dtype(), own.get(i).count());
             vectors[i].zero(scope.stream());
         }
-        Buffer made = new Buffer(
-                vectors,
-                classes.length,
-                scope.device().openEvent(),
-                scope.device().openEvent());
-        made.free.record(scope.stream());
+        Opened opened = new Opened();
+        Buffer made;
+        try {
+            Event free = opened.add(scope.device().openEvent());
+            Event ready = opened.add(scope.device().openEvent());
+            free.record(scope.stream());
+            made = new Buffer(vectors, classes.length, free, ready);
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
         classes[group].buffers.add(made);
         return made;
     }
@@ -276,8 +284,7 @@ final class GroupBuffers implements AutoCloseable {
         return scope.reservedBytes() + (window == null ? 0 : window.byteSize());
     }
 
-    @Override
-    public void close() {
+    private void closeEvents() {
         for (SizeClass one : classes) {
             for (Buffer buffer : one.buffers) {
                 buffer.free.close();
@@ -285,6 +292,11 @@ final class GroupBuffers implements AutoCloseable {
             }
             one.buffers.clear();
         }
+    }
+
+    @Override
+    public void close() {
+        closeEvents();
         scope.close();
         if (window != null) {
             window.close();

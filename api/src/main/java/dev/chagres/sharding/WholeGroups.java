@@ -27,7 +27,14 @@ final class WholeGroups extends GatheredGroups {
             }
             parts.add(own);
         }
-        buffers.lendAll();
+        Opened opened = new Opened();
+        opened.add(buffers);
+        try {
+            buffers.lendAll();
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
+        }
     }
 
     /** Returns this rank's part of a piece. */
