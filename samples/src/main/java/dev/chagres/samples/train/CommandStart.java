@@ -3,7 +3,9 @@ package dev.chagres.samples.train;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.util.concurrent.Callable;
+import java.util.function.Function;
 import picocli.CommandLine;
+import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.MissingParameterException;
 import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.TypeConversionException;
@@ -37,13 +39,27 @@ final class CommandStart {
 
     /** Returns the options of {@code command}, whose numbers are refused as words are: with what was expected and what came. */
     static CommandLine line(Object command) {
+        var toInt = number(Integer::valueOf, "a whole number no larger than " + Integer.MAX_VALUE);
+        var toLong = number(Long::valueOf, "a whole number no larger than " + Long.MAX_VALUE);
+        var toFloat = number(Float::valueOf, "a number, such as 0.001 or 1e-3");
         return new CommandLine(command)
-                .registerConverter(int.class, CommandStart::toInt)
-                .registerConverter(Integer.class, CommandStart::toInt)
-                .registerConverter(long.class, CommandStart::toLong)
-                .registerConverter(Long.class, CommandStart::toLong)
-                .registerConverter(float.class, CommandStart::toFloat)
-                .registerConverter(Float.class, CommandStart::toFloat);
+                .registerConverter(int.class, toInt)
+                .registerConverter(Integer.class, toInt)
+                .registerConverter(long.class, toLong)
+                .registerConverter(Long.class, toLong)
+                .registerConverter(float.class, toFloat)
+                .registerConverter(Float.class, toFloat);
+    }
+
+    private static <N extends Number> ITypeConverter<N> number(Function<String, N> parse, String expected) {
+        return value -> {
+            try {
+                return parse.apply(value);
+            } catch (NumberFormatException e) {
+                throw new TypeConversionException(
+                        "expected " + expected + ", got " + (value.isEmpty() ? "nothing" : value));
+            }
+        };
     }
 
     /** Returns the text of {@code wrong}; of a name that is no option also the option that was probably meant. */
@@ -56,33 +72,5 @@ final class CommandStart {
         // picocli looks for options that are missing before it refuses those that it does not know.
         String unknown = wrong instanceof MissingParameterException ? options.firstUnknown(given) : "";
         return unknown.isEmpty() ? text : "Unknown option: '" + unknown + "'" + options.hint(unknown);
-    }
-
-    private static Integer toInt(String value) {
-        try {
-            return Integer.valueOf(value);
-        } catch (NumberFormatException e) {
-            throw refused("a whole number no larger than " + Integer.MAX_VALUE, value);
-        }
-    }
-
-    private static Long toLong(String value) {
-        try {
-            return Long.valueOf(value);
-        } catch (NumberFormatException e) {
-            throw refused("a whole number no larger than " + Long.MAX_VALUE, value);
-        }
-    }
-
-    private static Float toFloat(String value) {
-        try {
-            return Float.valueOf(value);
-        } catch (NumberFormatException e) {
-            throw refused("a number, such as 0.001 or 1e-3", value);
-        }
-    }
-
-    private static TypeConversionException refused(String expected, String value) {
-        return new TypeConversionException("expected " + expected + ", got " + (value.isEmpty() ? "nothing" : value));
     }
 }
