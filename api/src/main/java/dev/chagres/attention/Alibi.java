@@ -42,9 +42,7 @@ public final class Alibi {
      * @throws IllegalArgumentException when there is no head, or there are more than 65,535
      */
     public static Alibi of(Scope scope, int heads) {
-        if (heads < 1) {
-            throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
-        }
+        Checks.atLeastOne("heads", heads);
         if (heads > MOST_HEADS) {
             throw new IllegalArgumentException("heads: expected at most " + MOST_HEADS + ", got " + heads);
         }

@@ -1,5 +1,7 @@
 package dev.chagres.attention;
 
+import dev.chagres.internal.Checks;
+
 /**
  * Llama 3's scaling of frequencies for contexts longer than those of training. With the turns {@code t = originalPositions *
  * frequency / (2 pi)} that a pair makes over the original context, a frequency f becomes {@code f / factor} where t is below
@@ -30,9 +32,7 @@ public record Llama3Scaling(
             throw new IllegalArgumentException("highFrequencyFactor: expected more than lowFrequencyFactor, "
                     + lowFrequencyFactor + ", got " + highFrequencyFactor);
         }
-        if (originalPositions < 1) {
-            throw new IllegalArgumentException("originalPositions: expected at least 1, got " + originalPositions);
-        }
+        Checks.atLeastOne("originalPositions", originalPositions);
     }
 
     /** Llama 3.1's numbers: 8 times the context of 8,192 positions. */

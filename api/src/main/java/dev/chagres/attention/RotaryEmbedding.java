@@ -72,9 +72,7 @@ public final class RotaryEmbedding {
     public static RotaryEmbedding of(Scope scope, int positions, RotaryConfig config) {
         Checks.given("scope", scope);
         Checks.given("config", config);
-        if (positions < 1) {
-            throw new IllegalArgumentException("positions: expected at least 1, got " + positions);
-        }
+        Checks.atLeastOne("positions", positions);
         int rotated = config.rotatedDim();
         if ((long) positions * rotated > MOST_ANGLES) {
             throw new IllegalArgumentException("positions, rotatedDim: expected a product of at most " + MOST_ANGLES

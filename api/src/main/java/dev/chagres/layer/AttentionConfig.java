@@ -48,9 +48,7 @@ public record AttentionConfig(
         Checks.given("qkNorm", qkNorm);
         Checks.given("order", order);
         Checks.given("softmaxType", softmaxType);
-        if (heads < 1) {
-            throw new IllegalArgumentException("heads: expected at least 1, got " + heads);
-        }
+        Checks.atLeastOne("heads", heads);
         if (keyHeads < 1 || heads % keyHeads != 0) {
             throw new IllegalArgumentException(
                     "keyHeads: expected a divisor of the " + heads + " query heads, got " + keyHeads);

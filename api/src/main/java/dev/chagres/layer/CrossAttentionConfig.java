@@ -28,9 +28,7 @@ public record CrossAttentionConfig(
         Checks.given("attention", attention);
         Checks.given("bias", bias);
         Checks.given("initializer", initializer);
-        if (memoryColumns < 1) {
-            throw new IllegalArgumentException("memoryColumns: expected at least 1, got " + memoryColumns);
-        }
+        Checks.atLeastOne("memoryColumns", memoryColumns);
     }
 
     /**

@@ -73,9 +73,7 @@ public final class CrossEntropy {
     }
 
     private CrossEntropy(long classes, float labelSmoothing, @Nullable ClassSplit split, long columns) {
-        if (classes < 1) {
-            throw new IllegalArgumentException("classes: expected at least 1, got " + classes);
-        }
+        Checks.atLeastOne("classes", classes);
         if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
             throw new IllegalArgumentException("labelSmoothing: expected 0 to 1, got " + labelSmoothing);
         }

@@ -59,9 +59,7 @@ public record MlpConfig(
         Checks.given("recomputation", recomputation);
         Checks.given("inputInitializer", inputInitializer);
         Checks.given("outputInitializer", outputInitializer);
-        if (inner < 1) {
-            throw new IllegalArgumentException("inner: expected at least 1, got " + inner);
-        }
+        Checks.atLeastOne("inner", inner);
     }
 
     /**

@@ -36,9 +36,7 @@ public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
     public NormConfig {
         Checks.given("kind", kind);
         Checks.given("gamma", gamma);
-        if (size < 1) {
-            throw new IllegalArgumentException("size: expected at least 1, got " + size);
-        }
+        Checks.atLeastOne("size", size);
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
             throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
         }

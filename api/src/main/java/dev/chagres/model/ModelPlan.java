@@ -107,7 +107,8 @@ public final class ModelPlan {
      * Returns a plan of the same parameters in smaller groups: parameters of one group with different kinds form different groups. Ranks
      * that shard groups then gather and sum less at a time, in more collectives. A group must contain all parameters that one layer reads,
      * such as a branch of a {@code TransformerLayer}, or its norm. Gradients of a branch's products are complete before backward comes to the
-     * branch below, and before it computes the gradient of the branch's input; those of its norm only at the end of the layer. Declare nothing more in either plan after this: it would belong to one of them alone.
+     * branch below, and before it computes the gradient of the branch's input; those of its norm only at the end of the layer. Declare
+     * nothing more in either plan after this: it would belong to one of them alone.
      *
      * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="regrouped"}
      *
@@ -327,9 +328,7 @@ public final class ModelPlan {
      * @throws IllegalArgumentException when {@code ranks} is not positive
      */
     public void padGroups(int ranks) {
-        if (ranks < 1) {
-            throw new IllegalArgumentException("ranks: expected at least 1, got " + ranks);
-        }
+        Checks.atLeastOne("ranks", ranks);
         declared.padFor(ranks);
     }
 

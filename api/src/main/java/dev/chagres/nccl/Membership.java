@@ -66,9 +66,7 @@ final class Membership {
         Inside.state(Checks.given("device", device)).ensureCurrent();
         Inside.state(device).ensureNotCapturing(Opening.OPEN);
         Group.refuse(Opening.OPEN);
-        if (ranks < 1) {
-            throw new IllegalArgumentException("ranks: expected at least 1, got " + ranks);
-        }
+        Checks.atLeastOne("ranks", ranks);
         if (ranks > MOST_RANKS) {
             throw new IllegalArgumentException("ranks: expected at most " + MOST_RANKS + ", got " + ranks);
         }

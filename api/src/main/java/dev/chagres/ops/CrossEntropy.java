@@ -190,9 +190,7 @@ public final class CrossEntropy {
     }
 
     private static void checkLogits(Tensor logits, Tensor labels, long classes, Stream stream) {
-        if (classes < 1) {
-            throw new IllegalArgumentException("classes: expected at least 1, got " + classes);
-        }
+        Checks.atLeastOne("classes", classes);
         CrossEntropyChecks.logits(logits, classes, stream);
         Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
     }

@@ -137,8 +137,6 @@ public final class LossScale {
             throw new IllegalArgumentException(
                     "backoffFactor: expected a number above 0 and below 1, got " + backoffFactor);
         }
-        if (growthInterval < 1) {
-            throw new IllegalArgumentException("growthInterval: expected at least 1, got " + growthInterval);
-        }
+        Checks.atLeastOne("growthInterval", growthInterval);
     }
 }

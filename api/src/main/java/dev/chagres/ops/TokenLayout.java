@@ -32,9 +32,7 @@ final class TokenLayout {
             long whole,
             Stream stream) {
         Checks.given("format", format);
-        if (extent < 1) {
-            throw new IllegalArgumentException("extent: expected at least 1, got " + extent);
-        }
+        Checks.atLeastOne("extent", extent);
         if (whole > Integer.MAX_VALUE) {
             throw new IllegalArgumentException(
                     argument + ": expected at most " + Integer.MAX_VALUE + " tokens, got " + Checks.describe(tokens));

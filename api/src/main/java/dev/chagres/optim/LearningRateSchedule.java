@@ -53,9 +53,7 @@ public record LearningRateSchedule(float peak, int warmUpSteps, int totalSteps, 
      * @throws IllegalArgumentException when it is below 1
      */
     public float at(int step) {
-        if (step < 1) {
-            throw new IllegalArgumentException("step: expected at least 1, got " + step);
-        }
+        Checks.atLeastOne("step", step);
         if (step <= warmUpSteps) {
             return (float) ((double) peak * step / warmUpSteps);
         }

@@ -53,9 +53,7 @@ public final class LossScaler {
                 throw new IllegalArgumentException(
                         "backoffFactor: expected a number above 0 and below 1, got " + backoffFactor);
             }
-            if (growthInterval < 1) {
-                throw new IllegalArgumentException("growthInterval: expected at least 1, got " + growthInterval);
-            }
+            Checks.atLeastOne("growthInterval", growthInterval);
         }
 
         /** Returns this with another initial scale. */

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
+import dev.chagres.internal.Checks;
 
 /**
  * How {@link DataParallel} sums gradients.
@@ -21,9 +22,7 @@ public record DataParallelConfig(long bucketBytes, DType reduceType) {
      * @throws IllegalArgumentException when the size is below 1, or gradients cannot be summed in the type
      */
     public DataParallelConfig {
-        if (bucketBytes < 1) {
-            throw new IllegalArgumentException("bucketBytes: expected at least 1, got " + bucketBytes);
-        }
+        Checks.atLeastOne("bucketBytes", bucketBytes);
         GradientCasts.checked(reduceType);
     }
 

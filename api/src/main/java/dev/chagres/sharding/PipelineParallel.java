@@ -85,9 +85,7 @@ public final class PipelineParallel implements AutoCloseable {
             throw new IllegalArgumentException("parameters: expected those of " + communicator.device()
                     + ", got some of " + Checks.other(stream.device(), communicator.device()));
         }
-        if (width < 1) {
-            throw new IllegalArgumentException("width: expected at least 1, got " + width);
-        }
+        Checks.atLeastOne("width", width);
         parameters.sharing().ensureUnstaged();
         PipelineTies.ensureSame(plan, parameters, width, communicator);
         PipelineTies ties = PipelineTies.of(plan, parameters, communicator);

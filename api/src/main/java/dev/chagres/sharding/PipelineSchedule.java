@@ -145,8 +145,8 @@ public final class PipelineSchedule {
     }
 
     static void requireRanks(int ranks, int stagesPerRank) {
-        requirePositive("ranks", ranks);
-        requirePositive("stagesPerRank", stagesPerRank);
+        Checks.atLeastOne("ranks", ranks);
+        Checks.atLeastOne("stagesPerRank", stagesPerRank);
         if (ranks == 1 && stagesPerRank > 1) {
             throw new IllegalArgumentException("stagesPerRank: expected 1 on a single rank, got " + stagesPerRank);
         }
@@ -158,18 +158,12 @@ public final class PipelineSchedule {
     }
 
     private static void requireMicroBatches(int stages, int microBatches, int most, String what, String calls) {
-        requirePositive("microBatches", microBatches);
+        Checks.atLeastOne("microBatches", microBatches);
         if (microBatches > most) {
             throw new IllegalArgumentException("microBatches: expected at most " + most + " through " + stages
                     + (stages == 1 ? " stage" : " stages") + ", for " + what + " has at most " + MOST_CALLS + " "
                     + calls
                     + ", got " + microBatches);
-        }
-    }
-
-    private static void requirePositive(String name, int number) {
-        if (number < 1) {
-            throw new IllegalArgumentException(name + ": expected at least 1, got " + number);
         }
     }
 

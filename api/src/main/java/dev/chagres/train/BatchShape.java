@@ -31,9 +31,7 @@ public record BatchShape(BatchLayout layout, int tokensPerStep, int context, int
         if (context < 1) {
             throw new IllegalArgumentException("context: expected at least 1 token, got " + context);
         }
-        if (microBatches < 1) {
-            throw new IllegalArgumentException("microBatches: expected at least 1, got " + microBatches);
-        }
+        Checks.atLeastOne("microBatches", microBatches);
         checkBudget(tokensPerStep, context, microBatches);
         if (layout == BatchLayout.PADDED && context % TOKEN_MULTIPLE != 0) {
             throw new IllegalArgumentException(

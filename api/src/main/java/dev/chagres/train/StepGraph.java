@@ -153,9 +153,7 @@ public final class StepGraph implements AutoCloseable {
                             + " one on " + uploads.device()
                             + (uploads.device().index() == pass.device().index() ? ", opened another time" : ""));
         }
-        if (most < 1) {
-            throw new IllegalArgumentException("most: expected at least 1, got " + most);
-        }
+        Checks.atLeastOne("most", most);
         this.most = most;
         memory = new FixedInputs.FixedMemory(pass.stream(), shape);
     }
