@@ -295,6 +295,12 @@ class TransferTest {
                 + " into a HostBuffer";
         assertThrown(IllegalArgumentException.class, "source" + text, () -> tensor.copyFrom(stream, heap));
         assertThrown(IllegalArgumentException.class, "target" + text, () -> tensor.copyTo(stream, heap));
+        try (HostBuffer buffer = HostBuffer.pinned(device, 12)) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "target: expected memory that can be written, got read-only memory",
+                    () -> tensor.copyTo(stream, buffer.segment().asReadOnly()));
+        }
     }
 
     @Test
