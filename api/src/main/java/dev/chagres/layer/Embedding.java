@@ -211,6 +211,7 @@ public final class Embedding {
         } finally {
             if (!done) {
                 pass.calls().fail();
+                pass.gradients().fail();
             }
         }
     }

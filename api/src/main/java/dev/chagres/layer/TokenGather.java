@@ -69,9 +69,9 @@ public final class TokenGather {
         }
         Tensor x = saved.peek(pass).x.get();
         Checks.matrix(pass.stream(), "dy", dy, x.dtype(), x.size(0) * ranks.size(), x.size(1));
-        saved.pop(pass);
         Tensor dx = pass.temporary().like(x);
         TokenScatter.copyOwn(dy, dx, ranks, pass);
+        saved.pop(pass);
         return dx;
     }
 

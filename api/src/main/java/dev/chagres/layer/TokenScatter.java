@@ -73,9 +73,9 @@ public final class TokenScatter {
         }
         Tensor x = saved.peek(pass).x.get();
         Checks.matrix(pass.stream(), "dy", dy, x.dtype(), x.size(0) / ranks.size(), x.size(1));
-        saved.pop(pass);
         Tensor dx = pass.temporary().like(x);
         ranks.gather(dy, dx, pass.stream());
+        saved.pop(pass);
         return dx;
     }
 

@@ -276,6 +276,36 @@ class GradientsTest {
         }
     }
 
+    /** A look-up's backward that fails once it has begun, too. */
+    @Test
+    void aFailedLookUpIsForgottenWhenThePassBeginsAgain() {
+        try (Device device = Device.open();
+                SmallModel model = SmallModel.plain(device, DType.FLOAT32);
+                Pass pass = Pass.training(device)) {
+            List<float[]> expected = model.step(pass).gradients();
+            model.parameters.nextStep();
+            pass.begin();
+            pass.sequences(Sequences.packed(pass.scope(), 2));
+            model.embedding.forward(model.ints(pass.scope(), 1, 2), pass);
+            Tensor gradient = model.embedding.weight().gradient();
+            Tensor overlapping = pass.scope().view(gradient, 0, 2, gradient.size(1));
+            assertThrows(IllegalArgumentException.class, () -> model.embedding.backward(overlapping, pass));
+            assertEquals(
+                    "embedding: a backward call of this pass has failed, so its gradients are incomplete; call"
+                            + " pass.begin(), which discards them, and repeat the step",
+                    assertThrows(
+                                    IllegalStateException.class,
+                                    () -> model.embedding.forward(model.ints(pass.scope(), 1, 2), pass))
+                            .getMessage());
+            pass.begin();
+            assertFalse(model.embedding.weight().hasGradient());
+            List<float[]> actual = model.step(pass).gradients();
+            for (int i = 0; i < expected.size(); i++) {
+                assertArrayEquals(expected.get(i), actual.get(i), "gradient " + i);
+            }
+        }
+    }
+
     @Test
     void twoPassesInterleavedEqualTwoInARow() {
         try (Device device = Device.open();
