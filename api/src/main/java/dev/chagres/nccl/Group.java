@@ -140,7 +140,7 @@ final class Group {
                 members.get(i).enter();
             }
             pass();
-        } catch (RuntimeException failed) {
+        } catch (RuntimeException | Error failed) {
             leave();
             abandon();
             throw failed;
