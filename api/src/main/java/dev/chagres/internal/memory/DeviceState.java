@@ -318,13 +318,13 @@ public final class DeviceState {
     }
 
     /** Detaches the driver from the device. */
-    public void detach() {
+    public synchronized void detach() {
         owner = null;
         detached = true;
     }
 
     /** Moves the device to the calling thread, if its driver has detached or ended. */
-    public void attach() {
+    public synchronized void attach() {
         Driver.refuseVirtual();
         if (closed) {
             throw new IllegalStateException("device " + index + " is closed");
