@@ -3,7 +3,9 @@ package dev.chagres.layer;
 import dev.chagres.Device;
 import dev.chagres.Event;
 import dev.chagres.Stream;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
@@ -118,6 +120,11 @@ public final class PassProfile implements PassObserver, AutoCloseable {
         Checks.given("pass", pass);
         if (closed) {
             throw new IllegalStateException("the pass profile is closed; call pass.forget(profile) before close()");
+        }
+        if (Inside.capture(pass.stream()) != null) {
+            throw new CaptureException(
+                    "pass profile: expected a pass that is not captured, since events of a graph have no"
+                            + " times; call pass.forget(profile) before Stream.capture");
         }
         if (open.isEmpty()) {
             readWhatIsDone();

@@ -1,13 +1,16 @@
 package dev.chagres.layer;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.OpsException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.Allocation;
@@ -91,6 +94,30 @@ class ObserversTest {
             assertEquals(List.of(), profile.rows());
             model.step(pass);
             assertEquals("layers 1 1", lines(profile.rows()).getFirst());
+        }
+    }
+
+    /** Events of a graph have no times. */
+    @Test
+    void aProfileRefusesACapturedPass() {
+        try (Device device = Device.open();
+                Scope scope = device.openScope();
+                Pass pass = Pass.training(device);
+                PassProfile profile = new PassProfile(device)) {
+            Layer layer = FailingLayer.copying(Fails.NEVER);
+            Tensor x = scope.tensor(DType.FLOAT32, 4, 4);
+            pass.observe(profile);
+            layer.forward(x, pass.begin());
+            profile.clear();
+            pass.begin();
+            assertThrown(
+                    CaptureException.class,
+                    "pass profile: expected a pass that is not captured, since events of a graph have no times; call"
+                            + " pass.forget(profile) before Stream.capture",
+                    () -> device.stream().capture(() -> layer.forward(x, pass)));
+            assertEquals(List.of(), profile.rows());
+            layer.forward(x, pass.begin());
+            assertEquals(List.of("failing 1 0"), lines(profile.rows()));
         }
     }
 
