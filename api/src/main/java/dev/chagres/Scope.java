@@ -176,7 +176,8 @@ public final class Scope implements AutoCloseable {
      * Returns {@code count} elements of type {@code dtype} over the memory of {@code tensor}, from element {@code offset} of the
      * new type on. The view is closed with this scope, or with the tensor when that comes first.
      *
-     * @throws IllegalArgumentException when the elements do not lie within the tensor, or the tensor on this device
+     * @throws IllegalArgumentException when the elements do not lie within the tensor, the tensor does not begin at a multiple of their size
+     *     in bytes, or it is not on this device
      */
     public Tensor reinterpret(Tensor tensor, DType dtype, long offset, long count) {
         ensureOnTop();

@@ -49,6 +49,12 @@ final class ScopeChecks {
             throw new IllegalArgumentException("offset: expected elements within " + tensor + ", got " + count + " of "
                     + dtype + " from " + offset + " on");
         }
+        if (count > 0 && tensor.address() % dtype.byteSize() != 0) {
+            throw new IllegalArgumentException(
+                    "tensor: expected memory that begins at a multiple of " + dtype.byteSize()
+                            + " bytes, which elements of " + dtype + " need, got " + tensor + " at 0x"
+                            + Long.toHexString(tensor.address()));
+        }
     }
 
     /** Checks what a quantized matrix is to be. */

@@ -293,6 +293,19 @@ class MisuseTest {
     }
 
     @Test
+    void memoryThatBeginsBetweenTwoElements() {
+        Tensor bytes = scope.tensor(DType.BYTE, 17);
+        Tensor odd = scope.view(bytes, 1, 16);
+        assertThrown(
+                IllegalArgumentException.class,
+                "tensor: expected memory that begins at a multiple of 4 bytes, which elements of FLOAT32 need, got "
+                        + odd + " at 0x" + Long.toHexString(odd.address()),
+                () -> scope.reinterpret(odd, DType.FLOAT32, 0, 4));
+        assertEquals(0, scope.reinterpret(odd, DType.FLOAT32, 0, 0).count());
+        assertEquals(4, scope.reinterpret(bytes, DType.FLOAT32, 0, 4).count());
+    }
+
+    @Test
     void numbersThatAreNoneAndIdentifiersOutOfRange() {
         Tensor ids = scope.tensor(DType.INT32, 4);
         ids.set(stream, -1, 5, Integer.MAX_VALUE, Integer.MIN_VALUE);
