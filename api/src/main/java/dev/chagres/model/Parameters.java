@@ -138,10 +138,16 @@ public final class Parameters implements AutoCloseable {
      * For recipes: writes the initial values of a parameter, and waits until they are written.
      *
      * @param target as many elements as the parameter has, FLOAT32, BFLOAT16 or FLOAT16
+     * @throws IllegalArgumentException when {@code target} has another type or number of elements, or is on another device
      */
     public void drawFirst(Parameter parameter, Tensor target) {
         Checks.given("parameter", parameter);
-        Checks.given("target", target).zero(scope().stream());
+        Checks.floats(scope().stream(), "target", target);
+        if (target.count() != parameter.shape().count()) {
+            throw new IllegalArgumentException("target: expected the "
+                    + parameter.shape().count() + " elements of " + parameter + ", got " + Checks.describe(target));
+        }
+        target.zero(scope().stream());
         try (FirstWeights first = new FirstWeights(scope())) {
             first.write(parameter, seed, target);
         }

@@ -318,6 +318,25 @@ class ParametersTest {
     }
 
     @Test
+    void firstValuesAreDrawnInFloatingPointTypes() {
+        ModelPlan plan = new ModelPlan();
+        Parameter x = plan.declare("x", Initializer.ones(), 4);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 1)) {
+            Tensor half = open.scope().tensor(DType.FLOAT16, 4);
+            parameters.drawFirst(x, half);
+            assertArrayEquals(filled(4, 1), open.read(half));
+            assertThrows(
+                    IllegalArgumentException.class,
+                    () -> parameters.drawFirst(x, open.scope().tensor(DType.INT32, 4)));
+            Tensor five = open.scope().tensor(DType.FLOAT32, 5);
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "target: expected the 4 elements of " + x + ", got FLOAT32[5]",
+                    () -> parameters.drawFirst(x, five));
+        }
+    }
+
+    @Test
     void namesAndTable() {
         ModelPlan plan = new ModelPlan();
         plan.child("a").declare("b", Initializer.zeros(), 2, 3);
