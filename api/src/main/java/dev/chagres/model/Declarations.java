@@ -31,6 +31,7 @@ final class Declarations {
     private List<Parameter> model = parameters;
 
     private final Set<String> names = new HashSet<>();
+    private final Set<String> siteNames = new HashSet<>();
     private final List<QuantizerSite> sites = new ArrayList<>();
     private long count;
     private int ranks = 1;
@@ -98,10 +99,16 @@ final class Declarations {
     /**
      * Adds a quantizer site, and returns it.
      *
+     * @throws IllegalArgumentException when its name is taken
      * @throws IllegalStateException while parameters have memory
      */
     QuantizerSite add(QuantizerSite site) {
         claim.ensureDeclares(site.name());
+        if (!siteNames.add(site.name())) {
+            throw new IllegalArgumentException(
+                    "name: the quantizer site " + site.name() + " is declared already; give each"
+                            + " layer a part of the plan of its own, such as plan.child(\"fc1\")");
+        }
         sites.add(site);
         return site;
     }

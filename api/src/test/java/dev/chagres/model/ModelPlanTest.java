@@ -35,6 +35,18 @@ class ModelPlanTest {
         return plan;
     }
 
+    @Test
+    void aQuantizerSiteHasANameOfItsOwn() {
+        ModelPlan plan = new ModelPlan();
+        plan.quantizer("input", QuantizerSite.Role.INPUT);
+        plan.child("other").quantizer("input", QuantizerSite.Role.INPUT);
+        assertThrown(
+                ARGUMENT,
+                "name: the quantizer site input is declared already" + TAKEN,
+                () -> plan.quantizer("input", QuantizerSite.Role.GRADIENT));
+        assertEquals(2, plan.quantizers().size());
+    }
+
     /** Such as the stages of a pipeline, of which some have parameters in common. */
     @Test
     void aPartHasGroupsByKind() {
