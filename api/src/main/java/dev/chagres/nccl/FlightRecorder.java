@@ -106,7 +106,12 @@ public final class FlightRecorder {
         return recorder;
     }
 
-    private static int capacity() {
+    /**
+     * Returns how many calls a recorder keeps.
+     *
+     * @throws IllegalArgumentException when the property is not such a number
+     */
+    static int capacity() {
         String value = System.getProperty(CALLS, Integer.toString(STANDARD_CALLS));
         try {
             int calls = Integer.parseInt(value.strip());

@@ -73,6 +73,7 @@ final class Membership {
         if (rank < 0 || rank >= ranks) {
             throw new IllegalArgumentException("rank: expected 0 to " + (ranks - 1) + ", got " + rank);
         }
+        var _ = FlightRecorder.capacity(); // refused before NCCL has opened anything
         Meeting meeting = id.meeting(ranks);
         if (meeting != null) {
             Called waiting = Called.in(Called.caller(config, rank, ranks), Opening.OPEN);
