@@ -131,7 +131,7 @@ final class ResidualDropout {
             }
             long before = stretches.token(i, added.size(0), drawn.tokens) * added.size(1);
             Tensor state = kept.tensor(DType.INT64, 2);
-            pass.draws().write(state, Math.toIntExact(before / DRAWN_AT_ONCE));
+            pass.draws().write(state, skipped(before));
             Tensor mask = kept.tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(part.count()));
             dev.chagres.ops.Dropout.dropoutAdd(
                     part,
@@ -143,6 +143,17 @@ final class ResidualDropout {
                     pass.stream());
             drawn.mask(i).set(mask);
         }
+    }
+
+    /** Returns how far the random numbers of all tokens go before those of this rank's. */
+    private static int skipped(long elements) {
+        long draws = elements / DRAWN_AT_ONCE;
+        if (draws > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("dropout: expected at most " + (long) Integer.MAX_VALUE * DRAWN_AT_ONCE
+                    + " elements of earlier tokens, which are on other ranks, got " + elements
+                    + "; use smaller micro-batches");
+        }
+        return (int) draws;
     }
 
     /** Returns the rows of a stretch; null where it has none. */
