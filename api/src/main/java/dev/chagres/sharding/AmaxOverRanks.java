@@ -43,6 +43,12 @@ final class AmaxOverRanks implements AmaxReduction {
         reduced.add(quantizers);
     }
 
+    /** Stops reducing the amaxes of {@code quantizers}. */
+    void remove(Quantizers quantizers) {
+        quantizers.reduceAmax(null);
+        reduced.remove(quantizers);
+    }
+
     /** A rank with another recipe would cast its shard of weights with scales that differ from those that the others dequantize it with. */
     private void ensureSame(Quantizers quantizers) {
         CRC32C checksum = new CRC32C();

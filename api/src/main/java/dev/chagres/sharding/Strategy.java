@@ -188,7 +188,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
                     "quantizers: expected those of this strategy's parameters, got " + quantizers + " of others");
         }
         amaxes.add(quantizers);
-        gather(quantizers);
+        try {
+            gather(quantizers);
+        } catch (RuntimeException | Error failure) {
+            amaxes.remove(quantizers);
+            throw failure;
+        }
     }
 
     /** Returns the bytes that each collective has moved since the last call; those of {@link #sumOverRanks} and of norms do not count. */
