@@ -263,9 +263,13 @@ final class Meeting {
 
     /** Fails these ranks, and those that were shrunk from them with {@code rank} among them. */
     void thrown(int rank, Throwable cause) {
-        finished(rank);
+        if (rank >= 0) {
+            finished(rank);
+        }
         fail(RankFailure.told(rank, cause));
-        failShrunk(rank, cause);
+        if (rank >= 0) {
+            failShrunk(rank, cause);
+        }
     }
 
     private void failShrunk(int rank, Throwable cause) {

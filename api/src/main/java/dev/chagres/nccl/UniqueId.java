@@ -25,6 +25,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code ncclGetUniqueId} and {@code ncclUniqueId} of {@code nccl.h}.
  */
 public final class UniqueId {
+    /** The most ranks that are threads: memory for their meeting grows with the square of their number. */
+    private static final int MOST_THREADS = 1024;
+
     private final byte[] bytes;
     private final Peers peers;
     /** The processes that open the communicator, by rank; null if their numbers are those of its ranks. */
@@ -118,8 +121,10 @@ public final class UniqueId {
      *
      * @param rank the rank that failed; -1 when it is in another process and not known
      * @param cause its exception
+     * @throws IllegalArgumentException when there is no such rank
      */
     public void fail(int rank, Throwable cause) {
+        ensureRank(rank, -1);
         RankFailure failed = RankFailure.thrown(rank, Checks.given("cause", cause));
         Meeting present;
         Peers told = peers();
@@ -143,8 +148,10 @@ public final class UniqueId {
      * RankFailedException} at once.
      *
      * @param rank the rank that makes no further calls
+     * @throws IllegalArgumentException when there is no such rank
      */
     public void finish(int rank) {
+        ensureRank(rank, 0);
         Meeting present;
         synchronized (this) {
             present = meeting;
@@ -154,8 +161,13 @@ public final class UniqueId {
         }
     }
 
-    /** Returns whether {@code rank}, a thread of this program, takes part in an {@link Agreement} after a failure, or goes on after it. */
+    /**
+     * Returns whether {@code rank}, a thread of this program, takes part in an {@link Agreement} after a failure, or goes on after it.
+     *
+     * @throws IllegalArgumentException when there is no such rank
+     */
     public boolean goesOn(int rank) {
+        ensureRank(rank, 0);
         Meeting present;
         synchronized (this) {
             present = meeting;
@@ -220,9 +232,20 @@ public final class UniqueId {
     }
 
     /** Returns the meeting point of ranks of this program, or null when ranks may be in other processes. */
+    private synchronized void ensureRank(int rank, int least) {
+        int most = meeting == null ? Integer.MAX_VALUE : meeting.ranks() - 1;
+        if (rank < least || rank > most) {
+            throw new IllegalArgumentException("rank: expected " + least + " to " + most + ", got " + rank);
+        }
+    }
+
     synchronized @Nullable Meeting meeting(int ranks) {
         if (travels) {
             return null;
+        }
+        if (ranks > MOST_THREADS) {
+            throw new IllegalArgumentException(
+                    "ranks: expected at most " + MOST_THREADS + " that are threads of one program, got " + ranks);
         }
         Meeting present = meeting;
         if (present == null) {

@@ -167,6 +167,9 @@ class CollectiveMisuseTest {
             argument("ranks: expected at least 1, got 0", () -> Communicator.open(device, id, 0, 0, STANDARD));
             argument("rank: expected 0 to 1, got 2", () -> Communicator.open(device, id, 2, 2, STANDARD));
             argument("bytes: expected 128 bytes, got 3", () -> UniqueId.of(new byte[3]));
+            argument(
+                    "ranks: expected at most 1024 that are threads of one program, got 40000",
+                    () -> Communicator.open(device, UniqueId.create(), 40_000, 0, STANDARD));
             CommunicatorConfig quick =
                     STANDARD.withTimeout(Duration.ofMillis(100)).withName("quick");
             assertThrown(
@@ -187,6 +190,9 @@ class CollectiveMisuseTest {
                     "checks: expected ARGUMENTS where ranks are in several processes that Ranks has not joined, got FULL",
                     () -> Communicator.open(device, travelled, 1, 0, STANDARD.withChecks(CollectiveChecks.FULL)));
             try (Communicator alone = Communicator.open(device, id, 1, 0, STANDARD)) {
+                argument("rank: expected 0 to 0, got 7", () -> id.finish(7));
+                argument("rank: expected 0 to 0, got -1", () -> id.goesOn(-1));
+                argument("rank: expected -1 to 0, got 2", () -> id.fail(2, new IllegalStateException("on purpose")));
                 argument(
                         "color: expected at least 0, got -1; splitWithoutPart leaves this rank out",
                         () -> alone.split(-1, 0, STANDARD));
