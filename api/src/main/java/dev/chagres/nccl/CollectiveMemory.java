@@ -92,10 +92,18 @@ public final class CollectiveMemory implements AutoCloseable {
         return (byteSize + DeviceMemory.ALIGNMENT - 1) & -DeviceMemory.ALIGNMENT;
     }
 
-    /** Returns the bytes that a tensor of {@code count} elements takes: a multiple of 256, at least 256. */
+    /**
+     * Returns the bytes that a tensor of {@code count} elements takes: a multiple of 256, at least 256.
+     *
+     * @throws IllegalArgumentException when {@code count} is negative, or the bytes exceed a long
+     */
     public static long byteSizeOf(DType dtype, long count) {
-        return Math.max(
-                DeviceMemory.ALIGNMENT, aligned(Checks.given("dtype", dtype).byteSize() * count));
+        long most = (Long.MAX_VALUE - DeviceMemory.ALIGNMENT)
+                / Checks.given("dtype", dtype).byteSize();
+        if (count < 0 || count > most) {
+            throw new IllegalArgumentException("count: expected 0 to " + most + ", got " + count);
+        }
+        return Math.max(DeviceMemory.ALIGNMENT, aligned(dtype.byteSize() * count));
     }
 
     private static MemorySegment take(DeviceState state, long byteSize) {

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -53,6 +54,20 @@ class CollectiveMemoryTest {
             System.arraycopy(values(rank, times), 0, all, rank * COUNT, COUNT);
         }
         return all;
+    }
+
+    @Test
+    void bytesOfTensors() {
+        assertEquals(256, CollectiveMemory.byteSizeOf(DType.FLOAT32, 0));
+        assertEquals(512, CollectiveMemory.byteSizeOf(DType.FLOAT32, 65));
+        long most = (Long.MAX_VALUE - 256) / 4;
+        assertEquals(Long.MAX_VALUE / 256 * 256, CollectiveMemory.byteSizeOf(DType.FLOAT32, most));
+        for (long count : new long[] {-1, most + 1, Long.MAX_VALUE}) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "count: expected 0 to " + most + ", got " + count,
+                    () -> CollectiveMemory.byteSizeOf(DType.FLOAT32, count));
+        }
     }
 
     @Test
