@@ -458,6 +458,7 @@ public final class Pass implements AutoCloseable {
             Inside.state(stream).ensureNotGrouping(Layer.nameOf(caller));
         }
         if (!begun) {
+            draws.ensureOpen(this);
             throw new IllegalStateException(
                     Layer.nameOf(caller) + ": the pass was not begun; call pass.begin() or begin(sequences) first");
         }
