@@ -283,7 +283,8 @@ public final class FullySharded extends Strategy {
      */
     public void gatherState(AdamW optimizer, BiConsumer<String, Tensor> sink) {
         ensureOpen();
-        List<StateVector> vectors = Checks.given("optimizer", optimizer).vectors();
+        ensureOwn(optimizer);
+        List<StateVector> vectors = optimizer.vectors();
         new GatheredState(parameters, ranks).all(vectors, Checks.given("sink", sink));
     }
 
@@ -327,7 +328,7 @@ public final class FullySharded extends Strategy {
      *     with it
      * @throws IllegalArgumentException when the optimizer is that of other parameters
      * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among
-     *     ranks, weights are gathered in windows by ranks that are processes, or a step was taken without {@link #awaitGradients}; when no
+     *     ranks, the optimizer's state is sharded among {@link OptimizerSharding#ALL_RANKS}, weights are gathered in windows by ranks that are processes, or a step was taken without {@link #awaitGradients}; when no
      *     rank has failed; or when no complete copy is left: the text says which parts were lost
      * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */

@@ -538,6 +538,17 @@ class ShardedStateTest {
             }
         });
         Ranks.local(2).each(rank -> {
+            try (Parameters others = Parameters.allocate(rank.device(), linear(16), DType.FLOAT32, SEED);
+                    AdamW foreign = new AdamW(others, AdamW.Config.standard());
+                    FullySharded strategy = FullySharded.allocate(
+                            linear(16), DType.FLOAT32, SEED, ZeroStage.ONE, rank.communicator())) {
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "optimizer: expected that of this strategy's parameters, got that of others: " + foreign,
+                        () -> strategy.gatherState(foreign, (name, tensor) -> {}));
+            }
+        });
+        Ranks.local(2).each(rank -> {
             TensorParallel ranks = TensorParallel.of(rank.communicator());
             ModelPlan plan = new ModelPlan(ranks);
             new LayerNormMlp(MlpConfig.gelu(16), plan.group("layer"));
