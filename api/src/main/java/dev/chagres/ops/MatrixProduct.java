@@ -15,7 +15,8 @@ import dev.chagres.te.Output;
  * product rather than in each call, and with a {@link ProductPlan}, which may be faster than {@link Gemm}'s kernel.
  *
  * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N]; op is the matrix itself or its transpose. a and b have one
- * floating-point type, or are FP8 with scales; sums are FP32. On GPUs products of FLOAT32 use TF32. Outputs overlap no input.
+ * floating-point type, or are FP8 with scales. Sums are FP32, of FP8 numbers as the {@link Gemm.Accumulator} says. On GPUs products of
+ * FLOAT32 use TF32. Outputs overlap no input.
  *
  * <p>Threading: the device's thread.
  *
