@@ -13,14 +13,14 @@ import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
  *
  * <p>Source: TE's {@code DelayedScaling}.
  *
- * @param margin powers of two by which the largest value stays below the type's largest; 0
- * @param format HYBRID
- * @param amaxHistoryLength steps of the history; 1024
- * @param amaxComputeAlgorithm which amax of the history is used; MAX
- * @param attention in which precision attention is computed; HIGH_PRECISION
- * @param forwardSums accumulator of {@code y = x W^T}; FAST
- * @param inputGradientSums accumulator of {@code dx = dy W}; SPLIT
- * @param weightGradientSums accumulator of {@code dW = dy^T x}; SPLIT
+ * @param margin powers of two by which the largest value stays below the type's largest; default 0
+ * @param format which types inputs, weights and gradients are cast to; default HYBRID
+ * @param amaxHistoryLength steps of the history; default 1024
+ * @param amaxComputeAlgorithm which amax of the history is used; default MAX
+ * @param attention in which precision attention is computed; default HIGH_PRECISION
+ * @param forwardSums accumulator of {@code y = x W^T}; default FAST
+ * @param inputGradientSums accumulator of {@code dx = dy W}; default SPLIT
+ * @param weightGradientSums accumulator of {@code dW = dy^T x}; default SPLIT
  */
 public record DelayedScaling(
         int margin,

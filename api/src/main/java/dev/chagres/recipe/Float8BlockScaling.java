@@ -15,12 +15,12 @@ import dev.chagres.te.QuantizationConfig.Scales;
  *
  * <p>Source: TE's {@code Float8BlockScaling}.
  *
- * @param format E4M3
- * @param input how scales of inputs are computed; powers of two
- * @param weight how scales of weights are computed; powers of two
- * @param gradient how scales of gradients are computed; powers of two
- * @param blocks which elements share a scale; 1 x 128 of inputs and gradients, 128 x 128 of weights
- * @param backwardOverride in which precision backward computes; NONE
+ * @param format which types inputs, weights and gradients are cast to; default E4M3
+ * @param input how scales of inputs are computed; default powers of two
+ * @param weight how scales of weights are computed; default powers of two
+ * @param gradient how scales of gradients are computed; default powers of two
+ * @param blocks which elements share a scale; default 1 x 128 of inputs and gradients, 128 x 128 of weights
+ * @param backwardOverride in which precision backward computes; default NONE
  */
 public record Float8BlockScaling(
         Format format,

@@ -14,14 +14,14 @@ import dev.chagres.te.QuantizationConfig.Scales;
  *
  * <p>Source: TE's {@code Float8CurrentScaling}.
  *
- * @param format HYBRID
- * @param input how scales of inputs are computed; any FLOAT32 number
- * @param weight how scales of weights are computed; any FLOAT32 number
- * @param gradient how scales of gradients are computed; any FLOAT32 number
- * @param forwardSums accumulator of {@code y = x W^T}; FAST
- * @param inputGradientSums accumulator of {@code dx = dy W}; SPLIT
- * @param weightGradientSums accumulator of {@code dW = dy^T x}; SPLIT
- * @param backwardOverride in which precision backward computes; NONE
+ * @param format which types inputs, weights and gradients are cast to; default HYBRID
+ * @param input how scales of inputs are computed; default any FLOAT32 number
+ * @param weight how scales of weights are computed; default any FLOAT32 number
+ * @param gradient how scales of gradients are computed; default any FLOAT32 number
+ * @param forwardSums accumulator of {@code y = x W^T}; default FAST
+ * @param inputGradientSums accumulator of {@code dx = dy W}; default SPLIT
+ * @param weightGradientSums accumulator of {@code dW = dy^T x}; default SPLIT
+ * @param backwardOverride in which precision backward computes; default NONE
  */
 public record Float8CurrentScaling(
         Format format,
