@@ -7,8 +7,8 @@
  *
  * <p>Letters: N ranks, r the caller's rank, C elements.
  *
- * <p>The types are those of {@link dev.chagres.DType}; NCCL's INT8, UINT32, UINT64 and FLOAT64, which tensors do not have, are
- * reached through the bindings.
+ * <p>The types are those of {@link dev.chagres.DType} except INT16, which NCCL does not have. INT8, UINT32, UINT64 and FLOAT64 are for copies
+ * and collectives alone.
  */
 @NullMarked
 package dev.chagres.nccl;
