@@ -1,4 +1,7 @@
-/** Attention over packed and padded sequences: lengths, masks, rotary positions, and the fused kernels. */
+/**
+ * What attention reads besides query, key and value: sequences with their lengths, masks, ALiBi and rotation. {@link
+ * dev.chagres.layer.DotProductAttention} computes attention with them.
+ */
 @NullMarked
 package dev.chagres.attention;
 

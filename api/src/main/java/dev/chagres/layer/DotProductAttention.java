@@ -18,6 +18,10 @@ import org.jspecify.annotations.Nullable;
 /**
  * {@code o = dropout(softmax(scale q k^T + mask)) v} for each head, over {@link Pass#sequences()}.
  *
+ * <p>Scores are {@code scale q k^T}; a bias may be added before the scale. What changes them comes in this order: soft cap {@code c tanh(s / c)},
+ * ALiBi, bias, masks. The softmax may have one more term in its denominator ({@link SoftmaxType}). {@link dev.chagres.ops.AttentionScores} has
+ * the formulas.
+ *
  * <p>Shapes: q and o are [T, h, d] packed (THD), [B, S, h, d] (BSHD) or [S, B, h, d] (SBHD), k and v likewise with g heads and
  * the tokens of {@link Sequences#keys()}; or one buffer holds query, key and value of the same tokens, as [T, 3 h d] rows.
  * FLOAT32, BFLOAT16 or FLOAT16. The softmax is computed in FP32.

@@ -54,7 +54,7 @@ public final class UploadRing implements AutoCloseable {
      * {@link ContextParallel#own}, {@link ModelInput#share} counts the labels of this part, and the sequences are those of all tokens.
      *
      * @param shape of the batches
-     * @param batches how many may be under way at a time
+     * @param batches the number of slots: 2, or 3 if a step is enqueued before the step before it has ended
      * @param ranks that split the tokens of each micro-batch
      * @throws IllegalArgumentException when {@code batches} is below 1, or above 1,024
      */
@@ -67,7 +67,7 @@ public final class UploadRing implements AutoCloseable {
      * labels.
      *
      * @param shape of the batches
-     * @param batches how many may be under way at a time
+     * @param batches the number of slots: 2, or 3 if a step is enqueued before the step before it has ended
      * @param padding the id of padding tokens, at least 0
      * @throws IllegalArgumentException when {@code batches} is below 1 or above 1,024, or {@code padding} negative
      */
