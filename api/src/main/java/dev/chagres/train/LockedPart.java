@@ -6,12 +6,15 @@ import java.nio.channels.OverlappingFileLockException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
+import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileTime;
 import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,6 +28,9 @@ final class LockedPart {
     /** The most attempts: each fails if another process publishes its file at that moment. */
     private static final int ATTEMPTS = 100;
 
+    /** The parts that are open in this process. To close a second channel to one would release its lock. */
+    private static final Set<Path> OPEN = ConcurrentHashMap.newKeySet();
+
     private static final Path LOCKS = Path.of("/proc/locks");
     private static final int PROCESS = 4;
     private static final int FILE = 5;
@@ -37,11 +43,43 @@ final class LockedPart {
      * @param name what the file is to be called, for messages
      */
     static FileChannel open(Path name, Path part) throws IOException {
+        Path own = real(part);
+        if (!OPEN.add(own)) {
+            throw FileProblems.inUse(name, "this process", part);
+        }
+        try {
+            return lock(name, part);
+        } catch (IOException | RuntimeException e) {
+            OPEN.remove(own);
+            throw e;
+        }
+    }
+
+    /** Closes a part, which another writer may then open. */
+    static void close(Path part, FileChannel channel) throws IOException {
+        try {
+            channel.close();
+        } finally {
+            OPEN.remove(real(part));
+        }
+    }
+
+    /** Returns the one path of the part, whose folder exists. */
+    private static Path real(Path part) throws IOException {
+        Path absolute = part.toAbsolutePath();
+        Path folder = absolute.getParent();
+        return folder == null ? absolute : folder.toRealPath().resolve(absolute.getFileName());
+    }
+
+    private static FileChannel lock(Path name, Path part) throws IOException {
+        if (Files.isSymbolicLink(part)) {
+            throw FileProblems.unwritable(name, part + ", its name until it is whole, is a link; remove that");
+        }
         for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
             Identity before = Identity.orCreate(part);
             FileChannel channel;
             try {
-                channel = FileChannel.open(part, StandardOpenOption.WRITE);
+                channel = FileChannel.open(part, StandardOpenOption.WRITE, LinkOption.NOFOLLOW_LINKS);
             } catch (NoSuchFileException e) {
                 continue;
             }
@@ -68,7 +106,7 @@ final class LockedPart {
     private record Identity(@Nullable Object key, FileTime made) {
         static @Nullable Identity of(Path file) throws IOException {
             try {
-                var attributes = Files.readAttributes(file, BasicFileAttributes.class);
+                var attributes = Files.readAttributes(file, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS);
                 return new Identity(attributes.fileKey(), attributes.creationTime());
             } catch (NoSuchFileException e) {
                 return null;

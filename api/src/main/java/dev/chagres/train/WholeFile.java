@@ -187,7 +187,11 @@ public final class WholeFile implements AutoCloseable {
         }
         ended = true;
         try {
-            channel.close();
+            if (written.equals(whole)) {
+                channel.close();
+            } else {
+                LockedPart.close(written, channel);
+            }
         } catch (IOException e) {
             throw FileProblems.unwritable(name, e);
         }

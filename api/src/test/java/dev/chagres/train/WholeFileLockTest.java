@@ -56,6 +56,19 @@ class WholeFileLockTest {
         WholeFile.create(name).close();
     }
 
+    @Test
+    void theLockOutlastsASecondWriterOfThisProcess() throws IOException, InterruptedException {
+        try (WholeFile file = WholeFile.create(name)) {
+            file.append(bytes("a\n"));
+            assertThrows(UncheckedIOException.class, () -> WholeFile.create(name));
+            Process other = beginWriter();
+            assertTrue(other.waitFor(30, TimeUnit.SECONDS));
+            assertTrue(other.exitValue() != 0);
+            file.publish();
+        }
+        assertEquals("a\n", Files.readString(name));
+    }
+
     /** Writes a line, says so, and waits for its end. */
     static final class Writer {
         public static void main(String[] arguments) throws IOException {
@@ -71,7 +84,13 @@ class WholeFileLockTest {
     }
 
     private Process startWriter() throws IOException {
-        Process process = new ProcessBuilder(
+        Process process = beginWriter();
+        assertEquals("ready", process.inputReader().readLine());
+        return process;
+    }
+
+    private Process beginWriter() throws IOException {
+        return new ProcessBuilder(
                         Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                         "-cp",
                         System.getProperty("java.class.path"),
@@ -79,8 +98,6 @@ class WholeFileLockTest {
                         name.toString())
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();
-        assertEquals("ready", process.inputReader().readLine());
-        return process;
     }
 
     @Test

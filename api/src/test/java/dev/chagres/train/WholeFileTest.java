@@ -149,6 +149,20 @@ class WholeFileTest {
                 () -> WholeFile.create(secondName));
     }
 
+    /** One that leads nowhere, and one whose file would be lost. */
+    @Test
+    void aPartThatIsALinkIsRefused() throws IOException {
+        Path other = folder.resolve("other");
+        Files.createSymbolicLink(part, other);
+        String text = name + ": cannot be written: " + part + ", its name until it is whole, is a link; remove that";
+        assertProblem(text, () -> WholeFile.create(name));
+        Files.writeString(other, "kept");
+        assertProblem(text, () -> WholeFile.create(name));
+        assertEquals("kept", Files.readString(other));
+        Files.delete(part);
+        WholeFile.create(name).close();
+    }
+
     @Test
     void aPartThatVanishedIsNamed() throws IOException {
         try (WholeFile file = WholeFile.create(name)) {
