@@ -1,20 +1,31 @@
 package dev.chagres.internal;
 
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.channels.FileChannel;
+import java.nio.channels.OverlappingFileLockException;
 import java.nio.file.Files;
+import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
+import java.time.Duration;
+import java.time.Instant;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.stream.Stream;
 
 /**
  * Creates or replaces a file atomically: the new file is written in the same folder, forced to the disk and then renamed, so that at every
- * instant, a power cut included, the path has the old file or the new one. Programs that have the old file open or mapped keep it.
+ * instant, a power cut included, the path has the old file or the new one. Programs that have the old file open or mapped keep it. A new
+ * file that a killed program has left is removed an hour later by the next one that writes into the folder.
  *
  * <p>Threading: thread-safe.
  */
 public final class FileReplacement {
+    private static final String SUFFIX = ".tmp";
+    /** What nobody has written to for so long, and nobody holds, is left of a program that was killed. */
+    private static final Duration ABANDONED = Duration.ofHours(1);
+
     private FileReplacement() {}
 
     /** Writes the content. */
@@ -56,12 +67,53 @@ public final class FileReplacement {
         if (!Files.isDirectory(folder)) {
             throw new PlaceException("could not be written: no such folder: " + folder);
         }
+        removeLeftovers(folder, prefix);
         Path written = folder.resolve(
-                prefix + Long.toHexString(ThreadLocalRandom.current().nextLong()) + ".tmp");
+                prefix + Long.toHexString(ThreadLocalRandom.current().nextLong()) + SUFFIX);
         try (FileChannel channel = FileChannel.open(written, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
+            lock(channel);
             complete(channel, content, written, target);
         }
         forceFolder(folder);
+    }
+
+    /** Tells other programs that the file is being written; on a file system without locks its age alone does. */
+    private static void lock(FileChannel channel) {
+        try {
+            var _ = channel.tryLock();
+        } catch (IOException noLocks) {
+            // removeLeftovers cannot lock it either, and leaves it.
+        }
+    }
+
+    /** Removes new files that killed programs have left; what cannot be removed stays, for it does no harm to this one. */
+    private static void removeLeftovers(Path folder, String prefix) {
+        Instant latest = Instant.now().minus(ABANDONED);
+        try (Stream<Path> files = Files.list(folder)) {
+            files.filter(file -> isNamed(file, prefix)).forEach(file -> removeIfAbandoned(file, latest));
+        } catch (IOException | UncheckedIOException unreadable) {
+            // The new file is written all the same.
+        }
+    }
+
+    private static boolean isNamed(Path file, String prefix) {
+        String name = file.getFileName().toString();
+        return name.startsWith(prefix) && name.endsWith(SUFFIX) && Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS);
+    }
+
+    private static void removeIfAbandoned(Path file, Instant latest) {
+        try {
+            if (Files.getLastModifiedTime(file).toInstant().isAfter(latest)) {
+                return;
+            }
+            try (FileChannel channel = FileChannel.open(file, StandardOpenOption.WRITE)) {
+                if (channel.tryLock() != null) {
+                    Files.delete(file);
+                }
+            }
+        } catch (IOException | OverlappingFileLockException inUse) {
+            // Another program writes it, or it is not this one's to remove.
+        }
     }
 
     private static void complete(FileChannel channel, Content content, Path written, Path target) throws IOException {
