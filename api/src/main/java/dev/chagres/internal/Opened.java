@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.internal;
 
 import dev.chagres.internal.memory.Closing;
 import java.util.ArrayList;
@@ -9,17 +9,20 @@ import java.util.List;
  *
  * <p>Threading: the device's thread.
  */
-final class Opened {
+public final class Opened {
     private final List<AutoCloseable> all = new ArrayList<>();
 
+    /** Begins with nothing. */
+    public Opened() {}
+
     /** Adds {@code one} and returns it. */
-    <T extends AutoCloseable> T add(T one) {
+    public <T extends AutoCloseable> T add(T one) {
         all.add(one);
         return one;
     }
 
     /** Closes all after {@code failure}, the last first. What fails in that is added to {@code failure}. */
-    void closeAfter(Throwable failure) {
+    public void closeAfter(Throwable failure) {
         try {
             Closing.newestFirst(all);
         } catch (RuntimeException later) {

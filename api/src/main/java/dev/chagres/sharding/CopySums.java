@@ -5,6 +5,7 @@ import dev.chagres.Event;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Opened;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.te.Output;

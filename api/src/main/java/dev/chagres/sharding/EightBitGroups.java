@@ -4,6 +4,7 @@ import dev.chagres.Event;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Opened;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.GroupPiece;

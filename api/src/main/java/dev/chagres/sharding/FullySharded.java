@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Opened;
 import dev.chagres.model.GradientWriter;
 import dev.chagres.model.ModelPlan;
 import dev.chagres.model.NormOverRanks;

@@ -6,6 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Opened;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;
 import dev.chagres.nccl.Communicator;

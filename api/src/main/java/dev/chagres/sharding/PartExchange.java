@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Opened;
 import dev.chagres.nccl.CollectiveMemory;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Registration;

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Event;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Opened;
 import dev.chagres.model.GroupPiece;
 import dev.chagres.model.ParameterShard.Part;
 import dev.chagres.model.Parameters;

@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.Event;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Opened;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.model.Parameter;

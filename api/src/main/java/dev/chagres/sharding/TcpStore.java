@@ -102,7 +102,9 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
         ServerSocket already = environment.listening();
         ServerSocket listening = already != null || environment.count() == 1 ? already : listen(environment);
         StoreServer server = StoreServer.first(greeting, news, listening);
-        try (StoreWait _ = new StoreWait(environment, patience, timeout, () -> names(server.absent()) + " to come")) {
+        String where = unreachable(environment.store());
+        try (StoreWait _ =
+                new StoreWait(environment, patience, timeout, () -> names(server.absent()) + " to come" + where)) {
             StoreWelcome welcome = listening == null
                     ? new StoreWelcome(shared, List.of(environment.store()))
                     : server.awaitRanks(shared, timeout);
@@ -111,6 +113,18 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
             server.close();
             throw failed;
         }
+    }
+
+    /** Says so if rank 0 was named by a host name that means this host alone, as Debian's {@code /etc/hosts} has it; else "". */
+    private static String unreachable(InetSocketAddress store) {
+        InetAddress address = store.getAddress();
+        String name = store.getHostString();
+        boolean meant = name.equals("localhost") || name.equals(address.getHostAddress());
+        return meant || !address.isLoopbackAddress()
+                ? ""
+                : " to " + address.getHostAddress() + ", which " + name
+                        + " means here, and which ranks on other hosts cannot"
+                        + " reach; name an address of this host's network instead";
     }
 
     private static TcpStore asOther(StoreGreeting greeting, StoreNews news, Duration timeout, Duration patience) {

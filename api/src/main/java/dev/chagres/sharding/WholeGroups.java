@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
+import dev.chagres.internal.Opened;
 import dev.chagres.model.GroupPiece;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.PlacedGroup;

@@ -9,6 +9,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Opened;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
@@ -75,16 +76,24 @@ public final class StepReadback implements AutoCloseable {
         }
         this.microBatches = microBatches;
         Device device = stream.device();
-        scope = device.openScope(stream);
-        numbers = scope.tensor(DType.FLOAT32, microBatches + 1L);
         number = new Tensor[microBatches + 1];
-        for (int i = 0; i < number.length; i++) {
-            number[i] = scope.view(numbers, i, 1);
-        }
         // One more: the oldest unread step is timed from the end of the step before it.
         slots = new Slot[unread + 1];
-        for (int i = 0; i < slots.length; i++) {
-            slots[i] = new Slot(device, microBatches);
+        Opened opened = new Opened();
+        try {
+            scope = opened.add(device.openScope(stream));
+            numbers = scope.tensor(DType.FLOAT32, microBatches + 1L);
+            for (int i = 0; i < number.length; i++) {
+                number[i] = scope.view(numbers, i, 1);
+            }
+            for (int i = 0; i < slots.length; i++) {
+                Slot slot = new Slot(device, microBatches);
+                opened.add(slot::close);
+                slots[i] = slot;
+            }
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
         }
     }
 

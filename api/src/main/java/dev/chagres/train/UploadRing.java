@@ -8,6 +8,7 @@ import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Opened;
 import dev.chagres.model.ContextParallel;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
@@ -95,14 +96,20 @@ public final class UploadRing implements AutoCloseable {
         if (batches < 1 || batches > MOST) {
             throw new IllegalArgumentException("batches: expected 1 to " + MOST + ", got " + batches);
         }
-        copies = device.openStream();
         inputs = new Brought[shape.microBatches()];
         for (int i = 0; i < inputs.length; i++) {
             inputs[i] = new Brought();
         }
         slots = new UploadSlot[batches];
-        for (int i = 0; i < batches; i++) {
-            slots[i] = new UploadSlot(device, copies, shape, padding, ranks);
+        Opened opened = new Opened();
+        try {
+            copies = opened.add(device.openStream());
+            for (int i = 0; i < batches; i++) {
+                slots[i] = opened.add(new UploadSlot(device, copies, shape, padding, ranks));
+            }
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
         }
     }
 

@@ -8,6 +8,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
+import dev.chagres.internal.Opened;
 import dev.chagres.model.ContextParallel;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -59,27 +60,33 @@ final class UploadSlot implements AutoCloseable {
         int count = shape.microBatches();
         // Room for the padding sequences of a bucket.
         long offsetBytes = Integer.BYTES * (padding < 0 ? shape.maxSequences() + 1L : 2L * shape.maxSequences() + 33);
-        hostTokens = HostBuffer.pinned(device, 2L * Integer.BYTES * shape.tokensPerStep());
-        hostOffsets = HostBuffer.pinned(device, offsetBytes * count);
         offsets = new MemorySegment[count];
-        for (int i = 0; i < count; i++) {
-            offsets[i] = hostOffsets.segment().asSlice(i * offsetBytes, offsetBytes);
-        }
         tokens = new int[count];
         sequences = new int[count];
         longest = new int[count];
         shares = new double[count];
-        hostShares = HostBuffer.pinned(device, (long) Float.BYTES * count);
         capacity = shape.tokensPerMicroBatch();
-        scope = device.openScope(copies);
-        deviceShares = scope.tensor(DType.FLOAT32, count);
-        whole = scope.tensor(DType.INT32, count, 2, capacity);
         staged = new Tensor[count];
-        for (int i = 0; i < count; i++) {
-            staged[i] = scope.view(whole, 2L * i * capacity, 2, capacity);
+        Opened opened = new Opened();
+        try {
+            hostTokens = opened.add(HostBuffer.pinned(device, 2L * Integer.BYTES * shape.tokensPerStep()));
+            hostOffsets = opened.add(HostBuffer.pinned(device, offsetBytes * count));
+            for (int i = 0; i < count; i++) {
+                offsets[i] = hostOffsets.segment().asSlice(i * offsetBytes, offsetBytes);
+            }
+            hostShares = opened.add(HostBuffer.pinned(device, (long) Float.BYTES * count));
+            scope = opened.add(device.openScope(copies));
+            deviceShares = scope.tensor(DType.FLOAT32, count);
+            whole = scope.tensor(DType.INT32, count, 2, capacity);
+            for (int i = 0; i < count; i++) {
+                staged[i] = scope.view(whole, 2L * i * capacity, 2, capacity);
+            }
+            copied = opened.add(device.openEvent());
+            brought = opened.add(device.openEvent());
+        } catch (RuntimeException | Error failure) {
+            opened.closeAfter(failure);
+            throw failure;
         }
-        copied = device.openEvent();
-        brought = device.openEvent();
     }
 
     /** Whether every micro-batch was copied to a model, so that the slot can take another batch. */
