@@ -26,6 +26,18 @@ public final class Checks {
         return tensor;
     }
 
+    /**
+     * Checks that 32 bits count the elements, with which a kernel of TE numbers them.
+     *
+     * @throws IllegalArgumentException when there are more
+     */
+    public static void countedIn32Bits(String argument, Tensor tensor) {
+        if (tensor.count() > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(argument + ": expected at most " + Integer.MAX_VALUE
+                    + " elements, which TE counts in 32 bits, got " + describe(tensor));
+        }
+    }
+
     /** Returns the text of {@code thrown}, or its class if that throws. */
     public static String describe(Throwable thrown) {
         try {

@@ -57,10 +57,7 @@ final class FusedRopeCheck {
         if (tensor.rank() != rank) {
             throw new IllegalArgumentException(argument + ": expected " + letters + ", got " + Checks.describe(tensor));
         }
-        if (tensor.count() > Integer.MAX_VALUE) {
-            throw new IllegalArgumentException(argument + ": expected at most " + Integer.MAX_VALUE
-                    + " elements, which TE counts in 32 bits, got " + Checks.describe(tensor));
-        }
+        Checks.countedIn32Bits(argument, tensor);
     }
 
     /** Returns the number of positions that there are angles for. */

@@ -70,7 +70,7 @@ final class NormChecks {
     private static void operands(
             Tensor x, Tensor gamma, float epsilon, Tensor rsigma, Normalization.Gamma gammaKind, Stream stream) {
         Checks.given("gammaKind", gammaKind);
-        input(x, stream);
+        input(x, NormSwitches.forward(), stream);
         Checks.vector(stream, "gamma", gamma, x.dtype(), x.size(1));
         if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
             throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
@@ -128,7 +128,7 @@ final class NormChecks {
             Normalization.Gamma gammaKind,
             Stream stream) {
         Checks.given("gammaKind", gammaKind);
-        input(x, stream);
+        input(x, NormSwitches.backward(), stream);
         if (x.dtype() == DType.FLOAT32) {
             Checks.vector(
                     stream,
@@ -190,10 +190,13 @@ final class NormChecks {
         }
     }
 
-    private static void input(Tensor x, Stream stream) {
+    private static void input(Tensor x, NormBackend backend, Stream stream) {
         Checks.matrix(stream, "x", x);
         if (x.size(1) == 0) {
             throw new IllegalArgumentException("x: expected at least one column, got " + Checks.describe(x));
+        }
+        if (backend == NormBackend.TE) {
+            Checks.countedIn32Bits("x", x);
         }
     }
 

@@ -190,6 +190,7 @@ public final class Softmax {
     public static void scaledAlignedCausalMaskedSoftmaxForward(
             Tensor input, Tensor softmaxResults, float scaleFactor, Stream stream) {
         scores("input", input, 4, stream);
+        Checks.countedIn32Bits("input", input);
         written("softmaxResults", softmaxResults, "input", input, stream);
         if (input.count() != 0) {
             Status.te(
@@ -211,6 +212,7 @@ public final class Softmax {
     public static void scaledAlignedCausalMaskedSoftmaxBackward(
             Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
         gradients(incomingGrads, softmaxResults, outputGrads, 4, stream);
+        Checks.countedIn32Bits("incomingGrads", incomingGrads);
         if (incomingGrads.count() != 0) {
             Status.te(
                     TransformerEngine.te_scaled_aligned_causal_masked_softmax_backward(

@@ -86,6 +86,8 @@ public final class ThdConversion {
                     + thd.size(2) + "], as thd has heads, got " + Checks.describe(bshd));
         }
         Checks.vector(stream, "cuSeqlens", cuSeqlens, DType.INT32, bshd.size(0) + 1);
+        Checks.countedIn32Bits("thd", thd);
+        Checks.countedIn32Bits("bshd", bshd);
         Checks.aligned("thd", thd);
         Checks.aligned("bshd", bshd);
     }

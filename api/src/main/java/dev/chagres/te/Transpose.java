@@ -85,7 +85,7 @@ public final class Transpose {
      *
      * @param input two to four dimensions, of any type that Transformer Engine has
      * @param output the same with the first two exchanged, in the type of input
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory with input
+     * @throws IllegalArgumentException when shapes, types, alignment or devices do not fit, or output shares memory with input
      */
     public static void swapFirstDims(Tensor input, Tensor output, Stream stream) {
         Checks.on(stream, "input", input);
@@ -108,6 +108,8 @@ public final class Transpose {
         }
         Checks.writable("output", output);
         Checks.apart("output", output, "input", input);
+        Checks.aligned("input", input);
+        Checks.aligned("output", output);
         if (input.count() != 0) {
             Status.te(
                     TransformerEngine.te_swap_first_dims(input.handle(), output.handle(), stream.handle()),
@@ -237,6 +239,7 @@ public final class Transpose {
         QuantizedTensor output = outputs[i];
         try {
             Checks.matrix(stream, "input", input);
+            Checks.countedIn32Bits("input", input);
             QuantizedChecks.output(stream, "output", output, input.size(0), input.size(1));
             QuantizedChecks.requireTensorScaling("output", output, "TE casts several matrices with one scale each");
             QuantizedChecks.requireBoth("output", output, "the kernel makes both copies");

@@ -2,6 +2,8 @@ package dev.chagres.te;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
@@ -241,6 +243,12 @@ class TransposeConformance {
                 "output: expected memory of its own, got some of input's; it is written to while that is read or written",
                 x,
                 open.scope().view(x, 0, 3, 2, 4));
+        Tensor odd = open.scope().view(of(DType.BFLOAT16, 49), 1, 2, 3, 8);
+        assertTrue(assertThrows(
+                        IllegalArgumentException.class,
+                        () -> Transpose.swapFirstDims(odd, of(DType.BFLOAT16, 3, 2, 8), open.stream()))
+                .getMessage()
+                .startsWith("input: expected"));
     }
 
     private static void refusedToSwap(String text, Tensor input, Tensor output) {
