@@ -47,6 +47,32 @@ class MisuseOfSequencesTest extends AttentionMisuse {
         assertEquals(0, CuSeqlens.ofLengths(scope).sequences());
     }
 
+    /** A kernel would read behind the tokens. */
+    @Test
+    void lengthsThatOutgrowTheirPlaces() {
+        Sequences gaps = Sequences.packed(scope, new int[] {4, 2}, new int[] {6, 2});
+        gaps.check();
+        try (HostBuffer host = HostBuffer.pageable(device, 12)) {
+            MemorySegment offsets = host.segment();
+            offsets.copyFrom(MemorySegment.ofArray(new int[] {0, 4, 10}));
+            gaps.cuSeqlens().set(scope, offsets, 2);
+            assertThrown(
+                    STATE,
+                    "sequences: the lengths were set again, and that of sequence 1 is 6 tokens, more than its place of 2;"
+                            + " make this object again",
+                    gaps::check);
+            gaps.cuSeqlens().set(scope, offsets, 1);
+            assertThrown(
+                    STATE,
+                    "sequences: the lengths were set again, of 1 sequences, but there are places for 2; make this object"
+                            + " again",
+                    gaps::check);
+            offsets.copyFrom(MemorySegment.ofArray(new int[] {0, 6, 7}));
+            gaps.cuSeqlens().set(scope, offsets, 2);
+            gaps.check();
+        }
+    }
+
     @Test
     void offsetsInTooLittleMemory() {
         try (HostBuffer host = HostBuffer.pageable(device, 12)) {

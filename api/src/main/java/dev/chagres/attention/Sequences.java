@@ -39,6 +39,10 @@ public final class Sequences {
     private final @Nullable Sequences queries;
     /** The version of the lengths that batch and length were read from. */
     private int version;
+    /** The versions of lengths and places that fit together, as {@link #check} has found; -1 before. */
+    private int checkedLengths = -1;
+
+    private int checkedPlaces = -1;
     /** INT32 [B], the position of each sequence's first token; null: 0. */
     private @Nullable StartPositions starts;
     /** Where packed sequences with gaps start; null if there are no gaps. */
@@ -339,6 +343,9 @@ public final class Sequences {
             throw new IllegalStateException("sequences: the lengths were set again since this " + format
                     + " object was made from them; make it again");
         }
+        if (cuSeqlensPadded != null) {
+            checkPlaces(cuSeqlensPadded);
+        }
         StartPositions present = starts;
         if (present != null) {
             present.check(batch());
@@ -349,6 +356,27 @@ public final class Sequences {
         if (keys != null) {
             keys.check();
         }
+    }
+
+    /** Checks, once for each change, that no sequence is longer than its place. */
+    private void checkPlaces(CuSeqlens places) {
+        if (cuSeqlens.version() == checkedLengths && places.version() == checkedPlaces) {
+            return;
+        }
+        if (cuSeqlens.sequences() != places.sequences()) {
+            throw new IllegalStateException("sequences: the lengths were set again, of " + cuSeqlens.sequences()
+                    + " sequences, but there are places for " + places.sequences() + "; make this object again");
+        }
+        for (int i = 0; i < cuSeqlens.sequences(); i++) {
+            int length = cuSeqlens.offset(i + 1) - cuSeqlens.offset(i);
+            int place = places.offset(i + 1) - places.offset(i);
+            if (length > place) {
+                throw new IllegalStateException("sequences: the lengths were set again, and that of sequence " + i
+                        + " is " + length + " tokens, more than its place of " + place + "; make this object again");
+            }
+        }
+        checkedLengths = cuSeqlens.version();
+        checkedPlaces = places.version();
     }
 
     private static void checkDense(QkvFormat format, long batch, long length) {
