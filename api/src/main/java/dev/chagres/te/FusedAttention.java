@@ -45,6 +45,7 @@ public final class FusedAttention {
      * @throws dev.chagres.bindings.TransformerEngineException when cuDNN does not take the problem: see {@link #refusal}
      */
     public static void forward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
+        refuseStarts(tensors);
         Checks.given("tensors", tensors).checkForward(problem, stream);
         if (tensors.output().count() == 0) {
             return;
@@ -65,6 +66,7 @@ public final class FusedAttention {
      * @throws dev.chagres.bindings.TransformerEngineException when cuDNN does not take the problem: see {@link #refusal}
      */
     public static void backward(AttentionProblem problem, AttentionTensors tensors, Stream stream) {
+        refuseStarts(tensors);
         Checks.given("tensors", tensors).checkBackward(problem, stream);
         if (tensors.output().count() == 0 || tensors.key().count() == 0) {
             AttentionPlaces.zeroGradients(problem.layout(), tensors, stream);
@@ -150,6 +152,14 @@ public final class FusedAttention {
         DeviceState state = Inside.state(Checks.given("device", device));
         state.ensureCurrent();
         return state.get(FusedAttentionAnswers.ATTACHMENT).refusal(problem, dtype, gradientType, sizes);
+    }
+
+    private static void refuseStarts(AttentionTensors tensors) {
+        if (Checks.given("tensors", tensors).queryStarts() != null || tensors.keyStarts() != null) {
+            throw new IllegalArgumentException(
+                    "starts: expected none, for sequences follow each other without gaps here; call"
+                            + " dev.chagres.ops.Attention");
+        }
     }
 
     /**
