@@ -95,6 +95,15 @@ public final class QuantizedChecks {
             throw new IllegalArgumentException(argument + ": expected a scale, by which TENSOR scaling multiplies, got "
                     + describe(tensor) + " without; set it by scale");
         }
+        oneScaleInverse(argument, tensor);
+    }
+
+    /**
+     * Checks that both copies of a tensor with one scale have one scale inverse, since kernels write one.
+     *
+     * @throws IllegalArgumentException when they have two
+     */
+    public static void oneScaleInverse(String argument, QuantizedTensor tensor) {
         Tensor rowwise = tensor.rowwiseScaleInverse();
         Tensor columnwise = tensor.columnwiseScaleInverse();
         if (rowwise != null && columnwise != null && rowwise.address() != columnwise.address()) {

@@ -6,6 +6,7 @@ import dev.chagres.Scaling;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.QuantizedChecks;
 import dev.chagres.ops.NormFunction.Kind;
 import org.jspecify.annotations.Nullable;
 
@@ -180,6 +181,7 @@ final class ResidualNormChecks {
                     + " without; set them by allocateRowwise or allocateColumnwise, and scale");
         }
         Checks.on(stream, "quantized", scale);
+        QuantizedChecks.oneScaleInverse("quantized", quantized);
         for (int i = 0; i < PARTS.length; i++) {
             Tensor part = part(quantized, i);
             if (part != null) {
