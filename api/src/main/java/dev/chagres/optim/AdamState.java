@@ -8,6 +8,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The state of {@link AdamW}, and its form in files: moments in the order of the gradients, masters of weights of 16 bits, rates
@@ -24,6 +25,8 @@ final class AdamState implements AutoCloseable {
     private final Tensor square;
     private final MasterCopies masters;
     private final StepNumbers numbers;
+    /** What {@link #whole()} returns; null before. */
+    private @Nullable State whole;
 
     /** Allocates moments of 0, and masters from the present weights, in a separate scope. */
     AdamState(Parameters parameters, AdamW.Config config, List<UpdateRange> ranges, List<ParameterGroup> groups) {
@@ -77,9 +80,18 @@ final class AdamState implements AutoCloseable {
         }
     }
 
-    /** Lists everything that is saved, by parameter. */
+    /** Lists everything that is saved, by parameter. Made once: its views last as long as the optimizer. */
     State whole() {
         ensureOpen();
+        State present = whole;
+        if (present == null) {
+            present = list();
+            whole = present;
+        }
+        return present;
+    }
+
+    private State list() {
         if (parameters.sharing().shard() != null) {
             throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; save"
                     + " and load it with Strategy.state(optimizer)");

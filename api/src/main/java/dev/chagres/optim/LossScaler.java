@@ -7,6 +7,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.model.Parameters;
 import dev.chagres.model.State;
 import dev.chagres.ops.LossScale;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Dynamic loss scaling for training in FP16: the loss's gradient is multiplied by a scale, so that small gradients do not become
@@ -83,6 +84,8 @@ public final class LossScaler {
     private final Tensor scale;
     /** Steps taken since the scale changed last, and steps skipped so far. */
     private final Tensor counts;
+    /** What {@link #state()} returns; null before. */
+    private @Nullable State state;
 
     /**
      * Begins with the initial scale. A few bytes are allocated from the scope of {@code parameters}.
@@ -151,11 +154,16 @@ public final class LossScaler {
      * steps taken since the scale changed last, and {@code loss_scaler.skipped_steps}, INT32 [1] each.
      */
     public State state() {
-        return new State.Builder()
-                .tensor("loss_scaler.scale", scale, State.Values.POSITIVE)
-                .tensor("loss_scaler.growth_tracker", scope.view(counts, 0, 1))
-                .tensor("loss_scaler.skipped_steps", scope.view(counts, 1, 1))
-                .build();
+        State present = state;
+        if (present == null) {
+            present = new State.Builder()
+                    .tensor("loss_scaler.scale", scale, State.Values.POSITIVE)
+                    .tensor("loss_scaler.growth_tracker", scope.view(counts, 0, 1))
+                    .tensor("loss_scaler.skipped_steps", scope.view(counts, 1, 1))
+                    .build();
+            state = present;
+        }
+        return present;
     }
 
     /** Returns the configuration; {@link #currentScale} reads the present scale from the device. */
