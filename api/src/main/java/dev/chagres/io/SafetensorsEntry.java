@@ -95,7 +95,7 @@ public final class SafetensorsEntry {
      * @throws SafetensorsException when the file cannot be read, or has become shorter since it was opened
      */
     public void copyTo(MemorySegment target) {
-        if (target.byteSize() != byteSize()) {
+        if (Checks.given("target", target).byteSize() != byteSize()) {
             throw new IllegalArgumentException(
                     "target: expected " + byteSize() + " bytes for " + this + ", got " + target.byteSize());
         }
@@ -112,7 +112,7 @@ public final class SafetensorsEntry {
      * @throws SafetensorsException when the file cannot be read, or has become shorter since it was opened
      */
     public void copyTo(long offset, MemorySegment target) {
-        if (offset < 0 || offset > byteSize() - target.byteSize()) {
+        if (offset < 0 || offset > byteSize() - Checks.given("target", target).byteSize()) {
             throw new IndexOutOfBoundsException("offset: expected " + target.byteSize() + " bytes within the "
                     + byteSize() + " of " + this + ", got " + offset);
         }

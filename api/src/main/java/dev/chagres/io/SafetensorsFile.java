@@ -144,7 +144,7 @@ public final class SafetensorsFile implements AutoCloseable {
      * @throws SafetensorsException when there is none
      */
     public SafetensorsEntry entry(String name) {
-        SafetensorsEntry entry = entries.get(name);
+        SafetensorsEntry entry = entries.get(Checks.given("name", name));
         if (entry == null) {
             throw SafetensorsException.of(
                     path,
