@@ -237,7 +237,8 @@ public final class Scope implements AutoCloseable {
     }
 
     /**
-     * Opens a scope on top of this one.
+     * Opens a scope on top of this one. Once that is closed, the next call returns the same object for a new scope, so close each scope
+     * once, and use its variable no longer.
      *
      * @throws IllegalStateException when this one is closed, has an open scope on top, or {@value #MAX_DEPTH} below it
      */
