@@ -109,7 +109,7 @@ final class TrainingRun {
     int run(SavedRun before, int steps) throws InterruptedException {
         first = before.steps();
         unreported = first;
-        if (first >= steps || !model.agree(!stopRequested) || !upload(first)) {
+        if (first >= steps || !uploadIfAllGoOn(first)) {
             return 0;
         }
         int step = first;
@@ -117,7 +117,7 @@ final class TrainingRun {
         while (more) {
             model.step(metrics[step % STEPS_IN_FLIGHT].learningRate());
             int after = step + 1;
-            more = after < steps && model.agree(!stopRequested) && upload(after);
+            more = after < steps && uploadIfAllGoOn(after);
             reportBefore(step);
             StateSaver present = saver;
             if (present != null && (more ? present.isDue(after) : present.isAsked())) {
@@ -140,18 +140,28 @@ final class TrainingRun {
         return new DataPosition(next[step % STEPS_IN_FLIGHT], takenAhead[step % STEPS_IN_FLIGHT]);
     }
 
-    /** Takes the next batch to the device; false when there is none. */
-    private boolean upload(int step) throws InterruptedException {
+    /**
+     * Takes the next batch to the device; false when a rank has none or is to stop. A rank that waits for data is stopped while it waits, so
+     * ranks agree once each has its batch.
+     */
+    private boolean uploadIfAllGoOn(int step) throws InterruptedException {
         Batch batch = takeOrReportFirst(step);
+        boolean all = model.agree(batch != null && !stopRequested);
         if (batch == null) {
             return false;
         }
+        if (all) {
+            upload(batch, step);
+        }
+        batches.recycle(batch);
+        return all;
+    }
+
+    private void upload(Batch batch, int step) {
         model.upload(batch);
         next[step % STEPS_IN_FLIGHT] = batch.endNext();
         takenAhead[step % STEPS_IN_FLIGHT] = batch.endTakenAhead();
         metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.at(step));
-        batches.recycle(batch);
-        return true;
     }
 
     /** When the data fails, the steps that were enqueued before are still true: they are reported first. */

@@ -14,6 +14,8 @@ import org.jspecify.annotations.Nullable;
 final class FakeModel implements TrainingModel {
     final List<String> calls = new ArrayList<>();
     final List<Long> saved = new ArrayList<>();
+    final List<Boolean> wishes = new ArrayList<>();
+    boolean othersGoOn = true;
     boolean noting = true;
     boolean spoilStep3;
     boolean lossScaling;
@@ -31,6 +33,12 @@ final class FakeModel implements TrainingModel {
     public void warmUp(Batch example, BooleanSupplier stopped) {
         note("warmUp", example.microBatches());
         onWarmUp.run();
+    }
+
+    @Override
+    public boolean agree(boolean goOn) {
+        wishes.add(goOn);
+        return goOn && othersGoOn;
     }
 
     @Override

@@ -51,6 +51,26 @@ class TrainingRunTest {
                 "[upload0, step0, upload1, step1, upload2, result0, step2, result1, result2]", model.calls.toString());
     }
 
+    /** Else the ranks that have a batch would make a step that this one does not make. */
+    @Test
+    void aRankWithoutABatchTellsTheOthers() throws InterruptedException {
+        try (BatchSource batches = shipped()) {
+            model.onStep = batches::stop;
+            assertEquals(1, new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {}).run(9));
+        }
+        assertEquals(List.of(true, false), model.wishes);
+    }
+
+    @Test
+    void aRankWithABatchStopsWithTheOthers() throws InterruptedException {
+        try (BatchSource batches = shipped()) {
+            model.onStep = () -> model.othersGoOn = false;
+            assertEquals(1, new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {}).run(9));
+        }
+        assertEquals(List.of(true, true), model.wishes);
+        assertEquals("[upload0, step0, result0]", model.calls.toString());
+    }
+
     /** A step is read, so that nothing spoilt is saved, before the state that it has made is. */
     @Test
     void theStateIsSavedBetweenSteps() throws InterruptedException {
