@@ -222,6 +222,10 @@ final class TrainOptions {
         FileChecks.requireDifferent("--save", saving.save(), "--plot", plot);
         FileChecks.requireDifferent("--report", report, "--resume", saving.resume());
         FileChecks.requireDifferent("--plot", plot, "--resume", saving.resume());
+        FileChecks.requireOtherPart("--report", report, "--save", saving.save());
+        FileChecks.requireOtherPart("--plot", plot, "--save", saving.save());
+        FileChecks.requireOtherPart("--report", report, "--resume", saving.resume());
+        FileChecks.requireOtherPart("--plot", plot, "--resume", saving.resume());
     }
 
     private void checkStatistics() {
