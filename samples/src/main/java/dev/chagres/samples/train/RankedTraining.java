@@ -342,14 +342,28 @@ final class RankedTraining implements TrainingModel {
         return memoryBytes;
     }
 
+    /** The rank throws in its thread, which is how the others learn of it. Threads of one program end together anyway. */
+    @Override
+    public void fail(Throwable cause) {
+        if (processes()) {
+            end(_ -> {
+                throw new TrainingException(String.valueOf(cause.getMessage()), cause);
+            });
+        }
+    }
+
     /** Ends the ranks and waits for them. A second call does nothing. */
     @Override
     public void close() {
+        end(END);
+    }
+
+    private void end(Consumer<Esm2Training> last) {
         if (closed) {
             return;
         }
         closed = true;
-        work.forEach(queue -> queue.add(END));
+        work.forEach(queue -> queue.add(last));
         try {
             ended.join();
         } catch (CompletionException e) {

@@ -108,6 +108,9 @@ public interface TrainingModel extends AutoCloseable {
     /** Returns the most device memory held so far, in bytes. */
     long memoryBytes();
 
+    /** Tells ranks in other processes, before {@link #close}, that this one ends by {@code cause}: they end, too. */
+    default void fail(Throwable cause) {}
+
     @Override
     void close();
 }
