@@ -11,12 +11,13 @@ import java.util.Locale;
  *
  * <p>Threading: immutable.
  *
+ * @param begun steps done before this run
  * @param step steps done
  * @param steps steps in all
- * @param elapsed time that the steps took
+ * @param elapsed time that the steps of this run took
  * @param facts what is known of the last steps, the most telling first
  */
-record BarLine(long step, long steps, Duration elapsed, List<String> facts) {
+record BarLine(long begun, long step, long steps, Duration elapsed, List<String> facts) {
     private static final int LEAST_CELLS = 10;
     private static final int MOST_CELLS = 40;
     private static final String NAME = "train ";
@@ -32,8 +33,8 @@ record BarLine(long step, long steps, Duration elapsed, List<String> facts) {
         String count = step + "/" + steps;
         var words = new ArrayList<String>();
         words.add(count);
-        if (step > 0) {
-            words.add(left(elapsed.toMillis() / 1e3 / step * (steps - step)));
+        if (step > begun) {
+            words.add(left(elapsed.toMillis() / 1e3 / (step - begun) * (steps - step)));
         }
         int least = words.size() + Math.min(1, facts.size());
         words.addAll(facts);

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -29,9 +30,9 @@ abstract class Progress implements AutoCloseable {
         this.peakFlops = peakFlops;
     }
 
-    /** Shows a bar that is drawn again in place. */
-    static Progress bar(int steps, double peakFlops) {
-        return new Bar(steps, peakFlops);
+    /** Shows a bar that is drawn again in place, of a run that goes on after {@code begun} steps. */
+    static Progress bar(int begun, int steps, double peakFlops) {
+        return new Bar(begun, steps, peakFlops);
     }
 
     /** Prints the first step, the last one, and in between a line every few seconds. */
@@ -83,13 +84,15 @@ abstract class Progress implements AutoCloseable {
         private final ProgressBar bar;
         private volatile List<String> facts = List.of();
 
-        Bar(int steps, double peakFlops) {
+        Bar(int begun, int steps, double peakFlops) {
             super(SECONDS, peakFlops);
             bar = new ProgressBarBuilder()
                     .setTaskName("train")
                     .setInitialMax(steps)
-                    .setRenderer((state, width) ->
-                            new BarLine(state.getCurrent(), state.getMax(), state.getTotalElapsed(), facts).fit(width))
+                    .startsFrom(begun, Duration.ZERO)
+                    .setRenderer((state, width) -> new BarLine(
+                                    begun, state.getCurrent(), state.getMax(), state.getTotalElapsed(), facts)
+                            .fit(width))
                     .setConsumer(new TerminalLine(
                             new PrintStream(new FileOutputStream(FileDescriptor.err)), System.getenv()))
                     .setUpdateIntervalMillis((int) (1_000 * SECONDS))

@@ -1,6 +1,9 @@
 package dev.chagres.samples.train;
 
+import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Map;
 import me.tongfei.progressbar.ConsoleProgressBarConsumer;
 
@@ -30,6 +33,16 @@ class TerminalLine extends ConsoleProgressBarConsumer {
         super(out);
         this.out = out;
         breaksLines = breaksLines(environment);
+    }
+
+    /** Returns whether this process's standard error is a terminal. {@link System#console()} tells of the other two streams. */
+    static boolean isErrorStream() {
+        try {
+            String target = Files.readSymbolicLink(Path.of("/proc/self/fd/2")).toString();
+            return target.startsWith("/dev/pts/") || target.startsWith("/dev/tty") || target.equals("/dev/console");
+        } catch (IOException e) {
+            return false;
+        }
     }
 
     /** Linux's own console, xterm and GNU Screen cut off what a narrower window has no room for. */

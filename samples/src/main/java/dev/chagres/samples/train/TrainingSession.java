@@ -130,24 +130,34 @@ final class TrainingSession {
                 return;
             }
             try (TrainingModel model = platform.open(plan, () -> stopRequested)) {
-                RunDescription description = describe(model);
-                text.announce(description);
-                text.resumes(before);
-                var saver = new StateSaver(plan, model);
-                RecipeDifferences differences = saver.load(before);
-                if (before.otherRecipe() != null) {
-                    err.println("train: " + otherRecipe(before, differences));
-                }
-                files.begin(description, differences);
-                requireReader();
-                warmUp(model, first);
-                requireReader();
-                try (Progress progress = progress()) {
-                    loop(model, batches, files, progress, saver, before);
-                } finally {
-                    saved = saver.written();
+                try {
+                    train(model, first, batches, files, before);
+                } catch (RuntimeException | InterruptedException | Error failure) {
+                    model.fail(failure);
+                    throw failure;
                 }
             }
+        }
+    }
+
+    private void train(TrainingModel model, Batch first, BatchSource batches, RunFiles files, SavedRun before)
+            throws InterruptedException {
+        RunDescription description = describe(model);
+        text.announce(description);
+        text.resumes(before);
+        var saver = new StateSaver(plan, model);
+        RecipeDifferences differences = saver.load(before);
+        if (before.otherRecipe() != null) {
+            err.println("train: " + otherRecipe(before, differences));
+        }
+        files.begin(description, differences);
+        requireReader();
+        warmUp(model, first);
+        requireReader();
+        try (Progress progress = progress()) {
+            loop(model, batches, files, progress, saver, before);
+        } finally {
+            saved = saver.written();
         }
     }
 
@@ -241,9 +251,8 @@ final class TrainingSession {
     }
 
     private Progress progress() {
-        boolean terminal = System.console() != null && System.console().isTerminal();
-        return terminal
-                ? Progress.bar(plan.steps(), peakFlops)
+        return TerminalLine.isErrorStream()
+                ? Progress.bar(begun, plan.steps(), peakFlops)
                 : Progress.lines(err, plan.steps(), peakFlops, SECONDS_PER_LINE);
     }
 
