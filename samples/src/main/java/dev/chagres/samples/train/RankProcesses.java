@@ -35,6 +35,9 @@ final class RankProcesses implements AutoCloseable {
     private static final long PATIENCE_SECONDS = 120;
 
     private static final int SIGNALLED = 128;
+    /** Arguments of this JVM by which it listens on a port, which no other one then can. */
+    private static final List<String> LISTENING =
+            List.of("-agentlib:jdwp", "-Xrunjdwp", "-Dcom.sun.management.jmxremote.port");
 
     private final PrintStream err;
     private final List<Process> processes = new ArrayList<>();
@@ -81,14 +84,21 @@ final class RankProcesses implements AutoCloseable {
                         ProcessBuilder.Redirect.from(Path.of("/dev/null").toFile()));
                 builder.redirectOutput(ProcessBuilder.Redirect.DISCARD).redirectError(ProcessBuilder.Redirect.PIPE);
             }
-            add(rank, builder.start());
+            synchronized (processes) {
+                if (interrupted) {
+                    return;
+                }
+                add(rank, builder.start());
+            }
         }
     }
 
     private static List<String> command(Class<?> program, List<String> arguments) {
         List<String> command = new ArrayList<>();
         command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
-        command.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
+        ManagementFactory.getRuntimeMXBean().getInputArguments().stream()
+                .filter(argument -> LISTENING.stream().noneMatch(argument::startsWith))
+                .forEach(command::add);
         command.addAll(List.of("-cp", System.getProperty("java.class.path"), program.getName()));
         command.addAll(arguments);
         return command;
@@ -164,7 +174,9 @@ final class RankProcesses implements AutoCloseable {
 
     /** Runs in the JVM's hook thread. A terminal tells the ranks of Ctrl-C as well, who sends a signal to this process does not. */
     private void interrupt() {
-        interrupted = true;
+        synchronized (processes) {
+            interrupted = true; // no more are started
+        }
         processes.forEach(Process::destroy);
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_SECONDS);
         try {
