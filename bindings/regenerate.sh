@@ -39,6 +39,11 @@ fi
 
 prototypes=$(mktemp -d)
 trap 'rm -rf "$prototypes"' EXIT
+jextract=$(realpath "$jextract")
+if [ -n "${CHAGRES_CACHE:-}" ]; then
+  CHAGRES_CACHE=$(realpath -m "$CHAGRES_CACHE")
+  export CHAGRES_CACHE
+fi
 cd "$symbols" # jextract reads compile_flags.txt here: no C library's headers, so that the host's do not matter
 
 find_vendor_headers() {
