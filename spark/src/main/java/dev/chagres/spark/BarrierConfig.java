@@ -1,5 +1,6 @@
 package dev.chagres.spark;
 
+import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.data.MaskedProteins;
 import dev.chagres.samples.esm.Esm2Size;
@@ -49,9 +50,7 @@ public record BarrierConfig(
             throw new IllegalArgumentException(
                     "context: expected at least " + MaskedProteins.SHORTEST_CONTEXT + " tokens, got " + context);
         }
-        if (timeout.isNegative() || timeout.isZero()) {
-            throw new IllegalArgumentException("timeout: expected more than 0, got " + timeout);
-        }
+        var _ = CommunicatorConfig.standard().withTimeout(timeout); // refuses what no rank could use
         if (tokensPerRank < context || tokensPerRank % BatchShape.TOKEN_MULTIPLE != 0) {
             throw new IllegalArgumentException("tokensPerRank: expected a multiple of " + BatchShape.TOKEN_MULTIPLE
                     + " of at least the context, " + context + ", got " + tokensPerRank);

@@ -46,7 +46,12 @@ final class FastaRecords {
         try (FastaReader reader = FastaSource.of(name, whole.getBytes(StandardCharsets.ISO_8859_1))
                 .open()) {
             reader.advance();
-            return new String(reader.residues(), 0, reader.length(), StandardCharsets.ISO_8859_1);
+            String first = new String(reader.residues(), 0, reader.length(), StandardCharsets.ISO_8859_1);
+            if (reader.advance()) {
+                throw new IllegalArgumentException(name + ": expected lines that end with LF or CRLF, which records are told"
+                        + " apart by, got several records between two of them; convert the file, for instance by tr '\\r' '\\n'");
+            }
+            return first;
         }
     }
 
