@@ -187,6 +187,13 @@ class ResidualNormMisuseTest {
                 .amax(scale)
                 .allocateColumnwise(open.scope());
         in.refused("quantized: expected memory of its own, got some of scale" + SHARED);
+        in.quantized = open.scope()
+                .quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 16, 16)
+                .scale(scale)
+                .rowwise(of(DType.FLOAT8_E4M3, 16, 16), of(DType.FLOAT32, 1))
+                .columnwise(of(DType.FLOAT8_E4M3, 16, 16), of(DType.FLOAT32, 1));
+        in.refused("quantized: expected one scale inverse for both copies, as TENSOR scaling has one scale, got two; give"
+                + " columnwise the one that rowwise has");
     }
 
     @Test

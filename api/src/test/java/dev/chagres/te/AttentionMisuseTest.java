@@ -98,6 +98,16 @@ class AttentionMisuseTest {
                 good().query(unaligned));
     }
 
+    /** cuDNN is told of no gaps. */
+    @Test
+    void gaps() {
+        String text = "starts: expected none, for sequences follow each other without gaps here; call"
+                + " dev.chagres.ops.Attention";
+        Tensor starts = open.ints(0, 3, 8);
+        refused(text, PACKED, good().starts(starts, null));
+        refusedBackward(text, PACKED, good().starts(starts, starts));
+    }
+
     @Test
     void lengths() {
         refused(
