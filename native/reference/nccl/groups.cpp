@@ -206,13 +206,18 @@ CHAGRES_EXPORT ncclResult_t ncclGroupEnd(void) try {
   /* Nothing was posted yet: a group with a wrong call does nothing. */
   Outcome failure = ended.failure;
   for (const Deferred &operation : ended.operations) {
-    if (operation.comm->blocking != ended.operations.front().comm->blocking && failure.code == kNcclSuccess) {
+    if (failure.code != kNcclSuccess) break;
+    if (comms().find(operation.comm) == nullptr) {
+      failure = {kNcclInvalidUsage, "ncclGroupEnd: a communicator of the group was destroyed in it"};
+    } else if (operation.comm->blocking != ended.operations.front().comm->blocking) {
       /* NCCL runs a group of both in the mode of the last, which nobody can want. */
       failure = {kNcclInvalidArgument, "ncclGroupEnd: blocking and non-blocking communicators cannot be in one group"};
     }
   }
   if (failure.code != kNcclSuccess) {
-    for (const Deferred &operation : ended.operations) refuse_call(operation.comm, failure);
+    for (const Deferred &operation : ended.operations) {
+      if (comms().find(operation.comm) != nullptr) refuse_call(operation.comm, failure);
+    }
     return nccl_status(failure);
   }
   if (ended.operations.empty() || ended.operations.front().comm->blocking) return nccl_status(enqueue(ended.operations));

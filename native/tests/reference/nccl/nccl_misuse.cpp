@@ -76,6 +76,28 @@ TEST(a_rank_that_left_is_named) {
   EXPECT_EQUAL(ncclCommDestroy(comm), 0);
 }
 
+TEST(a_communicator_is_gone_before_its_group_ends) {
+  for (const auto release : {ncclCommDestroy, ncclCommAbort}) {
+    void *comm = nullptr, *other = nullptr;
+    EXPECT_EQUAL(ncclCommInitAll(&comm, 1, nullptr), 0);
+    EXPECT_EQUAL(ncclCommInitAll(&other, 1, nullptr), 0);
+    Buffer<float> buffer(4), untouched(4);
+    untouched[0] = 5;
+    buffer[0] = 3;
+    ncclGroupStart();
+    EXPECT_EQUAL(ncclAllReduce(buffer, untouched, 4, kNcclFloat32, kNcclSum, other, nullptr), 0);
+    EXPECT_EQUAL(ncclAllReduce(buffer, buffer, 4, kNcclFloat32, kNcclSum, comm, nullptr), 0);
+    EXPECT_EQUAL(release(comm), 0);
+    EXPECT_EQUAL(ncclGroupEnd(), static_cast<int>(kNcclInvalidUsage));
+    EXPECT_EQUAL(std::string(ncclGetLastError(nullptr)),
+                 std::string("ncclGroupEnd: a communicator of the group was destroyed in it"));
+    EXPECT_EQUAL(untouched[0], 5.0f); /* a group with a wrong call does nothing */
+    EXPECT_EQUAL(ncclAllReduce(buffer, untouched, 4, kNcclFloat32, kNcclSum, other, nullptr), 0);
+    EXPECT_EQUAL(untouched[0], 3.0f);
+    EXPECT_EQUAL(ncclCommDestroy(other), 0);
+  }
+}
+
 TEST(joining_misuse) {
   TestUniqueId id, foreign{};
   ncclGetUniqueId(&id);
