@@ -35,11 +35,11 @@ int ops_drop_path_factors(const int64_t *rng_state, float probability, float *fa
 int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors,
                             const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole,
                             int64_t extent, int64_t columns, int dtype, OpsStream stream) try {
-  if (recorded_by_value(ops_scale_sequences_add, x, residual, y, factors, cu_seqlens, layout, first, tokens, whole,
-                        extent, columns, dtype, stream)) return OPS_SUCCESS;
   const int status = ops::check_scale_sequences_add(x, residual, y, factors, cu_seqlens, layout, first, tokens, whole,
                                                     extent, columns, dtype);
   if (status != OPS_SUCCESS || tokens == 0 || columns == 0) return status;
+  if (recorded_by_value(ops_scale_sequences_add, x, residual, y, factors, cu_seqlens, layout, first, tokens, whole,
+                        extent, columns, dtype, stream)) return OPS_SUCCESS;
   const NVTEDType type = as_dtype(dtype);
   const TokenLayout sequences = {cu_seqlens, layout, extent};
   return run("ops_scale_sequences_add", [&] {

@@ -12,11 +12,8 @@ namespace {
 /* x[k][i] is element i of input k; the results go to x[0]. */
 using Formula = void(float (*x)[kBlock], int64_t count);
 
-/* y = formula of the inputs. */
-int elementwise(const char *function, std::initializer_list<ops::Elements> inputs, void *y, int64_t count, int dtype,
-                Formula *formula) {
-  const int status = ops::check_elementwise(function, inputs, y, count, dtype);
-  if (status != OPS_SUCCESS || count == 0) return status;
+/* y = formula of the inputs, which were checked. */
+int elementwise(std::initializer_list<ops::Elements> inputs, void *y, int64_t count, int dtype, Formula *formula) {
   const NVTEDType type = as_dtype(dtype);
   for_each_block(count, [&](int64_t first, int64_t length) {
     float x[ops::kMostInputs][kBlock];
@@ -43,13 +40,19 @@ CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64
 }  // namespace
 
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}, ops::Elements{"residual", residual}};
+  const int status = ops::check_elementwise("ops_add", inputs, y, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_add, x, residual, y, count, dtype, stream)) return OPS_SUCCESS;
-  return elementwise("ops_add", {{"x", x}, {"residual", residual}}, y, count, dtype, add);
+  return elementwise(inputs, y, count, dtype, add);
 } OPS_CATCH
 
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}};
+  const int status = ops::check_elementwise("ops_reciprocal", inputs, y, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_reciprocal, x, y, count, dtype, stream)) return OPS_SUCCESS;
-  return elementwise("ops_reciprocal", {{"x", x}}, y, count, dtype, reciprocal);
+  return elementwise(inputs, y, count, dtype, reciprocal);
 } OPS_CATCH
 
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream) try {

@@ -23,19 +23,19 @@ void chagres::reference::gather(const void *x, const int32_t *index, void *y, in
 
 int ops_gather_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t x_rows,
                     int dtype, OpsStream stream) try {
-  if (recorded_by_value(ops_gather_rows, x, index, y, rows, columns, x_rows, dtype, stream)) return OPS_SUCCESS;
   const char *function = "ops_gather_rows";
   const int status = ops::check_rows(function, x, index, y, rows, columns, "x_rows", x_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0) return status;
+  if (recorded_by_value(ops_gather_rows, x, index, y, rows, columns, x_rows, dtype, stream)) return OPS_SUCCESS;
   return run(function, [&] { gather(x, index, y, 0, rows, columns * ops::size_of(dtype), x_rows); });
 } OPS_CATCH
 
 int ops_scatter_rows(const void *x, const int32_t *index, void *y, int64_t rows, int64_t columns, int64_t y_rows,
                      int dtype, OpsStream stream) try {
-  if (recorded_by_value(ops_scatter_rows, x, index, y, rows, columns, y_rows, dtype, stream)) return OPS_SUCCESS;
   const char *function = "ops_scatter_rows";
   const int status = ops::check_rows(function, x, index, y, rows, columns, "y_rows", y_rows, dtype);
   if (status != OPS_SUCCESS || rows == 0 || columns == 0 || y_rows == 0) return status;
+  if (recorded_by_value(ops_scatter_rows, x, index, y, rows, columns, y_rows, dtype, stream)) return OPS_SUCCESS;
   const int64_t row_bytes = columns * ops::size_of(dtype);
   return run(function, [&] {
     parallel_for(0, rows, grain_for(row_bytes / 4), [&](int64_t first, int64_t last) {

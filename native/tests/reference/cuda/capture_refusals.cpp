@@ -36,6 +36,27 @@ TEST(work_after_the_mistake_is_refused) {
   EXPECT_EQUAL(cudaMemsetAsync(x.data(), 0, 8, stream), 0);
 }
 
+TEST(operations_check_before_they_record) {
+  Stream stream;
+  Array x({2}, kNVTEFloat32), index({2}, kNVTEInt32);
+  const auto *places = static_cast<const int32_t *>(index.data());
+  const auto *factors = static_cast<const float *>(x.data());
+  const OpsStream ops = stream.ops();
+  Graph graph(stream, [&] {
+    for (int64_t count : {-1, 0}) { /* refused, nothing to do */
+      const int expected = count < 0 ? OPS_INVALID_ARGUMENT : OPS_SUCCESS;
+      EXPECT_EQUAL(ops_add(x.data(), x.data(), x.data(), count, kNVTEFloat32, ops), expected);
+      EXPECT_EQUAL(ops_reciprocal(x.data(), x.data(), count, kNVTEFloat32, ops), expected);
+      EXPECT_EQUAL(ops_gather_rows(x.data(), places, x.data(), count, 1, 2, kNVTEFloat32, ops), expected);
+      EXPECT_EQUAL(ops_scatter_rows(x.data(), places, x.data(), count, 1, 2, kNVTEFloat32, ops), expected);
+      EXPECT_EQUAL(ops_scale_sequences_add(x.data(), nullptr, x.data(), factors, nullptr, OPS_BSHD, 0, 2, 2, 1, count,
+                                           kNVTEFloat32, ops),
+                   expected);
+    }
+  });
+  EXPECT_EQUAL(graph.nodes, size_t{0});
+}
+
 TEST(modes) {
   Stream stream;
   void *memory = nullptr, *graph = nullptr;
