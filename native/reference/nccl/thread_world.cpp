@@ -88,14 +88,17 @@ Outcome ThreadWorld::post(int rank, const Signature &signature, const Contributi
         symmetric_difference(0, round->given[0].places, other, round->given[static_cast<size_t>(other)].places);
     if (!difference.empty()) return fail_all(kNcclInvalidUsage, text(signature_text(signature), ": ", difference));
   }
+  round->computing = true;
   lock.unlock();
   try {
     compute(*round);
   } catch (const std::exception &exception) { /* the others wait for this */
     lock.lock();
+    round->computing = false;
     return fail_all(kNcclInternalError, text(signature_text(signature), ": ", exception.what()));
   }
   lock.lock();
+  round->computing = false;
   round->done = true;
   while (!rounds_.empty() && rounds_.front()->done) {
     rounds_.pop_front();
@@ -189,12 +192,13 @@ std::string ThreadWorld::missing_ranks(const std::shared_ptr<Pending> &pending) 
 Outcome ThreadWorld::wait(int rank, const std::shared_ptr<Pending> &pending) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto ready = [&] {
-    return pending->done || is_abandoned() || (failure_.code != kNcclSuccess && !pending->outlives_failure);
+    const bool given_up = is_abandoned() || (failure_.code != kNcclSuccess && !pending->outlives_failure);
+    return pending->done || (given_up && !pending->computing);
   };
   /* Who abandons this does not know on what it waits. */
   const auto end = std::chrono::steady_clock::now() + collective_timeout();
   bool ended = ready();
-  while (!ended && std::chrono::steady_clock::now() < end) {
+  while (!ended && (pending->computing || std::chrono::steady_clock::now() < end)) {
     ended = changed_.wait_for(lock, abandoned == nullptr ? std::chrono::milliseconds(collective_timeout()) : kAbandonedLook, ready);
   }
   if (!ended) {

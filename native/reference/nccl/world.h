@@ -140,6 +140,7 @@ struct Pending {
   Pending &operator=(const Pending &) = delete;
   virtual ~Pending() = default;
   bool done = false;
+  bool computing = false; /* another rank works with what was given to it, which must stay until that is over */
   bool driven = false; /* by the thread that waits for it: it moves only meanwhile */
   bool outlives_failure = false; /* a failed communicator completes it all the same */
   std::vector<Place> places;     /* by rank, of a split or shrink */

@@ -56,6 +56,32 @@ TEST(a_group_splits) {
   }
 }
 
+TEST(a_revoked_rank_waits_until_nobody_writes_to_its_buffer) {
+  constexpr size_t kCount = size_t{1} << 22;
+  std::atomic<bool> computed{false};
+  with_ranks(2, [&](int rank, void *comm) {
+    Buffer<double> buffer(kCount);
+    std::memset(buffer, 0, kCount * sizeof(double));
+    if (rank == 0) { /* waits while the other one computes and is revoked */
+      ncclAllReduce(buffer, buffer, kCount, kNcclFloat64, kNcclSum, comm, nullptr);
+      for (size_t i = 0; i < kCount; ++i) buffer[i] = 7;
+      while (!computed) std::this_thread::yield();
+      size_t overwritten = 0;
+      for (size_t i = 0; i < kCount; ++i) overwritten += buffer[i] != 7;
+      EXPECT_EQUAL(overwritten, size_t{0});
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::thread revoking([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_EQUAL(ncclCommRevoke(comm, 0), 0);
+    });
+    ncclAllReduce(buffer, buffer, kCount, kNcclFloat64, kNcclSum, comm, nullptr);
+    computed = true;
+    revoking.join();
+  });
+}
+
 TEST(the_others_go_on_without_a_rank) {
   with_ranks(4, [](int rank, void *comm) {
     const int gone[] = {2, 0};
