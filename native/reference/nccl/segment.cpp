@@ -233,7 +233,7 @@ Outcome Segment::failure() const {
 void Segment::look_for_the_dead() {
   for (int rank = 0; rank < ranks_; ++rank) {
     const SharedMember &other = member(rank);
-    if (own_[static_cast<size_t>(rank)] || other.state.load() != kJoined) continue;
+    if (other.state.load() != kJoined || own_[static_cast<size_t>(rank)]) continue;
     struct flock range {};
     range.l_type = F_WRLCK;
     range.l_whence = SEEK_SET;

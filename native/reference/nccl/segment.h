@@ -111,8 +111,8 @@ class Segment {
   SharedMember *members_ = nullptr;
   SharedChannel *channels_ = nullptr;
   char *slots_ = nullptr, *blocks_ = nullptr;
-  std::mutex joining_;    /* the lock of a file keeps other processes away, but not the threads of this one */
-  std::vector<bool> own_; /* ranks of this process */
+  std::mutex joining_; /* the lock of a file keeps other processes away, but not the threads of this one */
+  std::vector<std::atomic<bool>> own_; /* ranks of this process; each is set before the rank's state */
 };
 
 }  // namespace chagres::reference
