@@ -53,10 +53,12 @@ class SharedCollective : public SharedPending {
       if (++step_ == steps_) finished_ = true;
       else write(step_);
     }
-    if (finished_ && complete()) {
-      done = true;
-      queue_.pop_front();
-      return true;
+    if (finished_) {
+      done = complete();
+      if (done || failed.code != kNcclSuccess) { /* the next one can begin */
+        queue_.pop_front();
+        return true;
+      }
     }
     return moved;
   }

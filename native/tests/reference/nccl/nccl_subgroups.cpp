@@ -1,7 +1,9 @@
 /* Communicators made from others, registered memory, pre-multiplied sums, sums of FP8. */
 #include <climits>
+#include <random>
 
 #include "nccl/ranks.h"
+#include "nccl/shared_world.h"
 
 using namespace ranks_test;
 
@@ -53,6 +55,38 @@ TEST(a_group_splits) {
     EXPECT_EQUAL(place, rank);
     EXPECT_EQUAL(ncclCommDestroy(parts[rank]), 0);
     EXPECT_EQUAL(ncclCommDestroy(comms[rank]), 0);
+  }
+}
+
+TEST(a_failed_split_lets_the_next_collective_begin) {
+  std::random_device device;
+  const WorldId id{{device(), device()}};
+  std::unique_ptr<Segment> segment;
+  EXPECT_EQUAL(Segment::open(id, 2, &segment).code, 0);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQUAL(segment->join(rank, rank).code, 0);
+  segment->member(1).device = 0; /* so the new communicator refuses the second rank */
+  SharedQueue queues[2];
+  std::vector<std::shared_ptr<SharedPending>> all;
+  Buffer<float> values(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    SharedQueue &queue = queues[rank];
+    float &value = values[static_cast<size_t>(rank)];
+    value = 3;
+    Contribution given;
+    queue.push_back(shared_split(*segment, rank, given, id, queue));
+    given.send = given.receive = &value;
+    queue.push_back(shared_collective(*segment, rank, {Collective::AllReduce, 1, kNcclFloat32, kNcclSum, 0}, given, queue));
+    all.insert(all.end(), queue.begin(), queue.end());
+  }
+  for (int look = 0; look < 10; ++look) {
+    for (const auto &one : all) {
+      if (!one->done && one->failed.code == kNcclSuccess) one->progress();
+    }
+  }
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQUAL(all[2 * rank]->failed.code, static_cast<int>(kNcclInvalidUsage));
+    EXPECT(all[2 * rank + 1]->done);
+    EXPECT_EQUAL(values[rank], 6.0f);
   }
 }
 
