@@ -237,11 +237,12 @@ void SharedWorld::look_at_the_others(const SharedPending &pending) {
 void SharedWorld::revoke(int rank) {
   const std::string text_of = text("Rank ", rank, " revoked the communicator");
   if (segment_ != nullptr) segment_->fail(kNcclRemoteError, text_of);
-  else threads_->revoke(rank);
+  if (segment_ == nullptr || threads_->all_joined()) threads_->revoke(rank); /* others may have settled there */
 }
 
 void SharedWorld::leave(int rank, bool aborted) {
-  if (segment_ == nullptr) return threads_->leave(rank, aborted);
+  if (segment_ == nullptr || threads_->all_joined()) threads_->leave(rank, aborted); /* others may have settled there */
+  if (segment_ == nullptr) return;
   SharedMember &own = segment_->member(rank);
   own.state.store(kLeft);
   if (aborted) {

@@ -211,6 +211,33 @@ TEST(a_shrink_without_the_others_ends_when_aborted) {
   });
 }
 
+TEST(a_rank_that_has_not_seen_all_join_ends_what_the_others_wait_for) {
+  for (const bool revoked : {true, false}) {
+    TestUniqueId id;
+    EXPECT_EQUAL(ncclGetUniqueId(&id), 0);
+    const Config config;
+    void *comm = nullptr;
+    EXPECT_EQUAL(ncclCommInitRankConfig(&comm, 2, id, 0, &config), kNcclInProgress);
+    std::atomic<bool> joined{false};
+    std::thread other([&] {
+      cudaSetDevice(1);
+      void *waiting = nullptr;
+      EXPECT_EQUAL(ncclCommInitRank(&waiting, 2, id, 1), 0);
+      joined = true;
+      Buffer<float> buffer(1);
+      EXPECT_EQUAL(ncclAllReduce(buffer, buffer, 1, kNcclFloat32, kNcclSum, waiting, nullptr), kNcclRemoteError);
+      EXPECT_EQUAL(std::string(ncclGetLastError(nullptr)),
+                   std::string(revoked ? "Rank 0 revoked the communicator" : "Rank 0 aborted the communicator"));
+      EXPECT_EQUAL(ncclCommAbort(waiting), 0);
+    });
+    while (!joined) std::this_thread::yield();
+    if (revoked) EXPECT_EQUAL(ncclCommRevoke(comm, 0), kNcclInProgress);
+    else EXPECT_EQUAL(ncclCommAbort(comm), 0);
+    other.join();
+    if (revoked) EXPECT_EQUAL(ncclCommAbort(comm), 0);
+  }
+}
+
 TEST(a_rank_that_never_joins_is_not_waited_for_in_the_call) {
   TestUniqueId id;
   EXPECT_EQUAL(ncclGetUniqueId(&id), 0);
