@@ -162,7 +162,7 @@ void describe_sides(const OpsAttention &attention, AttentionArguments &arguments
   arguments.d_query = strides_of(attention.d_query, attention.length);
   arguments.d_key = strides_of(attention.d_key, attention.kv_length);
   arguments.d_value = strides_of(attention.d_value, attention.kv_length);
-  arguments.group = static_cast<int>(attention.heads / attention.kv_heads);
+  arguments.group = attention.kv_heads == 0 ? 0 : static_cast<int>(attention.heads / attention.kv_heads);
 }
 
 PlaceArguments place_of(const OpsAttention &attention) {

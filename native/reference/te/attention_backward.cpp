@@ -170,7 +170,8 @@ void attention_backward(const AttentionProblem &problem) {
   const bool share_sequences = problem.scores.dbias != nullptr && problem.scores.bias.sequence == 0;
   const bool share_heads = problem.scores.dbias != nullptr && problem.scores.bias.head == 0;
   const int64_t sequence_step = share_sequences ? std::max<int64_t>(sequences, 1) : 1;
-  const int64_t head_step = share_heads ? problem.kv_heads : 1, groups = problem.kv_heads / head_step;
+  const int64_t head_step = share_heads ? std::max<int64_t>(problem.kv_heads, 1) : 1;
+  const int64_t groups = problem.kv_heads / head_step;
   parallel_for(0, sequences / sequence_step * groups, 1, [&](int64_t item, int64_t) {
     const int64_t sequence = item / groups * sequence_step, kv_head = item % groups * head_step;
     for (int64_t b = sequence; b < sequence + sequence_step; ++b)

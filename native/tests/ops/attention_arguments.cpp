@@ -191,6 +191,22 @@ void one_empty_side(Session &session) {
   told(session.ops.attention_backward, "ops_attention_backward", 0, 16);
 }
 
+/* Without heads nothing adds to the gradient of a bias that all heads share. */
+void no_heads(Session &session) {
+  Case test(session, "attention_backward", 4, "no heads, d_bias");
+  Buffer offsets = session.raw(std::vector<int32_t>{0, 8, 16, 16});
+  Buffer bias = session.floats(4, Doubles(256, 1)), gradient = session.floats(4, Doubles(256, NAN));
+  OpsAttention attention = good();
+  attention.heads = attention.kv_heads = 0;
+  attention.dropout = 0;
+  attention.cu_seqlens_q = attention.cu_seqlens_kv = offsets.data<int32_t>();
+  with_bias(attention);
+  attention.scores.bias = bias.data();
+  attention.scores.d_bias = gradient.data();
+  if (test.run({&gradient}, [&] { return session.ops.attention_backward(&attention, session.memory.stream()); }))
+    test.equal(test.output(0, 4), Doubles(256, 0), "d_bias");
+}
+
 }  // namespace
 
 void attention_argument_cases(Session &session) {
@@ -212,6 +228,7 @@ void attention_argument_cases(Session &session) {
   }
   nothing(session, ops.attention_forward, [](OpsAttention &a) { a.length = 0; });
   one_empty_side(session);
+  no_heads(session);
 }
 
 }  // namespace chagres::tests
