@@ -353,7 +353,9 @@ constexpr int64_t kScaleBlock = 128;
 
 /* Blocks of 128 columns, and how far apart their scales lie. */
 inline void scale_stride(Arguments &arguments, int64_t rows, int64_t columns, int64_t stride, int scaling) {
-  arguments.between("stride", stride, scaling == kRowBlocks ? rows : divide_up(columns, kScaleBlock));
+  const int64_t across = divide_up(columns, kScaleBlock), down = divide_up(rows, kScaleBlock);
+  arguments.between("stride", stride, scaling == kRowBlocks ? rows : across)
+      .countable("stride", {stride, std::max(across, down), 4});
 }
 
 /* The bytes of the scales of blocks, of a matrix that is not empty. */

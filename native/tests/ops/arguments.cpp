@@ -202,6 +202,9 @@ class Refusals {
     refused(call(fp, 5, 1, 4, 2, 7), "ops_quantization_statistics: stride is 4; expected 5 or more");
     refused(call(fp, 1, 129, 1, 3, 7), "ops_quantization_statistics: stride is 1; expected 2 or more");
     refused(call(fp, -1, 1, 0, 0, 7), "ops_quantization_statistics: rows is -1; expected 0 or more");
+    for (int scaling : {2, 3})
+      refused(call(fp, 300, 300, kHuge, scaling, 7),
+              "ops_quantization_statistics: stride is too large; expected a product of sizes in bytes below 2^63");
   }
 
   void dequantize() {
@@ -214,6 +217,9 @@ class Refusals {
     refused(call(fp, 5, 1, 4, 2, 7), "ops_dequantize_blocks: stride is 4; expected 5 or more");
     refused(call(fp, 1, 129, 1, 3, 7), "ops_dequantize_blocks: stride is 1; expected 2 or more");
     refused(call(fp, 1, -1, 1, 3, 7), "ops_dequantize_blocks: columns is -1; expected 0 or more");
+    for (int scaling : {2, 3})
+      refused(call(fp, 300, 300, kHuge, scaling, 7),
+              "ops_dequantize_blocks: stride is too large; expected a product of sizes in bytes below 2^63");
   }
 
   int adam(void *master, float beta1, float epsilon, int decoupled, int64_t count, int weights, int moments,
