@@ -13,7 +13,9 @@ constexpr int64_t kSegment = 128;        /* units of a row that a warp moves at 
 
 int copy_rows(const char *function, Kernel *kernels, const void *x, const int32_t *index, void *y, int64_t first,
               int64_t rows, int64_t row_bytes, int64_t indexed, OpsStream stream) {
-  const auto bits = static_cast<uint64_t>(row_bytes) | reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
+  /* Of a matrix without rows nothing is read: its address was not checked. */
+  const uintptr_t source = indexed == 0 ? 0 : reinterpret_cast<uintptr_t>(x);
+  const auto bits = static_cast<uint64_t>(row_bytes) | source | reinterpret_cast<uintptr_t>(y);
   int choice = 0;
   while (bits % kUnits[choice] != 0) ++choice; /* ends: elements are of 2 or 4 bytes */
   const int64_t units = row_bytes / kUnits[choice];
