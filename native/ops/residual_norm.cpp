@@ -166,6 +166,7 @@ int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream) tr
   if (workspace.status() != OPS_SUCCESS) return workspace.status();
   NormArguments arguments = arguments_of(*norm, by);
   arguments.partial = workspace.floats();
+  if (rows == 0) arguments.gamma = nullptr; /* then it was not checked */
   Grid grid;
   grid.x = static_cast<unsigned>(blocks);
   grid.shared_bytes = static_cast<size_t>(ring_bytes(by.packs, kBackwardTensors)); /* the columns' sums need less */

@@ -252,6 +252,7 @@ void backward_case(Session &session, const Shape &shape, float factor) {
   norm.h = input.data();
   norm.inverse = inverse.data<float>();
   norm.gamma = factors.data();
+  if (shape.rows == 0) norm.gamma = reinterpret_cast<void *>(uintptr_t{0x1001}); /* then it is not looked at */
   norm.dh = dh.data();
   if (sums) norm.dresidual = dh.data();
   norm.dgamma = dgamma.data<float>();
