@@ -6,12 +6,13 @@
  * OPS_SUCCESS or another OpsStatus; ops_last_error() then has the text. Pointers named below are device pointers unless
  * they say "host". A size of zero is no error: an empty output is left alone, an empty sum is zero, and pointers to
  * nothing are not looked at. Pointers are multiples of their element's size; multiples of 16 bytes are fastest. Sums
- * keep partial sums in memory of their own, 4.2 MiB a stream, allocated by the stream's first sum: call a function once
+ * keep partial sums in memory of their own, 8.25 MiB a stream, allocated by the stream's first sum: call a function once
  * before capturing it in a graph, and do not run graphs captured on one stream at the same time.
  * dtype arguments take NVTEDType's values
  * (Int32 2, Float32 4, Float16 5, BFloat16 6). Arithmetic is FP32 whatever the storage.
  * Letters: T tokens, V vocabulary rows, H hidden size, R rows, C columns, h heads, d head dimension, B sequences.
- * Threading: any thread; the caller has made the stream's device current.
+ * Threading: any thread; the caller has made the stream's device current. Two threads must not enqueue sums (row_sum, the
+ * backward of embeddings and norms, cross-entropy) on one stream at the same time, since they share the stream's memory.
  */
 #ifndef CHAGRES_OPS_H
 #define CHAGRES_OPS_H

@@ -157,7 +157,7 @@ class MisuseOfLayersTest {
         pass.close();
         assertThrown(
                 STATE,
-                "0: the pass was not begun; call pass.begin() or begin(sequences) first",
+                "the training pass on stream of device 0 is closed; make another with Pass.training(stream)",
                 () -> first.backward(dy, pass));
         assertNoGradientChanged();
     }

@@ -192,8 +192,9 @@ class ResidualNormMisuseTest {
                 .scale(scale)
                 .rowwise(of(DType.FLOAT8_E4M3, 16, 16), of(DType.FLOAT32, 1))
                 .columnwise(of(DType.FLOAT8_E4M3, 16, 16), of(DType.FLOAT32, 1));
-        in.refused("quantized: expected one scale inverse for both copies, as TENSOR scaling has one scale, got two; give"
-                + " columnwise the one that rowwise has");
+        in.refused(
+                "quantized: expected one scale inverse for both copies, as TENSOR scaling has one scale, got two; give"
+                        + " columnwise the one that rowwise has");
     }
 
     @Test
