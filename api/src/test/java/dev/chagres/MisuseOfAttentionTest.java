@@ -151,7 +151,7 @@ class MisuseOfAttentionTest extends AttentionMisuse {
         pass.close();
         assertThrown(
                 STATE,
-                "attention: the pass was not begun; call pass.begin() or begin(sequences) first",
+                "the training pass on stream of device 0 is closed; make another with Pass.training(stream)",
                 () -> attention.backwardPacked(dO, dqkv, pass));
     }
 

@@ -132,7 +132,7 @@ class PassTest {
             pass.close();
             pass.close();
             assertEquals(
-                    "layers: the pass was not begun; call pass.begin() or begin(sequences) first",
+                    "the training pass on stream of device 0 is closed; make another with Pass.training(stream)",
                     refusal(() -> model.layers.forward(x, pass)));
         }
     }
