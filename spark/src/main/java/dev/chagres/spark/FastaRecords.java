@@ -48,8 +48,9 @@ final class FastaRecords {
             reader.advance();
             String first = new String(reader.residues(), 0, reader.length(), StandardCharsets.ISO_8859_1);
             if (reader.advance()) {
-                throw new IllegalArgumentException(name + ": expected lines that end with LF or CRLF, which records are told"
-                        + " apart by, got several records between two of them; convert the file, for instance by tr '\\r' '\\n'");
+                throw new IllegalArgumentException(
+                        name + ": expected lines that end with LF or CRLF, which records are told"
+                                + " apart by, got several records between two of them; convert the file, for instance by tr '\\r' '\\n'");
             }
             return first;
         }
