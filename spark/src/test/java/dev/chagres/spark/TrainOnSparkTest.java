@@ -24,7 +24,8 @@ class TrainOnSparkTest {
                 "--ranks=2 --tokens-per-rank=100 | tokensPerRank: expected a multiple of 16 of at least the context, 128, got 100",
                 "--ranks=2 --learning-rate=-1 | learningRate: expected a number of at least 0, got -1.0",
                 "--ranks=2 --warm-up-steps=-1 | warmUpSteps: expected at least 0, got -1",
-                "--ranks=2 --timeout-seconds=0 | timeout: expected more than 0, got PT0S"
+                "--ranks=2 --timeout-seconds=0 | timeout: expected 1 ms to 1 day, got PT0S",
+                "--ranks=2 --timeout-seconds=100000 | timeout: expected 1 ms to 1 day, got PT27H46M40S"
             })
     void wrongOptionsAreTold(String options, String expected) {
         var err = new StringWriter();
