@@ -1,5 +1,6 @@
 package dev.chagres.train;
 
+import java.io.Closeable;
 import java.io.IOException;
 import java.nio.channels.FileChannel;
 import java.nio.channels.OverlappingFileLockException;
@@ -24,7 +25,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: {@code /proc/locks}, whose lines are {@code 1: POSIX ADVISORY WRITE pid major:minor:inode start end}.
  */
-final class LockedPart {
+final class LockedPart implements Closeable {
     /** The most attempts: each fails if another process publishes its file at that moment. */
     private static final int ATTEMPTS = 100;
 
@@ -35,32 +36,43 @@ final class LockedPart {
     private static final int PROCESS = 4;
     private static final int FILE = 5;
 
-    private LockedPart() {}
+    private final FileChannel channel;
+    private final Path own;
+
+    private LockedPart(FileChannel channel, Path own) {
+        this.channel = channel;
+        this.own = own;
+    }
 
     /**
      * Opens a part and locks it; contents of an earlier run are removed only once it is locked.
      *
      * @param name what the file is to be called, for messages
      */
-    static FileChannel open(Path name, Path part) throws IOException {
+    static LockedPart open(Path name, Path part) throws IOException {
         Path own = real(part);
         if (!OPEN.add(own)) {
             throw FileProblems.inUse(name, "this process", part);
         }
         try {
-            return lock(name, part);
+            return new LockedPart(lock(name, part), own);
         } catch (IOException | RuntimeException e) {
             OPEN.remove(own);
             throw e;
         }
     }
 
-    /** Closes a part, which another writer may then open. */
-    static void close(Path part, FileChannel channel) throws IOException {
+    FileChannel channel() {
+        return channel;
+    }
+
+    /** Closes the part, which another writer may then open. */
+    @Override
+    public void close() throws IOException {
         try {
             channel.close();
         } finally {
-            OPEN.remove(real(part));
+            OPEN.remove(own);
         }
     }
 

@@ -1,6 +1,7 @@
 package dev.chagres.train;
 
 import dev.chagres.internal.Checks;
+import java.io.Closeable;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
@@ -29,14 +30,18 @@ public final class WholeFile implements AutoCloseable {
 
     private final Path written;
     private final FileChannel channel;
+    /** The channel, or the part that it belongs to. */
+    private final Closeable opened;
+
     private long wholeBytes;
     private boolean ended;
 
-    private WholeFile(Path name, Path whole, Path written, FileChannel channel) {
+    private WholeFile(Path name, Path whole, Path written, FileChannel channel, Closeable opened) {
         this.name = name;
         this.whole = whole;
         this.written = written;
         this.channel = channel;
+        this.opened = opened;
     }
 
     /**
@@ -52,14 +57,16 @@ public final class WholeFile implements AutoCloseable {
         }
         try {
             if (isDirect(name)) {
-                return new WholeFile(name, name, name, openDirect(name));
+                FileChannel channel = openDirect(name);
+                return new WholeFile(name, name, name, channel, channel);
             }
             if (Files.isSymbolicLink(name) && !Files.exists(name)) {
                 throw FileProblems.unwritable(name, "it is a link that leads to no file");
             }
             Path whole = Files.isSymbolicLink(name) ? name.toRealPath() : name;
             Path part = part(whole);
-            return new WholeFile(name, whole, part, LockedPart.open(name, part));
+            LockedPart locked = LockedPart.open(name, part);
+            return new WholeFile(name, whole, part, locked.channel(), locked);
         } catch (IOException e) {
             throw FileProblems.unwritable(name, e);
         }
@@ -187,11 +194,7 @@ public final class WholeFile implements AutoCloseable {
         }
         ended = true;
         try {
-            if (written.equals(whole)) {
-                channel.close();
-            } else {
-                LockedPart.close(written, channel);
-            }
+            opened.close();
         } catch (IOException e) {
             throw FileProblems.unwritable(name, e);
         }
