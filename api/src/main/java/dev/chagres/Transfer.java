@@ -179,9 +179,7 @@ final class Transfer {
     /** Enqueues a copy to the first bytes of {@code host}. */
     static void toHost(Tensor tensor, MemorySegment stream, MemorySegment host) {
         ensureBytes("target", tensor, host);
-        if (host.isReadOnly()) {
-            throw new IllegalArgumentException("target: expected memory that can be written, got read-only memory");
-        }
+        HostMemory.ensureWritable("target", host);
         tensor.device().ensureNotCapturing("copyTo");
         Status.cuda(
                 AddressCalls.cudaMemcpyAsync(host, tensor.address(), tensor.byteSize(), DEVICE_TO_HOST, stream),

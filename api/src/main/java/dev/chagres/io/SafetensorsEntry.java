@@ -3,6 +3,7 @@ package dev.chagres.io;
 import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.memory.HostMemory;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import java.util.Optional;
@@ -116,9 +117,7 @@ public final class SafetensorsEntry {
             throw new IndexOutOfBoundsException("offset: expected " + target.byteSize() + " bytes within the "
                     + byteSize() + " of " + this + ", got " + offset);
         }
-        if (target.isReadOnly()) {
-            throw new IllegalArgumentException("target: expected memory that can be written, got read-only memory");
-        }
+        HostMemory.ensureWritable("target", target);
         file.read(entry, offset, target);
     }
 
@@ -154,9 +153,7 @@ public final class SafetensorsEntry {
             throw new IllegalArgumentException("offset and target: expected whole elements of " + size + " bytes, got "
                     + target.byteSize() + " bytes from " + offset + " on");
         }
-        if (target.isReadOnly()) {
-            throw new IllegalArgumentException("target: expected memory that can be written, got read-only memory");
-        }
+        HostMemory.ensureWritable("target", target);
         ConvertedFloats.read(this, dtype, offset, target);
     }
 

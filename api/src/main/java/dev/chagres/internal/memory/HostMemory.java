@@ -18,4 +18,12 @@ public final class HostMemory {
                     + (memory.scope().isAlive() ? "of another thread's arena" : "whose arena is closed"));
         }
     }
+
+    /** Checks that {@code memory} can be written. */
+    public static void ensureWritable(String argument, MemorySegment memory) {
+        if (memory.isReadOnly()) {
+            throw new IllegalArgumentException(
+                    argument + ": expected memory that can be written, got read-only memory");
+        }
+    }
 }
