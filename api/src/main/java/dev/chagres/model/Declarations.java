@@ -74,10 +74,15 @@ final class Declarations {
                     + shape);
         }
         if (!names.add(parameter.name())) {
-            throw new IllegalArgumentException("name: " + parameter.name() + " is declared already; give each layer a"
-                    + " part of the plan of its own, such as plan.child(\"fc1\")");
+            throw taken(parameter.name());
         }
         addAll(group, List.of(parameter));
+    }
+
+    private static IllegalArgumentException taken(String what) {
+        return new IllegalArgumentException(
+                "name: " + what + " is declared already; give each layer a part of the plan of"
+                        + " its own, such as plan.child(\"fc1\")");
     }
 
     private boolean isTooMany(Shape shape) {
@@ -105,9 +110,7 @@ final class Declarations {
     QuantizerSite add(QuantizerSite site) {
         claim.ensureDeclares(site.name());
         if (!siteNames.add(site.name())) {
-            throw new IllegalArgumentException(
-                    "name: the quantizer site " + site.name() + " is declared already; give each"
-                            + " layer a part of the plan of its own, such as plan.child(\"fc1\")");
+            throw taken("the quantizer site " + site.name());
         }
         sites.add(site);
         return site;
