@@ -237,6 +237,12 @@ class GradientsTest {
         }
     }
 
+    private static void assertEqualGradients(List<float[]> expected, List<float[]> actual) {
+        for (int i = 0; i < expected.size(); i++) {
+            assertArrayEquals(expected.get(i), actual.get(i), "gradient " + i);
+        }
+    }
+
     /** A backward call that fails leaves nothing of its step behind. */
     @Test
     void aFailedStepIsForgottenWhenThePassBeginsAgain() {
@@ -270,9 +276,7 @@ class GradientsTest {
                     assertThrows(IllegalStateException.class, () -> model.embedding.backward(dx, pass))
                             .getMessage());
             List<float[]> actual = model.step(pass).gradients();
-            for (int i = 0; i < expected.size(); i++) {
-                assertArrayEquals(expected.get(i), actual.get(i), "gradient " + i);
-            }
+            assertEqualGradients(expected, actual);
         }
     }
 
@@ -300,9 +304,7 @@ class GradientsTest {
             pass.begin();
             assertFalse(model.embedding.weight().hasGradient());
             List<float[]> actual = model.step(pass).gradients();
-            for (int i = 0; i < expected.size(); i++) {
-                assertArrayEquals(expected.get(i), actual.get(i), "gradient " + i);
-            }
+            assertEqualGradients(expected, actual);
         }
     }
 
@@ -325,9 +327,7 @@ class GradientsTest {
             model.backward(one);
             model.backward(other);
             List<float[]> actual = model.gradients();
-            for (int i = 0; i < expected.size(); i++) {
-                assertArrayEquals(expected.get(i), actual.get(i), "gradient " + i);
-            }
+            assertEqualGradients(expected, actual);
         }
     }
 
