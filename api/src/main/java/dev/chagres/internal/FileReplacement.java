@@ -77,12 +77,12 @@ public final class FileReplacement {
         forceFolder(folder);
     }
 
-    /** Tells other programs that the file is being written; on a file system without locks its age alone does. */
+    /** Tells other programs, in {@link #removeLeftovers}, that the file is being written. */
     private static void lock(FileChannel channel) {
         try {
             var _ = channel.tryLock();
         } catch (IOException noLocks) {
-            // removeLeftovers cannot lock it either, and leaves it.
+            // Then they cannot lock it either, and leave it.
         }
     }
 

@@ -231,7 +231,7 @@ public final class UniqueId {
         return travels ? peers : null;
     }
 
-    /** Returns the meeting point of ranks of this program, or null when ranks may be in other processes. */
+    /** Checks that there is such a rank, as far as the number of ranks is known. */
     private synchronized void ensureRank(int rank, int least) {
         int most = meeting == null ? Integer.MAX_VALUE : meeting.ranks() - 1;
         if (rank < least || rank > most) {
@@ -239,6 +239,7 @@ public final class UniqueId {
         }
     }
 
+    /** Returns the meeting point of ranks of this program, or null when ranks may be in other processes. */
     synchronized @Nullable Meeting meeting(int ranks) {
         if (travels) {
             return null;

@@ -279,6 +279,7 @@ public final class FullySharded extends Strategy {
      *
      * @param optimizer of these parameters
      * @param sink called with each tensor on every rank; the tensor is valid until it returns
+     * @throws IllegalArgumentException when the optimizer is that of other parameters
      * @throws IllegalStateException when this or the optimizer is closed
      * @throws RankFailedException when another rank failed or did not come
      */
@@ -329,8 +330,9 @@ public final class FullySharded extends Strategy {
      *     with it
      * @throws IllegalArgumentException when the optimizer is that of other parameters
      * @throws IllegalStateException when this is closed, there is one copy of the model, its layers, stages or tokens are split among
-     *     ranks, the optimizer's state is sharded among {@link OptimizerSharding#ALL_RANKS}, weights are gathered in windows by ranks that are processes, or a step was taken without {@link #awaitGradients}; when no
-     *     rank has failed; or when no complete copy is left: the text says which parts were lost
+     *     ranks, the optimizer's state is sharded among {@link OptimizerSharding#ALL_RANKS}, weights are gathered in windows by ranks that
+     *     are processes, or a step was taken without {@link #awaitGradients}; when no rank has failed; or when no complete copy is left:
+     *     the text says which parts were lost
      * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */
     public FullySharded shrink(AdamW optimizer) {

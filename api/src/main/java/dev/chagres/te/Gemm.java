@@ -18,8 +18,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Everything is row-major: op(a) is [M, K], op(b) is [K, N], d is [M, N]; op is the matrix itself or its transpose. So the three
  * products of a linear layer are {@code gemm(x, NO, w, YES, y)}, {@code gemm(dy, NO, w, NO, dx)} and {@code gemm(dy, YES, x, NO, dw)}.
  *
- * <p>a and b have one floating-point type, or are FP8 with scales. Sums are FP32, of FP8 numbers as the {@link Accumulator} says. On GPUs products of FLOAT32 use TF32. Outputs overlap no
- * input.
+ * <p>a and b have one floating-point type, or are FP8 with scales. Sums are FP32, of FP8 numbers as the {@link Accumulator} says.
+ * On GPUs products of FLOAT32 use TF32. Outputs overlap no input.
  *
  * <p>Threading: the device's thread.
  *
