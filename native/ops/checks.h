@@ -366,6 +366,35 @@ inline int64_t bytes_of_scales(int64_t rows, int64_t columns, int64_t stride, in
   return bytes_of({scales, 4});
 }
 
+inline int check_gated_gradient(const void *dy, const void *x, const void *q, const void *q_transposed,
+                                const void *scale, const void *amax, const void *scale_inverse, int64_t rows,
+                                int64_t columns, int gate, float limit, float alpha, float offset, int dtype, int fp8) {
+  Arguments arguments("ops_gated_gradient");
+  arguments.float_dtype("dtype", dtype)
+      .between("fp8", fp8, 7, 8)
+      .between("gate", gate, OPS_GEGLU, OPS_CLAMPED_SWIGLU)
+      .between("rows", rows, 0)
+      .between("columns", columns, 0);
+  for (const auto &[name, size] : {std::pair("rows", rows), std::pair("columns", columns)})
+    if (size % 16 != 0) arguments.refuse(name, format("%lld", static_cast<long long>(size)), "a multiple of 16");
+  arguments.countable("rows * columns", {rows, columns, 2 * size_of(dtype)});
+  if (gate == OPS_CLAMPED_SWIGLU) {
+    if (!(limit > 0) || std::isinf(limit)) arguments.refuse("limit", format("%g", limit), "a finite number above 0");
+    for (const auto &[name, value] : {std::pair("alpha", alpha), std::pair("offset", offset)})
+      if (!std::isfinite(value)) arguments.refuse(name, format("%g", value), "a finite number");
+  }
+  if (arguments.wrong() || rows == 0 || columns == 0) return arguments.status();
+  const int64_t size = size_of(dtype), bytes = bytes_of({rows, 2, columns});
+  arguments.pointer("dy", dy, 16, bytes_of({rows, columns, size}))
+      .pointer("x", x, 16, bytes_of({bytes, size}))
+      .pointer("q", q, 16, bytes)
+      .pointer("q_transposed", q_transposed, 16, bytes)
+      .pointer("scale", scale, 4, 4);
+  if (amax != nullptr) arguments.pointer("amax", amax, 4, 4);
+  if (scale_inverse != nullptr) arguments.pointer("scale_inverse", scale_inverse, 4, 4);
+  return arguments.status();
+}
+
 inline int check_dequantize_blocks(const void *q, const void *scale_inverse, const void *y, int64_t rows, int64_t columns,
                                    int64_t stride, int scaling, int dtype, int fp8) {
   Arguments arguments("ops_dequantize_blocks");

@@ -1,6 +1,6 @@
 /*
  * FP8 numbers. E4M3: four bits of exponent, three of mantissa, largest 448; what is larger becomes 448, NaN stays. E5M2: the upper
- * byte of an FP16 number. Rounds to nearest even.
+ * byte of an FP16 number, largest 57344. Rounds to nearest even.
  */
 #pragma once
 
@@ -15,6 +15,16 @@ __device__ inline uint32_t e4m3(float value) {
   return sign | ((bounded + 0x7ffffu + (bounded >> 20 & 1) - (120u << 23)) >> 20);
 }
 
+/* As TE casts: what is larger than 57344, infinity too, becomes 57344. */
+__device__ inline uint32_t e5m2(float value) {
+  const uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
+  if (magnitude > 0x7f800000u) return 0x7f;
+  const uint32_t bounded = magnitude < 0x47600000u ? magnitude : 0x47600000u;
+  /* Below 2^-14 numbers are multiples of 2^-16, the last bit of a float near 2^7. */
+  if (bounded < 0x38800000u) return sign | (__float_as_uint(__uint_as_float(bounded) + 128.0f) - 0x43000000u);
+  return sign | ((bounded + 0xfffffu + (bounded >> 21 & 1) - (112u << 23)) >> 21);
+}
+
 /* Four neighbours, the first in the lowest byte. */
 __device__ inline uint32_t e4m3_of(float a, float b, float c, float d) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -24,6 +34,17 @@ __device__ inline uint32_t e4m3_of(float a, float b, float c, float d) {
   return low | static_cast<uint32_t>(high) << 16;
 #else
   return e4m3(a) | e4m3(b) << 8 | e4m3(c) << 16 | e4m3(d) << 24;
+#endif
+}
+
+__device__ inline uint32_t e5m2_of(float a, float b, float c, float d) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t low, high;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return low | static_cast<uint32_t>(high) << 16;
+#else
+  return e5m2(a) | e5m2(b) << 8 | e5m2(c) << 16 | e5m2(d) << 24;
 #endif
 }
 

@@ -3,6 +3,7 @@
  * added. `lanes` threads share a row, P packs each, and keep it in registers: every tensor is read and written once. The next
  * rows are on their way while one is computed.
  */
+#include <amax.cuh>
 #include <fp8.cuh>
 #include <partial_sums.cuh>
 #include <residual_norm_arguments.cuh>
@@ -30,18 +31,6 @@ __device__ inline void sum_row(float &a, float &b, int lanes) {
     a += warp_a[w];
     b += warp_b[w];
   }
-}
-
-/* Raises *amax to the largest value of the block's threads. */
-__device__ inline void raise(float *amax, float value) {
-  __shared__ float warp_largest[kWarps];
-  for (int distance = 16; distance > 0; distance /= 2)
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, distance));
-  if (threadIdx.x % 32 == 0) warp_largest[threadIdx.x / 32] = value;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int w = 1; w < kWarps; ++w) value = fmaxf(value, warp_largest[w]);
-  atomic_max(amax, value);
 }
 
 #define EACH_PACK(p) _Pragma("unroll") for (int p = 0; p < P; ++p)

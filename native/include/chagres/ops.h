@@ -225,6 +225,27 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream);
  * depends on how many multiprocessors are filled, and no other result does. */
 int ops_residual_norm_backward(const OpsResidualNorm *norm, OpsStream stream);
 
+/* The function f of a gated activation y = f(a) b. */
+enum OpsGate {
+  OPS_GEGLU = 0,         /* GELU by tanh */
+  OPS_GLU = 1,           /* sigmoid(a) */
+  OPS_QGEGLU = 2,        /* a sigmoid(1.702 a) */
+  OPS_REGLU = 3,         /* max(a, 0) */
+  OPS_SREGLU = 4,        /* max(a, 0)^2 */
+  OPS_SWIGLU = 5,        /* a sigmoid(a) */
+  OPS_CLAMPED_SWIGLU = 6 /* y = m sigmoid(alpha m) (c + offset), m = min(a, limit), c = min(max(b, -limit), limit) */
+};
+
+/* The gradient of a gated activation in FP8, and its transpose, by one kernel: with x [R, 2C] = [a, b], dy [R, C], dx = [dy f'(a) b,
+ * dy f(a)] is rounded to dtype; q [R, 2C] = dx * scale, beyond the largest FP8 number that number, and q_transposed [2C, R], both of
+ * fp8 (7: E4M3, 8: E5M2). R and C: multiples of 16; pointers to dtype and FP8 are 16-byte aligned and overlap nothing that is
+ * written. scale: FP32 [1]. amax: [1], at least 0 before, raised to the largest |dx|, for which NaN does not count; null: none.
+ * scale_inverse: [1], receives 1 / scale; null: none. limit, alpha and offset: looked at for OPS_CLAMPED_SWIGLU alone, limit above 0.
+ * TE's kernel that fuses as much does not round dx before it casts it, and TE for PyTorch, which does, takes two kernels. */
+int ops_gated_gradient(const void *dy, const void *x, void *q, void *q_transposed, const float *scale, float *amax,
+                       float *scale_inverse, int64_t rows, int64_t columns, int gate, float limit, float alpha,
+                       float offset, int dtype, int fp8, OpsStream stream);
+
 /* y[i] = beta * y[i] + x[i]; x of dtype, y FP32; beta 0 writes without reading. */
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream);
 

@@ -92,25 +92,6 @@ float by_rows(int64_t rows, int64_t columns, Row &&row) {
   return largest_magnitude(largest.data(), (rows + grain - 1) / grain);
 }
 
-/* y = f(a) b. */
-struct Gate {
-  const Activation &activation;
-
-  /* a becomes y. */
-  void values(float *a, float *b, int64_t count) const {
-    activation.values(a, a, count);
-    multiply_run(a, b, count);
-  }
-
-  /* b becomes da, a becomes db. */
-  void gradients(float *a, float *b, const float *dy, int64_t count) const {
-    multiply_run(b, dy, count);
-    activation.gradients(b, b, a, count);
-    activation.values(a, a, count);
-    multiply_run(a, dy, count);
-  }
-};
-
 /* Of NaN the limit, as the GPU's fmin and fmax make it. */
 inline float at_most(float x, float limit) { return x < limit ? x : limit; }
 inline float at_least(float x, float limit) { return x > limit ? x : limit; }
@@ -132,17 +113,6 @@ CHAGRES_CLONES void clamped_swiglu_gradients(float *a, float *b, const float *dy
     a[i] = dy[i] * swish(gate, alpha) * inside;
   }
 }
-
-struct ClampedSwiglu {
-  float limit, alpha, offset;
-
-  void values(float *a, float *b, int64_t count) const {
-    clamped_swiglu_values(a, b, limit, alpha, offset, count);
-  }
-  void gradients(float *a, float *b, const float *dy, int64_t count) const {
-    clamped_swiglu_gradients(a, b, dy, limit, alpha, offset, count);
-  }
-};
 
 CHAGRES_CLONES void situ_values(float *a, const float *b, float beta1, float beta2, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -213,6 +183,26 @@ void gated_backward(const G &gate, NVTETensor grad, NVTETensor input, NVTETensor
 }
 
 }  // namespace
+
+void Gate::values(float *a, const float *b, int64_t count) const {
+  activation.values(a, a, count);
+  multiply_run(a, b, count);
+}
+
+void Gate::gradients(float *a, float *b, const float *dy, int64_t count) const {
+  multiply_run(b, dy, count);
+  activation.gradients(b, b, a, count);
+  activation.values(a, a, count);
+  multiply_run(a, dy, count);
+}
+
+void ClampedSwiglu::values(float *a, const float *b, int64_t count) const {
+  clamped_swiglu_values(a, b, limit, alpha, offset, count);
+}
+
+void ClampedSwiglu::gradients(float *a, float *b, const float *dy, int64_t count) const {
+  clamped_swiglu_gradients(a, b, dy, limit, alpha, offset, count);
+}
 
 void gated_gradient(const Activation &activation, NVTETensor grad, NVTETensor input, NVTETensor output, Caller caller) {
   gated_backward(Gate{activation}, grad, input, output, caller);

@@ -22,6 +22,22 @@ inline float sigmoid_slope(float x) {
 inline float swish(float x, float a) { return x * fast_sigmoid(a * x); }
 inline float swish_slope(float x, float a) { return a * x * sigmoid_slope(a * x) + fast_sigmoid(a * x); }
 
+/* y = f(a) b. */
+struct Gate {
+  const Activation &activation;
+
+  void values(float *a, const float *b, int64_t count) const;                   /* a becomes y */
+  void gradients(float *a, float *b, const float *dy, int64_t count) const; /* b becomes da, a becomes db */
+};
+
+/* y = c sigmoid(alpha c) (min(max(b, -limit), limit) + offset) with c = min(a, limit). */
+struct ClampedSwiglu {
+  float limit, alpha, offset;
+
+  void values(float *a, const float *b, int64_t count) const;
+  void gradients(float *a, float *b, const float *dy, int64_t count) const;
+};
+
 /* da = dy f'(a) b, db = dy f(a) for x = [a, b]; output = [da, db]. */
 void gated_gradient(const Activation &activation, NVTETensor grad, NVTETensor input, NVTETensor output,
                     Caller caller = Caller::here());

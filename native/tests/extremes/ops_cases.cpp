@@ -8,11 +8,14 @@ namespace {
 
 constexpr int kF32 = kNVTEFloat32, kBf16 = kNVTEBFloat16;
 constexpr int64_t kRows = 4, kColumns = 16, kCount = kRows * kColumns;
+constexpr int64_t kGatedSide = 16; /* no row or column less fits */
 constexpr int64_t kMany = 200000; /* so many that several threads work */
 
 void *many(Fixture &f) { return f.device(kMany * 2, 0x3c); }
 void *matrix(Fixture &f) { return f.device(kCount * 2, 0x3c); }
 float *floats(Fixture &f, size_t count) { return static_cast<float *>(f.device(count * 4, 0x3c)); }
+/* BF16 for one or both halves of a gated activation's input. */
+void *gated(Fixture &f, int halves) { return f.device(static_cast<size_t>(kGatedSide * kGatedSide * 2 * halves), 0x3c); }
 int32_t *index(Fixture &f) { return f.device_values<int32_t>({0, 3, 1, 2}); }
 
 /* All those that tests/ops/elementwise.h has a row of. */
@@ -58,6 +61,8 @@ std::vector<Case> conversions() {
       CASE(ops_loss_scale_restore, f.device_values<int32_t>({1}), floats(f, kCount), floats(f, kCount), kCount, nullptr),
       CASE(ops_quantization_statistics, matrix(f), static_cast<uint8_t *>(f.device(kCount)), floats(f, 1), floats(f, 6),
            kRows, kColumns, kRows, 0, kBf16, 7, nullptr),
+      CASE(ops_gated_gradient, gated(f, 1), gated(f, 2), gated(f, 2), gated(f, 2), floats(f, 1), floats(f, 1), floats(f, 1),
+           kGatedSide, kGatedSide, OPS_CLAMPED_SWIGLU, 7.0f, 1.702f, 1.0f, kBf16, 8, nullptr),
       CASE(ops_dequantize_blocks, static_cast<uint8_t *>(f.device(kCount)), floats(f, kCount), matrix(f), kRows, kColumns,
            kRows, 2, kBf16, 7, nullptr),
   };

@@ -207,6 +207,23 @@ class Refusals {
               "ops_quantization_statistics: stride is too large; expected a product of sizes in bytes below 2^63");
   }
 
+  void gated_gradient() {
+    const auto call = [&](void *q, int64_t rows, int64_t columns, int gate, float limit, float alpha, int fp8) {
+      return ops.gated_gradient(fp, fp, q, fp, fp, nullptr, nullptr, rows, columns, gate, limit, alpha, 1, 6, fp8, nullptr);
+    };
+    const int clamped = OPS_CLAMPED_SWIGLU;
+    refused(call(nullptr, 16, 16, 0, 1, 1, 7), "ops_gated_gradient: q is null; expected a device pointer");
+    refused(call(fp, 16, 16, 0, 1, 1, 6), "ops_gated_gradient: fp8 is 6; expected 7 to 8");
+    refused(call(fp, 16, 16, 7, 1, 1, 7), "ops_gated_gradient: gate is 7; expected 0 to 6");
+    refused(call(fp, 24, 16, 0, 1, 1, 7), "ops_gated_gradient: rows is 24; expected a multiple of 16");
+    refused(call(fp, 16, 8, 0, 1, 1, 7), "ops_gated_gradient: columns is 8; expected a multiple of 16");
+    refused(call(fp, -16, 16, 0, 1, 1, 7), "ops_gated_gradient: rows is -16; expected 0 or more");
+    refused(call(fp, 16, 16, clamped, 0, 1, 7), "ops_gated_gradient: limit is 0; expected a finite number above 0");
+    refused(call(fp, 16, 16, clamped, 1, INFINITY, 7), "ops_gated_gradient: alpha is inf; expected a finite number");
+    refused(call(fp, kHuge, 16, 0, 1, 1, 7),
+            "ops_gated_gradient: rows * columns is too large; expected a product of sizes in bytes below 2^63");
+  }
+
   void dequantize() {
     const auto call = [&](void *y, int64_t rows, int64_t columns, int64_t stride, int scaling, int fp8) {
       return ops.dequantize_blocks(ip, fp, y, rows, columns, stride, scaling, 4, fp8, nullptr);
@@ -394,6 +411,7 @@ void argument_cases(Session &session) {
   refusals.loss_scales();
   refusals.statistics();
   refusals.dequantize();
+  refusals.gated_gradient();
   refusals.optimizers();
   refusals.bias_add();
   refusals.drop_path();

@@ -159,6 +159,18 @@ void dequantize_times(Session &session, Stopwatch &watch, int64_t columns) {
                 });
 }
 
+void gate_times(Session &session, Stopwatch &watch, int64_t columns) {
+  Buffer dy = zeros(session, 2 * kTokens * columns), x = zeros(session, 4 * kTokens * columns);
+  Buffer q = zeros(session, 2 * kTokens * columns), transposed = zeros(session, 2 * kTokens * columns);
+  Buffer scale = zeros(session, 4), amax = zeros(session, 4);
+  watch.measure("gated_gradient", shape_text({{"R", kTokens}, {"C", columns}}),
+                10.0 * static_cast<double>(kTokens * columns), [&] {
+                  return session.ops.gated_gradient(dy.data(), x.data(), q.data(), transposed.data(), scale.data<float>(),
+                                                    amax.data<float>(), nullptr, kTokens, columns, OPS_SWIGLU, 0, 0, 0,
+                                                    kBf16, 8, session.memory.stream());
+                });
+}
+
 void norm_times(Session &session, Stopwatch &watch, int64_t columns) {
   const Ops &ops = session.ops;
   const OpsStream stream = session.memory.stream();
@@ -375,6 +387,8 @@ void print_times(Session &session, const std::string &only) {
     for (int64_t hidden : {320, 1280, 5120}) product_times(session, watch, hidden);
   if (wanted("residual_norm"))
     for (int64_t columns : {320, 1280, 4096, 5120}) norm_times(session, watch, columns);
+  if (wanted("gated_gradient"))
+    for (int64_t columns : {3456, 11008}) gate_times(session, watch, columns);
   if (wanted("quantization_statistics"))
     for (int64_t columns : {1280, 5120}) statistics_times(session, watch, columns);
   if (wanted("dequantize_blocks"))

@@ -179,6 +179,7 @@ Ops open_library(const std::string &path) {
   find(library, "ops_matrix_product", ops.matrix_product);
   find(library, "ops_residual_norm_forward", ops.residual_norm_forward);
   find(library, "ops_residual_norm_backward", ops.residual_norm_backward);
+  find(library, "ops_gated_gradient", ops.gated_gradient);
   find(library, "ops_accumulate", ops.accumulate);
   find(library, "ops_cast", ops.cast);
   find(library, "ops_cross_entropy_forward", ops.cross_entropy_forward);

@@ -29,6 +29,7 @@ struct Ops {
   OPS_FUNCTION(matrix_product);
   OPS_FUNCTION(residual_norm_forward);
   OPS_FUNCTION(residual_norm_backward);
+  OPS_FUNCTION(gated_gradient);
   OPS_FUNCTION(accumulate);
   OPS_FUNCTION(cast);
   OPS_FUNCTION(cross_entropy_forward);

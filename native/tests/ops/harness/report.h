@@ -91,6 +91,7 @@ void embedding_cases(Session &session);
 void row_sum_cases(Session &session);
 void matrix_product_cases(Session &session);
 void residual_norm_cases(Session &session);
+void gated_gradient_cases(Session &session);
 void cross_entropy_cases(Session &session);
 void vocabulary_cross_entropy_cases(Session &session);
 void rotary_cases(Session &session);

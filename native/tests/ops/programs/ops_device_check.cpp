@@ -48,6 +48,7 @@ const Cases kCases[] = {
     {"row_sum", row_sum_cases},
     {"matrix_product", matrix_product_cases},
     {"residual_norm", residual_norm_cases},
+    {"gated_gradient", gated_gradient_cases},
     {"cross_entropy", cross_entropy_cases},
     {"vocabulary_cross_entropy", vocabulary_cross_entropy_cases},
     {"rotary", rotary_cases},

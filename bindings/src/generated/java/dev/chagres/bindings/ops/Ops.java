@@ -1244,6 +1244,144 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_GEGLU = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsGate.OPS_GEGLU = 0
+     * }
+     */
+    public static int OPS_GEGLU() {
+        return OPS_GEGLU;
+    }
+    private static final int OPS_GLU = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsGate.OPS_GLU = 1
+     * }
+     */
+    public static int OPS_GLU() {
+        return OPS_GLU;
+    }
+    private static final int OPS_QGEGLU = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsGate.OPS_QGEGLU = 2
+     * }
+     */
+    public static int OPS_QGEGLU() {
+        return OPS_QGEGLU;
+    }
+    private static final int OPS_REGLU = (int)3L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsGate.OPS_REGLU = 3
+     * }
+     */
+    public static int OPS_REGLU() {
+        return OPS_REGLU;
+    }
+    private static final int OPS_SREGLU = (int)4L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsGate.OPS_SREGLU = 4
+     * }
+     */
+    public static int OPS_SREGLU() {
+        return OPS_SREGLU;
+    }
+    private static final int OPS_SWIGLU = (int)5L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsGate.OPS_SWIGLU = 5
+     * }
+     */
+    public static int OPS_SWIGLU() {
+        return OPS_SWIGLU;
+    }
+    private static final int OPS_CLAMPED_SWIGLU = (int)6L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsGate.OPS_CLAMPED_SWIGLU = 6
+     * }
+     */
+    public static int OPS_CLAMPED_SWIGLU() {
+        return OPS_CLAMPED_SWIGLU;
+    }
+
+    private static class ops_gated_gradient {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_gated_gradient");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_gated_gradient(const void *dy, const void *x, void *q, void *q_transposed, const float *scale, float *amax, float *scale_inverse, int64_t rows, int64_t columns, int gate, float limit, float alpha, float offset, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_gated_gradient$descriptor() {
+        return ops_gated_gradient.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_gated_gradient(const void *dy, const void *x, void *q, void *q_transposed, const float *scale, float *amax, float *scale_inverse, int64_t rows, int64_t columns, int gate, float limit, float alpha, float offset, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_gated_gradient$handle() {
+        return ops_gated_gradient.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_gated_gradient(const void *dy, const void *x, void *q, void *q_transposed, const float *scale, float *amax, float *scale_inverse, int64_t rows, int64_t columns, int gate, float limit, float alpha, float offset, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_gated_gradient$address() {
+        return ops_gated_gradient.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_gated_gradient(const void *dy, const void *x, void *q, void *q_transposed, const float *scale, float *amax, float *scale_inverse, int64_t rows, int64_t columns, int gate, float limit, float alpha, float offset, int dtype, int fp8, OpsStream stream)
+     * }
+     */
+    public static int ops_gated_gradient(long dy, long x, long q, long q_transposed, long scale, long amax, long scale_inverse, long rows, long columns, int gate, float limit, float alpha, float offset, int dtype, int fp8, MemorySegment stream) {
+        var mh$ = ops_gated_gradient.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_gated_gradient", dy, x, q, q_transposed, scale, amax, scale_inverse, rows, columns, gate, limit, alpha, offset, dtype, fp8, stream);
+            }
+            return (int)mh$.invokeExact(dy, x, q, q_transposed, scale, amax, scale_inverse, rows, columns, gate, limit, alpha, offset, dtype, fp8, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 
     private static class ops_accumulate {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
