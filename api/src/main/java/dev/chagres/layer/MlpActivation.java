@@ -3,9 +3,9 @@ package dev.chagres.layer;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.ops.GatedGradient;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
-import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -54,24 +54,20 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
         }
     }
 
-    /** Enqueues the gradient in eight bits, rowwise and columnwise: by one kernel if TE has one that does not also sum for a bias. */
+    /** Enqueues the gradient in eight bits, rowwise and columnwise, as TE for PyTorch computes it: gated, it is rounded before it is cast. */
     void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
-        if (Transpose.fusesGradientOf(kind)) {
-            Transpose.dactCastTranspose(kind, dy, x, dx, stream);
-        } else if (kind == Activation.CLAMPED_SWIGLU) {
-            clampedSwiglu.backward(dy, x, dx, stream);
+        if (kind == Activation.CLAMPED_SWIGLU) {
+            GatedGradient.cast(clampedSwiglu, dy, x, dx, stream);
+        } else if (kind.isGated()) {
+            GatedGradient.cast(kind, dy, x, dx, stream);
         } else {
             kind.backward(dy, x, dx, stream);
         }
     }
 
-    /** Returns which kernels {@link #backward(Tensor, Tensor, QuantizedTensor, Stream)} runs. */
+    /** Returns which kernel {@link #backward(Tensor, Tensor, QuantizedTensor, Stream)} runs. */
     String castGradientFunction() {
-        if (Transpose.fusesGradientOf(kind)) {
-            return kind.backwardFunction() + "_cast_transpose, which casts its gradient itself";
-        }
-        return kind.backwardFunction() + ", which casts its gradient itself"
-                + (kind.isGated() ? ", behind it te_transpose" : "");
+        return (kind.isGated() ? "ops_gated_gradient" : kind.backwardFunction()) + ", which casts its gradient itself";
     }
 
     /** Returns the name, with the numbers where they are not TE's. */

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Tensor;
+import dev.chagres.ops.GatedGradient;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
 import dev.chagres.te.Transpose;
@@ -48,6 +49,9 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
         gradient.amax().zero(stream);
         backward();
         near("backward", amax, read(gradient.amax())[0], 0.01);
+        gradient.amax().zero(stream);
+        backwardRounded();
+        near("backwardRounded", amax, read(gradient.amax())[0], 0.01);
         double column = 0;
         float[] dxs = read(dx);
         for (int row = 0; row < shape.tokens(); row++) {
@@ -90,6 +94,17 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
             repeat(() -> Transpose.dactCastTranspose(activation, dy, x, gradient, stream));
         } else {
             repeat(() -> activation.backward(dy, x, gradient, stream));
+        }
+    }
+
+    /** The gradient, rounded before it is cast to rowwise and columnwise data, by as few kernels as possible. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void backwardRounded() {
+        if (activation.isGated()) {
+            repeat(() -> GatedGradient.cast(activation, dy, x, gradient, stream));
+        } else {
+            backwardAndCast();
         }
     }
 
