@@ -9,8 +9,9 @@ processes. summarize_te.py counts what the files of all have.
 
 Where a gradient is cast to E5M2 twice on its way, and where a derivative jumps, one BF16 rounding moves it by several percent.
 TE therefore runs a second time over inputs, x and memory, that are moved by up to one BF16 rounding. Where products run in eight
-bits it runs a third time in BF16, which shows what eight bits cost. A result fails when it is further from TE's than the limit and
-than 1.5 times what TE is from itself; in eight bits when it is also further from TE's in BF16 than 1.25 times what TE's in eight bits is.
+bits it runs a third time in BF16, which shows what eight bits cost. Where it computes attention in PyTorch, which rounds scores to
+BF16, it runs once more with that attention in FP32. A result fails when it is further from TE's than the limit and than 1.5 times what
+TE is from itself; in eight bits when it is also further from TE's in BF16 than 1.25 times what TE's in eight bits is.
 """
 import csv, json, os, sys, time
 from typing import NamedTuple
@@ -20,7 +21,7 @@ import torch
 import te_side
 
 COLUMNS = ("case", "seed", "kind", "precision", "layer", "call", "attention", "refused", "y", "dx", "dmemory", "furthest", "of",
-           "TE itself", "from BF16", "TE from BF16", "beyond the limit", "failed")
+           "TE itself", "from BF16", "TE from BF16", "beyond the limit", "furthest from FP32 scores", "beyond with FP32 scores", "failed")
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2, "fp8-delayed": 6e-2, "fp8-current": 6e-2, "fp8-block": 6e-2}
 # Moments in BF16 are rounded in each step, and a rounding that goes the other way shows in an FP32 weight.
 BF16_MOMENTS = 1e-2
@@ -81,6 +82,14 @@ def compare(layer, call, tensors):
             for name in expected}
 
 
+def from_fp32_scores(layer, call, tensors):
+    """Our distances from TE whose attention in PyTorch rounds no scores: the rest of TE as it is."""
+    with te_side.attention_in_fp32():
+        expected = te_side.theirs(layer, call, tensors, tensors["x"], tensors.get("memory"))
+    actual = together(te_side.ours(layer, call, tensors, expected))
+    return [apart(actual[name], value) for name, value in together(expected).items()]
+
+
 def limit_of(layer, call):
     return BF16_MOMENTS if layer.get("exp_avg_dtype") == "bfloat16" else LIMITS[call["precision"]]
 
@@ -92,6 +101,7 @@ def line(number, layer, call, tensors):
     try:
         results = compare(layer, call, tensors)
         kernels = te_side.kernels(call)
+        whole = from_fp32_scores(layer, call, tensors) if kernels == "PyTorch" else None
         torch.cuda.synchronize()
     except Exception as refusal:  # of whatever type TE's are
         said = (f"{type(refusal).__name__}: {refusal}".splitlines() or [""])[0][:300]
@@ -104,7 +114,8 @@ def line(number, layer, call, tensors):
         print("FAILED", number, layer, call, bad, flush=True)
     return (*about, kernels, "", *(f"{results[name].ours:.1e}" if name in results else "" for name in named),
             f"{results[furthest].ours:.1e}", furthest, *(f"{value:.1e}" for value in results[furthest][1:]),
-            sum(not result.ours <= limit for result in results.values()), " ".join(bad)), bool(bad)
+            sum(not result.ours <= limit for result in results.values()), f"{max(whole):.1e}" if whole else "",
+            sum(not distance <= limit for distance in whole) if whole else "", " ".join(bad)), bool(bad)
 
 
 def wait(path):

@@ -6,6 +6,7 @@ failed, or where fewer than 5 compared cases had an option that some case was dr
 import collections, csv, json, statistics, sys
 
 LEAST = 5
+LIMITS = {"fp32": 1e-4, "bf16": 1e-2}  # of the others 6e-2
 
 
 def read(paths):
@@ -22,6 +23,14 @@ def quantile(values, share):
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def within(row):
+    return row["beyond the limit"] == "0"
+
+
+def within_with_fp32_scores(row):
+    return (row["beyond with FP32 scores"] or row["beyond the limit"]) == "0"
+
+
 def distances(rows):
     groups = collections.defaultdict(list)
     for row in rows:
@@ -32,8 +41,17 @@ def distances(rows):
             values = [float(row[column]) for row in group if row[column]]
             if values:
                 text += f"; {column} median {statistics.median(values):.1e}, 95 of 100 {quantile(values, 0.95):.1e}, largest {max(values):.1e}"
-        within = sum(row["beyond the limit"] == "0" for row in group)
-        print(f"{text}; within {within}")
+        print(f"{text}; within {sum(map(within, group))}")
+
+
+def causes(rows):
+    """How many are within the limits where TE itself stays within them over moved inputs, and where it rounds no scores."""
+    steady = [row for row in rows if row["TE itself"] and float(row["TE itself"]) <= LIMITS.get(row["precision"], 6e-2)]
+    print(f"TE itself within the limit: {len(steady)}; of these within: {sum(map(within, steady))},"
+          f" against FP32 scores {sum(map(within_with_fp32_scores, steady))}")
+    scores = [row for row in rows if row["attention"] == "PyTorch"]
+    print(f"attention in PyTorch: {len(scores)}; of these within: {sum(map(within, scores))},"
+          f" against FP32 scores {sum(map(within_with_fp32_scores, scores))}")
 
 
 def main(output, *paths):
@@ -49,6 +67,7 @@ def main(output, *paths):
     for said, count in collections.Counter(row["refused"] for row in rows if row["refused"]).most_common():
         print(f"refused {count}: {said}")
     distances(compared)
+    causes(compared)
     drawn, counts = (collections.Counter(option for row in some for option in json.loads(row["call"])["options"])
                      for some in (rows, compared))
     for option, count in sorted(drawn.items()):

@@ -2,7 +2,7 @@
 
 A case has a kind (KINDS); of each there is `theirs`, which computes, and `ours`, which takes the same results from the file.
 """
-import itertools, json, os, struct
+import contextlib, itertools, json, os, struct
 
 os.environ["NVTE_UNFUSED_ATTN"] = "1"  # what cuDNN has no attention for, TE computes in PyTorch
 
@@ -14,7 +14,7 @@ import transformer_engine.pytorch as te
 torch._dynamo.config.recompile_limit = 1000
 torch._dynamo.config.accumulated_recompile_limit = 10000
 from transformer_engine.common import recipe as recipes
-from transformer_engine.pytorch.attention.dot_product_attention import dot_product_attention as attention
+from transformer_engine.pytorch.attention.dot_product_attention import backends, dot_product_attention as attention
 from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
 from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
@@ -314,6 +314,21 @@ def theirs(layer, call, tensors, x, memory):
 
 def ours(layer, call, tensors, expected):
     return KINDS[call["kind"]][1](layer, call, tensors, expected)
+
+
+@contextlib.contextmanager
+def attention_in_fp32():
+    """Inside, TE's attention in PyTorch takes its inputs in FP32, so that it rounds no scores, and rounds what it returns."""
+    own = backends.UnfusedDotProductAttention.forward
+
+    def forward(self, cache, query, key, value, *more, **named):
+        return own(self, cache, query.float(), key.float(), value.float(), *more, **named).to(query.dtype)
+
+    backends.UnfusedDotProductAttention.forward = forward
+    try:
+        yield
+    finally:
+        backends.UnfusedDotProductAttention.forward = own
 
 
 def kernels(call):
