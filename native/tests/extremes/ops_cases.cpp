@@ -62,7 +62,7 @@ std::vector<Case> conversions() {
       CASE(ops_quantization_statistics, matrix(f), static_cast<uint8_t *>(f.device(kCount)), floats(f, 1), floats(f, 6),
            kRows, kColumns, kRows, 0, kBf16, 7, nullptr),
       CASE(ops_gated_gradient, gated(f, 1), gated(f, 2), gated(f, 2), gated(f, 2), floats(f, 1), floats(f, 1), floats(f, 1),
-           kGatedSide, kGatedSide, OPS_CLAMPED_SWIGLU, 7.0f, 1.702f, 1.0f, kBf16, 8, nullptr),
+           kGatedSide, kGatedSide, OPS_GEGLU, 7.0f, 1.702f, 1.0f, kBf16, 8, nullptr),
       CASE(ops_dequantize_blocks, static_cast<uint8_t *>(f.device(kCount)), floats(f, kCount), matrix(f), kRows, kColumns,
            kRows, 2, kBf16, 7, nullptr),
   };
