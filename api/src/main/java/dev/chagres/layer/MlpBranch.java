@@ -220,7 +220,7 @@ final class MlpBranch extends Layer {
         fc2.input().prepareAgain(after, amax, inside.after, pass);
     }
 
-    /** Returns whether kernels of TE cast the activation's gradient: beside a bias, whose gradient it sums, not every one. */
+    /** Returns whether one kernel computes and casts the activation's gradient: beside a bias, whose gradient it sums, not every one. */
     private boolean castsGradient() {
         return !fc1.hasBias() || Cast.fusesGradientOf(activation.kind());
     }

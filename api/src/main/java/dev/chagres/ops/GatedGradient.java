@@ -11,9 +11,10 @@ import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 
 /**
- * The gradient of a gated activation in FP8, rounded before it is cast: by one kernel the numbers that {@link
- * Activation#backward(Tensor, Tensor, Tensor, Stream)} and {@link dev.chagres.te.Cast#quantize(Tensor, QuantizedTensor, Stream)} write by
- * two, as TE for PyTorch calls them. {@link dev.chagres.te.Transpose#dactCastTranspose} does not round.
+ * The gradient of a gated activation in FP8, rounded before it is cast: one kernel for what {@link
+ * Activation#backward(Tensor, Tensor, Tensor, Stream)} and {@link dev.chagres.te.Cast#quantize(Tensor, QuantizedTensor, Stream)} do by
+ * two, as TE for PyTorch calls them. A number beside a tie of the rounding may differ by a step of FP8. {@link
+ * dev.chagres.te.Transpose#dactCastTranspose} does not round.
  *
  * <p>Threading: the device's thread.
  *
@@ -33,7 +34,8 @@ public final class GatedGradient {
      * @param dy gradient of the activation's output, [M, K], M and K multiples of 16
      * @param x the activation's input [a, b], [M, 2K], in the type of dy
      * @param q [M, 2K], scaled by {@link dev.chagres.Scaling#TENSOR}, with scale, rowwise and columnwise data; its amax, if it has
-     *     one, is raised to the largest magnitude of dx, for which NaN does not count
+     *     one, is raised to the largest magnitude of dx, for which NaN does not count; its scale inverse receives 1 / scale. dy, x and
+     *     the data of q begin at multiples of 16 bytes
      * @throws IllegalArgumentException when the activation has no gate, shapes, types, parts or devices do not fit, or q shares memory
      */
     public static void cast(Activation activation, Tensor dy, Tensor x, QuantizedTensor q, Stream stream) {
