@@ -3,6 +3,7 @@
  * thread has four rows of four columns: it writes their rows, and turns them in shared memory, whose columns the block writes.
  */
 #include <amax.cuh>
+#include <byte_columns.cuh>
 #include <fp8.cuh>
 
 namespace {
@@ -88,11 +89,8 @@ __device__ inline uint32_t cast_four(const float (&exact)[4], float scale, int f
 __device__ inline void turn(const uint32_t (&of_row)[4], uint32_t *tile, int column, int quad) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    uint32_t of_column = 0;
-#pragma unroll
-    for (int r = 0; r < 4; ++r) of_column |= (of_row[r] >> 8 * c & 0xffu) << 8 * r;
     /* Columns' packs change places so that neighbouring threads write to different banks. */
-    tile[(column + c) * kQuads + (quad ^ (column / 4 % kPacks * 4))] = of_column;
+    tile[(column + c) * kQuads + (quad ^ (column / 4 % kPacks * 4))] = byte_column(of_row, c);
   }
 }
 

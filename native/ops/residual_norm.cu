@@ -4,6 +4,7 @@
  * rows are on their way while one is computed.
  */
 #include <amax.cuh>
+#include <byte_columns.cuh>
 #include <fp8.cuh>
 #include <partial_sums.cuh>
 #include <residual_norm_arguments.cuh>
@@ -186,11 +187,9 @@ __device__ inline void write_transposed(const NormArguments &a, const uint8_t *t
     uint32_t of_row[4];
     _Pragma("unroll") for (int r = 0; r < 4; ++r)
         of_row[r] = *reinterpret_cast<const uint32_t *>(tile + (row + r) * stride + column);
-    _Pragma("unroll") for (int c = 0; c < 4; ++c) {
-      uint32_t of_column = 0;
-      _Pragma("unroll") for (int r = 0; r < 4; ++r) of_column |= (of_row[r] >> 8 * c & 0xffu) << 8 * r;
-      *reinterpret_cast<uint32_t *>(a.y8_transposed + (column + c) * a.filled_rows + first + row) = of_column;
-    }
+    _Pragma("unroll") for (int c = 0; c < 4; ++c)
+        *reinterpret_cast<uint32_t *>(a.y8_transposed + (column + c) * a.filled_rows + first + row) =
+            byte_column(of_row, c);
   }
 }
 

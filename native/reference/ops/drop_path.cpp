@@ -8,10 +8,6 @@ using namespace chagres::reference;
 
 namespace {
 
-CHAGRES_CLONES void scale_floats(float *y, const float *x, float factor, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) y[i] = x[i] * factor;
-}
-
 CHAGRES_CLONES void scale_onto_floats(float *y, const float *x, float factor, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = x[i] * factor + y[i];
 }

@@ -14,10 +14,6 @@ namespace {
 /* The functions of OpsGate, in its order, but for the last, which is no product of f(a) and b. */
 const Activation *const kFunctions[] = {&kGelu, &kSigmoid, &kQgelu, &kRelu, &kSrelu, &kSilu};
 
-CHAGRES_CLONES void multiply(float *values, float factor, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) values[i] *= factor;
-}
-
 /* Where a half of a row of dx goes: its bytes, and of the transpose the first byte of this row's column. */
 struct Destination {
   uint8_t *row, *column;
@@ -30,7 +26,7 @@ float cast_half(float *dx, void *rounded, NVTEDType dtype, NVTEDType fp8, float 
   from_float(rounded, dx, dtype, count);
   to_float(dx, rounded, dtype, count);
   const float largest = largest_magnitude(dx, count);
-  multiply(dx, scale, count);
+  scale_floats(dx, dx, scale, count);
   from_float(to.row, dx, fp8, count);
   for (int64_t c = 0; c < count; ++c) to.column[c * to.rows] = to.row[c];
   return largest;

@@ -36,6 +36,7 @@ void for_each_block(int64_t count, F &&f) {
 }
 
 void add_floats(float *sum, const float *x, int64_t count); /* sum[i] += x[i] */
+void scale_floats(float *y, const float *x, float factor, int64_t count); /* y[i] = factor * x[i]; y may be x */
 
 /* out = beta * out + sum; beta 0 does not read out. */
 void finish_sum(float *out, float beta, const float *sum, int64_t count);

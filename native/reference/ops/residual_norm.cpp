@@ -66,10 +66,6 @@ CHAGRES_CLONES float largest(const float *y, int64_t count) {
   return result;
 }
 
-CHAGRES_CLONES void multiply(float *y, float factor, int64_t count) {
-  for (int64_t c = 0; c < count; ++c) y[c] *= factor;
-}
-
 /* Gamma, and 1 more where it is centred on zero. */
 void to_factors(float *factors, const OpsResidualNorm &n) {
   to_float(factors, n.gamma, as_dtype(n.dtype), n.columns);
@@ -78,7 +74,7 @@ void to_factors(float *factors, const OpsResidualNorm &n) {
 
 /* Writes a row in FP8, and as a column of the transpose. `y` is used up. */
 void cast_row(const OpsResidualNorm &n, int64_t row, float *y, uint8_t *bytes) {
-  multiply(y, *n.scale, n.columns);
+  scale_floats(y, y, *n.scale, n.columns);
   from_float(bytes, y, kNVTEFloat8E4M3, n.columns);
   if (n.y8 != nullptr) std::copy(bytes, bytes + n.columns, static_cast<uint8_t *>(n.y8) + row * n.columns);
   auto *transposed = static_cast<uint8_t *>(n.y8_transposed);

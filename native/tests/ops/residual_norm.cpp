@@ -2,6 +2,7 @@
 #include <limits>
 #include <utility>
 
+#include "harness/fp8.h"
 #include "harness/report.h"
 
 namespace chagres::tests {
@@ -53,19 +54,11 @@ Statistics statistics_of(const Doubles &h, const Shape &shape) {
   return result;
 }
 
-/* E4M3 as the double that a code stands for, and the code of the nearest: no code is looked up in the library's way. */
-double e4m3_value(unsigned char code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  if ((code & 0x7f) == 0x7f) return kNan;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return code & 0x80 ? -magnitude : magnitude;
-}
-
 /* Each code is the nearest to value * scale, but for FP32 roundings of what stands before it. */
 void expect_codes(Case &test, const Bytes &codes, const Doubles &wanted, const Doubles &size, double scale,
                   const std::function<size_t(size_t)> &place, const char *what) {
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const double value = std::max(-448.0, std::min(448.0, wanted[i] * scale)), got = e4m3_value(codes[place(i)]);
+    const double value = std::max(-448.0, std::min(448.0, wanted[i] * scale)), got = fp8_value(codes[place(i)], 3);
     const double unit = std::ldexp(1.0, std::max(-9, value == 0 ? -9 : std::ilogb(value) - 3));
     const double slack = kSlack * kFormats[0].roundoff() * size[i] * scale;
     if (std::isnan(wanted[i]) ? std::isnan(got) : std::fabs(got - value) <= unit / 2 + slack) continue;
