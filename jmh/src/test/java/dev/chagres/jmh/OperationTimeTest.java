@@ -6,10 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.io.IOException;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -31,7 +27,7 @@ class OperationTimeTest {
         double each = seconds(warmup.iterations(), warmup.time(), warmup.timeUnit())
                 + seconds(measurement.iterations(), measurement.time(), measurement.timeUnit());
         long runs = 0;
-        for (Class<?> type : benchmarks()) {
+        for (Class<?> type : OperationBenchmarks.all()) {
             assertEquals(warmup, type.getAnnotation(Warmup.class), type + " has settings of its own");
             assertEquals(measurement, type.getAnnotation(Measurement.class), type + " has settings of its own");
             runs += runs(type);
@@ -45,21 +41,6 @@ class OperationTimeTest {
 
     private static double seconds(int iterations, int time, TimeUnit unit) {
         return iterations * unit.toMillis(time) / 1e3;
-    }
-
-    private static List<Class<?>> benchmarks() throws IOException, ClassNotFoundException {
-        List<Class<?>> found = new ArrayList<>();
-        try (java.util.stream.Stream<Path> files = Files.list(Path.of("src/main/java/dev/chagres/jmh"))) {
-            for (Path file : files.filter(path -> path.toString().endsWith("Benchmark.java"))
-                    .toList()) {
-                String name = file.getFileName().toString().replace(".java", "");
-                Class<?> type = Class.forName("dev.chagres.jmh." + name);
-                if (type != OperationBenchmark.class && OperationBenchmark.class.isAssignableFrom(type)) {
-                    found.add(type);
-                }
-            }
-        }
-        return found;
     }
 
     /** Returns benchmarks times values of each parameter. */
