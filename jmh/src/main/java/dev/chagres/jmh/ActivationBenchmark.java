@@ -29,20 +29,16 @@ public class ActivationBenchmark extends OperationBenchmark {
         long columns = activation.inputColumns(shape.inner());
 
         x = empty(DType.BFLOAT16, tokens, columns);
-        float[] values = new float[Math.toIntExact(x.count())];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = i % 2 == 0 ? 3 : 1;
-        }
-        x.set(stream, values);
+        fill(x, 3, 1);
         y = empty(DType.BFLOAT16, tokens, shape.inner());
         dy = normal(DType.BFLOAT16, tokens, shape.inner());
         dx = empty(DType.BFLOAT16, tokens, columns);
         forward();
         double expected = value(3) * (activation.isGated() ? gate(3) : 1);
-        near(activation.forwardFunction(), expected, read(y)[0], 0.02);
+        near(activation.forwardFunction(), expected, at(y, 0), 0.02);
         backward();
         double slope = (value(3 + 1e-4) - value(3 - 1e-4)) / 2e-4 * (activation.isGated() ? gate(3) : 1);
-        near(activation.backwardFunction(), read(dy)[0] * slope, read(dx)[0], 0.02);
+        near(activation.backwardFunction(), at(dy, 0) * slope, at(dx, 0), 0.02);
     }
 
     private double value(double a) {

@@ -6,7 +6,6 @@ import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.QkvLayout;
-import java.util.Arrays;
 
 /**
  * The tensors of an attention over packed sequences of one length, query, key and value in one buffer, and checks of its
@@ -27,17 +26,13 @@ final class AttentionBuffers {
         LayerShape shape = benchmark.shape;
         long width = shape.hidden();
         Tensor qkv = benchmark.empty(dtype, shape.tokens(), 3 * width);
-        float[] values = new float[Math.toIntExact(qkv.count())];
-        for (int i = 0; i < values.length; i++) {
-            int token = Math.toIntExact(i / (3 * width));
-            values[i] = i % (3 * width) < 2 * width ? 0.5f : token % 8;
+        float[] eightTokens = new float[Math.toIntExact(8 * 3 * width)];
+        for (int i = 0; i < eightTokens.length; i++) {
+            eightTokens[i] = i % (3 * width) < 2 * width ? 0.5f : i / (3 * width);
         }
-        qkv.set(benchmark.stream, values);
+        benchmark.fill(qkv, eightTokens);
         Tensor dqkv = benchmark.zeros(dtype, shape.tokens(), 3 * width);
-        Tensor ones = heads(benchmark, benchmark.empty(dtype, shape.tokens(), width), 0);
-        float[] one = new float[Math.toIntExact(ones.count())];
-        Arrays.fill(one, 1);
-        ones.set(benchmark.stream, one);
+        Tensor ones = heads(benchmark, benchmark.filled(dtype, 1, shape.tokens(), width), 0);
         int[] offsets = new int[shape.batch() + 1];
         for (int i = 1; i < offsets.length; i++) {
             offsets[i] = i * shape.length();
@@ -64,10 +59,10 @@ final class AttentionBuffers {
 
     /** The mean of 0, 1, … 7. */
     static void checkForward(OperationBenchmark benchmark, AttentionTensors tensors) {
-        OperationBenchmark.near("output", 3.5, benchmark.read(tensors.output())[0], 0.02);
+        OperationBenchmark.near("output", 3.5, benchmark.at(tensors.output(), 0), 0.02);
     }
 
     static void checkBackward(OperationBenchmark benchmark, AttentionTensors tensors) {
-        OperationBenchmark.near("dv", 1, benchmark.read(tensors.valueGradient())[0], 0.02);
+        OperationBenchmark.near("dv", 1, benchmark.at(tensors.valueGradient(), 0), 0.02);
     }
 }

@@ -12,7 +12,6 @@ import dev.chagres.te.FusedAttention;
 import dev.chagres.te.MaskType;
 import dev.chagres.te.QkvLayout;
 import dev.chagres.te.SoftmaxType;
-import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -73,11 +72,11 @@ public class AttentionScoresBenchmark extends OperationBenchmark {
         }
         forward();
         // The first query sees one key, of value 3; its own sink of 0 has half the weight.
-        near("output", change == Change.SINKS ? 1.5 : 3, read(tensors.output())[0], 0.02);
+        near("output", change == Change.SINKS ? 1.5 : 3, at(tensors.output(), 0), 0.02);
         backward();
         // Its score's gradient is that of its weight w, w (3 d - 3 w d), and the query's that times 0.5 / sqrt(d).
         double headDim = (double) shape.hidden() / shape.heads();
-        near("dq", change == Change.SINKS ? 0.375 * Math.sqrt(headDim) : 0, read(tensors.queryGradient())[0], 0.02);
+        near("dq", change == Change.SINKS ? 0.375 * Math.sqrt(headDim) : 0, at(tensors.queryGradient(), 0), 0.02);
     }
 
     private AttentionTensors denseTensors() {
@@ -100,12 +99,8 @@ public class AttentionScoresBenchmark extends OperationBenchmark {
     }
 
     private Tensor filled(float value) {
-        Tensor tensor =
-                empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), shape.hidden() / shape.heads());
-        float[] values = new float[Math.toIntExact(tensor.count())];
-        Arrays.fill(values, value);
-        tensor.set(stream, values);
-        return tensor;
+        return filled(
+                DType.BFLOAT16, value, shape.batch(), shape.length(), shape.heads(), shape.hidden() / shape.heads());
     }
 
     private Tensor zeroBias() {

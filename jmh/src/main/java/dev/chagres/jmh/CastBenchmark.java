@@ -77,13 +77,8 @@ public class CastBenchmark extends OperationBenchmark {
         long across = (shape.hidden() + Scaling.BLOCK - 1) / Scaling.BLOCK;
         partAmax = zeros(DType.FLOAT32, down, across);
         partScale = empty(DType.FLOAT32, down, across);
-        float[] scaled = new float[Math.toIntExact(down * across)];
-        Arrays.fill(scaled, 64);
-        partScale.set(stream, scaled);
-        Tensor history = empty(DType.FLOAT32, STEPS, SCALES);
-        float[] magnitudes = new float[STEPS * SCALES];
-        Arrays.fill(magnitudes, 2);
-        history.set(stream, magnitudes);
+        fill(partScale, 64);
+        Tensor history = filled(DType.FLOAT32, 2, STEPS, SCALES);
         histories = AmaxHistories.of(new Tensor[] {history}, new Tensor[] {scales}, stream);
         check();
     }
@@ -99,22 +94,20 @@ public class CastBenchmark extends OperationBenchmark {
     private void check() {
         float[] values = read(x);
         double largest = 0;
-        double column = 0;
-        for (int i = 0; i < values.length; i++) {
-            largest = Math.max(largest, Math.abs(values[i]));
-            column += i % shape.hidden() == 0 ? values[i] : 0;
+        for (float value : values) {
+            largest = Math.max(largest, Math.abs(value));
         }
         computeAmax();
-        near("computeAmax", largest, read(rowwise.amax())[0], 0);
+        near("computeAmax", largest, at(rowwise.amax(), 0), 0);
         computeScaleFromAmax();
-        near("computeScaleFromAmax", 448 / largest, read(rowwise.scale())[0], 1e-6);
+        near("computeScaleFromAmax", 448 / largest, at(rowwise.scale(), 0), 1e-6);
         quantizeRowwise();
         dequantize();
-        near("dequantize", values[0], read(back)[0], 0.07);
+        near("dequantize", values[0], at(back, 0), 0.07);
         quantizationStatistics();
-        near("quantizationStatistics", largest, read(statistics)[0], 0);
+        near("quantizationStatistics", largest, at(statistics, 0), 0);
         quantizeDbias();
-        near("quantizeDbias", column, read(dbias)[0], 0.02);
+        near("quantizeDbias", columnSum(x), at(dbias, 0), 0.02);
         quantize();
         multiCastTranspose();
         near(
@@ -126,32 +119,26 @@ public class CastBenchmark extends OperationBenchmark {
         near("transpose", both.columnwise().toBytes(stream)[1], transposed.toBytes(stream)[1], 0);
         fp8TransposeDbias();
         Cast.dequantize(both, back, stream);
-        double stored = 0;
-        float[] again = read(back);
-        for (int i = 0; i < again.length; i += Math.toIntExact(shape.hidden())) {
-            stored += again[i];
-        }
-        near("fp8TransposeDbias", stored, read(dbias)[0], 0.02);
+        near("fp8TransposeDbias", columnSum(back), at(dbias, 0), 0.02);
         swapFirstDims();
         int second = Math.toIntExact(shape.hidden());
         int from = Math.toIntExact(shape.tokens() / 16) * second;
-        near("swapFirstDims", values[from], read(byToken)[second], 0);
+        near("swapFirstDims", values[from], at(byToken, second), 0);
         quantizeBlocks();
         double first = 0;
         for (int i = 0; i < Math.min(Scaling.BLOCK, shape.hidden()); i++) {
             first = Math.max(first, Math.abs(values[i]));
         }
-        near("quantizeBlocks", first / 448, read(blocks.rowwiseScaleInverse())[0], 1e-6);
+        near("quantizeBlocks", first / 448, at(blocks.rowwiseScaleInverse(), 0), 1e-6);
         dequantizeBlocks();
-        near("dequantizeBlocks", values[0], read(back)[0], 0.07);
-        float[] drawn = read(x);
+        near("dequantizeBlocks", values[0], at(back, 0), 0.07);
         double lastBlock = 0;
         int columns = Math.toIntExact(shape.hidden());
         int firstRow =
                 Math.toIntExact(Math.max(shape.tokens() / 2, (shape.tokens() - 1) / Scaling.BLOCK * Scaling.BLOCK));
-        for (int i = firstRow * columns; i < drawn.length; i++) {
+        for (int i = firstRow * columns; i < values.length; i++) {
             boolean inLast = i % columns >= (columns - 1) / Scaling.BLOCK * Scaling.BLOCK;
-            lastBlock = inLast ? Math.max(lastBlock, Math.abs(drawn[i])) : lastBlock;
+            lastBlock = inLast ? Math.max(lastBlock, Math.abs(values[i])) : lastBlock;
         }
         computePartialAmax();
         float[] magnitudes = read(partAmax);
@@ -160,7 +147,7 @@ public class CastBenchmark extends OperationBenchmark {
         int half = Math.toIntExact(part.count());
         near("partialCast", both.rowwise().toBytes(stream)[half], partBytes.toBytes(stream)[0], 0);
         delayedScalingUpdate();
-        near("delayedScalingUpdate", 224, read(scales)[0], 1e-6);
+        near("delayedScalingUpdate", 224, at(scales, 0), 1e-6);
     }
 
     @Override

@@ -26,9 +26,9 @@ public class ConditionalTransposeBenchmark extends OperationBenchmark {
         stay = empty(DType.FLOAT32, 1);
         stay.set(stream, 1f);
         skipped();
-        near("skipped", 0, read(transposed)[1], 0);
+        near("skipped", 0, at(transposed, 1), 0);
         transposeWithNoop();
-        near("transposeWithNoop", read(weight)[Math.toIntExact(shape.hidden())], read(transposed)[1], 0);
+        near("transposeWithNoop", at(weight, shape.hidden()), at(transposed, 1), 0);
     }
 
     /** A transpose that runs. */

@@ -51,25 +51,23 @@ public class ContextParallelBenchmark extends OperationBenchmark {
 
     private void checkOrder() {
         order();
-        float[] values = read(x);
-        near("there and back", values[values.length - 1], read(back)[values.length - 1], 0);
+        near("there and back", at(x, x.count() - 1), at(back, back.count() - 1), 0);
         int last = shape.batch() * shape.length() / RANKS - 1;
         near("rank 0's last token", shape.batch() * shape.length() - 1, indices.toInts(stream)[last], 0);
     }
 
     private void checkHalves() {
-        float[] values = read(x);
-        int second = Math.toIntExact(shape.length() / 2 * shape.hidden());
-        float logarithm = read(lse)[shape.length() / 2];
+        long second = shape.length() / 2 * shape.hidden();
+        float logarithm = at(lse, shape.length() / 2);
         ContextParallelThd.readHalfTensor(x, cuSeqlens, half, Half.SECOND, stream);
-        near("second half", values[second], read(half)[0], 0);
+        near("second half", at(x, second), at(half, 0), 0);
         ContextParallelCorrection.readSecondHalfLse(lse, cuSeqlens, halfLse, LseLayout.PACKED, stream);
-        near("its LSE", logarithm, read(halfLse)[0], 0);
+        near("its LSE", logarithm, at(halfLse, 0), 0);
         ContextParallelCorrection.secondHalfLseCorrection(lse, halfLse, cuSeqlens, LseLayout.PACKED, stream);
-        near("twice the exponentials", logarithm + Math.log(2), read(lse)[shape.length() / 2], 1e-4);
+        near("twice the exponentials", logarithm + Math.log(2), at(lse, shape.length() / 2), 1e-4);
         ContextParallelCorrection.gradCorrection(back, half, cuSeqlens, Update.NONE, Update.ADD, stream);
-        near("added gradient", 2 * values[second], read(back)[second], 0);
-        near("gradient left alone", values[0], read(back)[0], 0);
+        near("added gradient", 2 * at(x, second), at(back, second), 0);
+        near("gradient left alone", at(x, 0), at(back, 0), 0);
     }
 
     /** Reordering to the order of ranks and back, the indices of a rank's tokens, and a copy without padding. */

@@ -31,9 +31,9 @@ public class DropoutBenchmark extends OperationBenchmark {
         state.set(stream, 5L, 8L);
         dropoutFwd();
         dropoutBwd();
-        float[] before = read(x);
-        float[] dropped = read(y);
-        float[] gradient = read(dx);
+        float[] before = read(x, 0, shape.hidden());
+        float[] dropped = read(y, 0, shape.hidden());
+        float[] gradient = read(dx, 0, shape.hidden());
         int first = 0;
         while (dropped[first] == 0) {
             first++;

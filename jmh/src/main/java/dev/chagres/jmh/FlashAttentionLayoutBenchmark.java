@@ -34,15 +34,15 @@ public class FlashAttentionLayoutBenchmark extends OperationBenchmark {
         transposed = new Tensor[] {empty(DType.BFLOAT16, shape.batch(), count, shape.length(), HEAD_DIM)};
         rows = new Tensor[] {normal(DType.BFLOAT16, shape.tokens(), HEAD_DIM - 1)};
         longer = new Tensor[] {empty(DType.BFLOAT16, shape.tokens(), HEAD_DIM)};
-        float value = read(qkvi)[2 * HEAD_DIM];
+        float value = at(qkvi, 2 * HEAD_DIM);
         FlashAttentionLayout.prepareFlashAttnFwd(qkvi, qkv, stream);
-        near("first value", value, read(qkv)[Math.toIntExact(2 * q.count())], 0);
+        near("first value", value, at(qkv, 2 * q.count()), 0);
         FlashAttentionLayout.prepareFlashAttnBwd(q, q, q, qkvi, stream);
-        near("gradient of the first value", read(q)[0], read(qkvi)[2 * HEAD_DIM], 0);
+        near("gradient of the first value", at(q, 0), at(qkvi, 2 * HEAD_DIM), 0);
         copies();
-        near("second token", read(q)[Math.toIntExact(count * HEAD_DIM)], read(transposed[0])[HEAD_DIM], 0);
-        near("second row", read(rows[0])[HEAD_DIM - 1], read(longer[0])[HEAD_DIM], 0);
-        near("what is added to a row", 0, read(longer[0])[HEAD_DIM - 1], 0);
+        near("second token", at(q, count * HEAD_DIM), at(transposed[0], HEAD_DIM), 0);
+        near("second row", at(rows[0], HEAD_DIM - 1), at(longer[0], HEAD_DIM), 0);
+        near("what is added to a row", 0, at(longer[0], HEAD_DIM - 1), 0);
     }
 
     /** Queries, keys and values split and joined. */

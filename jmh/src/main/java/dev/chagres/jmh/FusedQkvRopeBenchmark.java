@@ -5,7 +5,6 @@ import dev.chagres.Tensor;
 import dev.chagres.te.FusedQkvRope;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.QkvFormat;
-import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -30,18 +29,16 @@ public class FusedQkvRopeBenchmark extends OperationBenchmark {
         k = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         v = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         freqs = empty(DType.FLOAT32, shape.length(), 1, 1, headDim);
-        float[] angles = new float[Math.toIntExact(freqs.count())];
-        Arrays.fill(angles, 1);
-        freqs.set(stream, angles);
-        float[] values = read(qkv);
+        fill(freqs, 1);
+        float[] values = read(qkv, 0, 3 * headDim);
         double a = values[0];
         double b = values[Math.toIntExact(headDim / 2)];
         forward();
-        near("query", a * Math.cos(1) - b * Math.sin(1), read(q)[0], 0.02);
-        near("value", values[Math.toIntExact(2 * headDim)], read(v)[0], 0);
+        near("query", a * Math.cos(1) - b * Math.sin(1), at(q, 0), 0.02);
+        near("value", values[Math.toIntExact(2 * headDim)], at(v, 0), 0);
         backward();
-        near("gradient of the query", a, read(qkv)[0], 0.05);
-        near("gradient of the value", values[Math.toIntExact(2 * headDim)], read(qkv)[Math.toIntExact(2 * headDim)], 0);
+        near("gradient of the query", a, at(qkv, 0), 0.05);
+        near("gradient of the value", values[Math.toIntExact(2 * headDim)], at(qkv, 2 * headDim), 0);
     }
 
     /** The rotation. */

@@ -5,7 +5,6 @@ import dev.chagres.Tensor;
 import dev.chagres.te.FusedRope;
 import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.QkvFormat;
-import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -26,16 +25,14 @@ public class FusedRopeBenchmark extends OperationBenchmark {
         x = normal(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         y = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         freqs = empty(DType.FLOAT32, shape.length(), 1, 1, headDim);
-        float[] angles = new float[Math.toIntExact(freqs.count())];
-        Arrays.fill(angles, 1);
-        freqs.set(stream, angles);
-        float[] values = read(x);
+        fill(freqs, 1);
+        float[] values = read(x, 0, headDim);
         double a = values[0];
         double b = values[Math.toIntExact(headDim / 2)];
         forward();
-        near("forward", a * Math.cos(1) - b * Math.sin(1), read(y)[0], 0.02);
+        near("forward", a * Math.cos(1) - b * Math.sin(1), at(y, 0), 0.02);
         backward();
-        near("backward", a * Math.cos(1) + b * Math.sin(1), read(y)[0], 0.02);
+        near("backward", a * Math.cos(1) + b * Math.sin(1), at(y, 0), 0.02);
     }
 
     /** The rotation. */

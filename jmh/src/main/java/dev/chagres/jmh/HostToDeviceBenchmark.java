@@ -27,7 +27,7 @@ public class HostToDeviceBenchmark extends OperationBenchmark {
         target = zeros(DType.FLOAT32, COUNT);
         host.setAtIndex(ValueLayout.JAVA_FLOAT, COUNT - 1, 7);
         copyHostToDeviceViaKernel();
-        near("copy", 7, read(target)[COUNT - 1], 0);
+        near("copy", 7, at(target, COUNT - 1), 0);
     }
 
     /** The copy. */

@@ -15,7 +15,6 @@ import dev.chagres.te.FusedRope.Pairing;
 import dev.chagres.te.MaskType;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
-import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -65,22 +64,20 @@ public class LayerOpsBenchmark extends OperationBenchmark {
         Tensor angles = empty(DType.FLOAT32, shape.length(), headDim);
         table = new RotaryTable(angles, Pairing.HALVES);
         positions = new TokenPositions().padded(QkvFormat.BSHD, shape.length());
-        float[] values = new float[Math.toIntExact(angles.count())];
-        Arrays.fill(values, 1);
-        angles.set(stream, values);
-        float[] before = read(qkv);
+        fill(angles, 1);
+        float[] before = read(qkv, 0, headDim);
         rotate();
         double expected = before[0] * Math.cos(1) - before[Math.toIntExact(headDim / 2)] * Math.sin(1);
-        near("rotaryPacked", expected, read(qkv)[0], 0.02);
+        near("rotaryPacked", expected, at(qkv, 0), 0.02);
         q = empty(DType.BFLOAT16, shape.tokens(), shape.hidden());
         k = empty(DType.BFLOAT16, shape.tokens(), shape.hidden());
         v = empty(DType.BFLOAT16, shape.tokens(), shape.hidden());
-        float[] packed = read(qkv);
+        long value = 2 * shape.hidden();
+        float[] packed = read(qkv, 0, value + 1);
         split();
-        int value = Math.toIntExact(2 * shape.hidden());
-        near("rotarySplit", packed[value], read(v)[0], 0);
+        near("rotarySplit", packed[Math.toIntExact(value)], at(v, 0), 0);
         join();
-        near("rotaryJoin", packed[0], read(qkv)[0], 0.05);
+        near("rotaryJoin", packed[0], at(qkv, 0), 0.05);
     }
 
     private void rotate() {

@@ -6,7 +6,6 @@ import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.MultiTensorAdam;
 import dev.chagres.te.TensorLists;
-import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -26,9 +25,7 @@ public class MultiTensorAdamBenchmark extends OperationBenchmark {
     void prepare() {
         long count = 4 * shape.hidden() * shape.hidden() + 2 * shape.hidden() * shape.inner();
         Tensor gradient = empty(DType.BFLOAT16, count);
-        float[] ones = new float[Math.toIntExact(count)];
-        Arrays.fill(ones, 1);
-        gradient.set(stream, ones);
+        fill(gradient, 1);
         Tensor master = zeros(DType.FLOAT32, count);
         Tensor upper = zeros(DType.BFLOAT16, count);
         withMaster = lists(gradient, zeros(DType.BFLOAT16, count), count, master);
@@ -36,8 +33,8 @@ public class MultiTensorAdamBenchmark extends OperationBenchmark {
         // Equal gradients and no decay: the first step is one rate downwards, whatever their size.
         stepOfMasters();
         stepOfRemainders();
-        near("adam", -RATE, read(master)[0], RATE / 100);
-        near("adamParamRemainder", -RATE, read(upper)[0], RATE / 100);
+        near("adam", -RATE, at(master, 0), RATE / 100);
+        near("adamParamRemainder", -RATE, at(upper, 0), RATE / 100);
     }
 
     private TensorLists lists(Tensor gradient, Tensor weight, long count, Tensor master) {

@@ -12,7 +12,6 @@ import dev.chagres.te.MultiTensorScale;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.SgdConfig;
 import dev.chagres.te.TensorLists;
-import java.util.Arrays;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -66,14 +65,14 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         scales = TensorLists.of(
                 new Tensor[] {ones(DType.FLOAT32, SCALES)}, new Tensor[] {zeros(DType.FLOAT32, SCALES)}, inverses);
         computeScaleAndScaleInverse();
-        near("computeScaleAndScaleInverse", 1 / 448.0, read(inverses[0])[SCALES - 1], 1e-8);
+        near("computeScaleAndScaleInverse", 1 / 448.0, at(inverses[0], SCALES - 1), 1e-8);
         l2norm();
-        near("l2norm", Math.sqrt(count), read(norm)[0], 1e-4);
+        near("l2norm", Math.sqrt(count), at(norm, 0), 1e-4);
         // Equal gradients and no decay: the first step is one rate downwards, whatever their size.
         adam(plain);
-        near("adamCapturable", -RATE, read(p)[0], RATE / 100);
+        near("adamCapturable", -RATE, at(p, 0), RATE / 100);
         adamMaster(withMaster);
-        near("adamCapturableMaster", -RATE, read(master)[0], RATE / 100);
+        near("adamCapturableMaster", -RATE, at(master, 0), RATE / 100);
         prepareOthers(count);
     }
 
@@ -100,15 +99,15 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         Tensor factor = empty(DType.FLOAT32, 1);
         factor.set(stream, 0.5f);
         MultiTensor.scaleTensor(flag, scaled, factor, stream);
-        near("scaleTensor", 0.5, read(half)[0], 1e-7);
+        near("scaleTensor", 0.5, at(half, 0), 1e-7);
         scaleByHost();
-        near("scale", 0.25, read(half)[0], 1e-7);
+        near("scale", 0.25, at(half, 0), 1e-7);
         unscaleL2norm();
-        near("unscaleL2norm", read(scale)[0] * Math.sqrt(count), read(norm)[0], 1e-4);
+        near("unscaleL2norm", at(scale, 0) * Math.sqrt(count), at(norm, 0), 1e-4);
         adamInEightBits();
-        near("adamFp8", -RATE, read(masters)[0], RATE / 100);
+        near("adamFp8", -RATE, at(masters, 0), RATE / 100);
         descend();
-        near("sgd", -RATE, read(moved)[0], RATE / 100);
+        near("sgd", -RATE, at(moved, 0), RATE / 100);
     }
 
     private void adamInEightBits() {
@@ -131,11 +130,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     }
 
     private Tensor ones(DType dtype, long count) {
-        Tensor tensor = empty(dtype, count);
-        float[] values = new float[Math.toIntExact(count)];
-        Arrays.fill(values, 1);
-        tensor.set(stream, values);
-        return tensor;
+        return filled(dtype, 1, count);
     }
 
     private void adam(TensorLists lists) {

@@ -39,42 +39,31 @@ public class NormalizationBenchmark extends OperationBenchmark {
         dgamma = empty(DType.BFLOAT16, shape.hidden());
         dbeta = empty(DType.BFLOAT16, shape.hidden());
 
-        float[] row = read(x);
+        float[] row = read(x, 0, shape.hidden());
         double sum = 0;
         double squares = 0;
         for (int i = 0; i < shape.hidden(); i++) {
             sum += row[i] / (double) shape.hidden();
             squares += row[i] * (double) row[i] / shape.hidden();
         }
-        double factor = read(gamma)[0];
+        double factor = at(gamma, 0);
         layernormFwd();
         double scale = 1 / Math.sqrt(squares - sum * sum + EPSILON);
-        near("layernormFwd", (row[0] - sum) * scale * factor, read(z)[0], 0.02);
+        near("layernormFwd", (row[0] - sum) * scale * factor, at(z, 0), 0.02);
         layernormBwd();
-        near("layernormBwd", columnSum(z), read(dbeta)[0], 0.05);
+        near("layernormBwd", columnSum(z), at(dbeta, 0), 0.05);
         rmsnormFwd();
-        near("rmsnormFwd", row[0] / Math.sqrt(squares + EPSILON) * factor, read(z)[0], 0.02);
+        near("rmsnormFwd", row[0] / Math.sqrt(squares + EPSILON) * factor, at(z, 0), 0.02);
         rmsnormBwd();
         // With z as the gradient that of gamma is the sum over the rows of z z / gamma.
-        float[] values = read(z);
         double expected = 0;
-        for (int token = 0; token < tokens; token++) {
-            double value = values[Math.toIntExact(token * shape.hidden())];
+        for (double value : column(z)) {
             expected += value * value / factor;
         }
-        near("rmsnormBwd", expected, read(dgamma)[0], 0.05);
-        float alone = read(dx)[0];
+        near("rmsnormBwd", expected, at(dgamma, 0), 0.05);
+        float alone = at(dx, 0);
         rmsnormBwdAdd();
-        near("rmsnormBwdAdd", alone + row[0], read(dx)[0], 0.05);
-    }
-
-    private double columnSum(Tensor matrix) {
-        float[] values = read(matrix);
-        double sum = 0;
-        for (int token = 0; token < shape.tokens(); token++) {
-            sum += values[Math.toIntExact(token * shape.hidden())];
-        }
-        return sum;
+        near("rmsnormBwdAdd", alone + row[0], at(dx, 0), 0.05);
     }
 
     /** Layer norm. */

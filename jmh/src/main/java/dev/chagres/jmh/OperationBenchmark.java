@@ -2,6 +2,7 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Rectangle;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -41,6 +42,9 @@ public abstract class OperationBenchmark {
     /** Calls before each wait. */
     static final int CALLS = 20;
 
+    /** Different numbers of {@link #normal}; a prime, so that rows of a matrix differ. */
+    private static final int DRAWN = 1_000_003;
+
     /** Shape of the layer in which the operation would stand. */
     @Param({"CPU"})
     public LayerShape shape;
@@ -49,6 +53,7 @@ public abstract class OperationBenchmark {
     dev.chagres.Scope scope;
     Stream stream;
     private SplittableRandom random;
+    private int calls;
 
     /** For the benchmarks of this package. */
     OperationBenchmark() {}
@@ -60,8 +65,10 @@ public abstract class OperationBenchmark {
         scope = device.openScope();
         stream = device.stream();
         random = new SplittableRandom(1);
+        calls = 1;
         prepare();
         stream.synchronize();
+        calls = CALLS;
     }
 
     /** Makes the tensors, runs each operation once, and checks its answer. */
@@ -74,9 +81,9 @@ public abstract class OperationBenchmark {
         device.close();
     }
 
-    /** Calls and waits. */
+    /** Calls, {@value #CALLS} times once all is prepared, and waits. */
     final void repeat(Runnable call) {
-        for (int i = 0; i < CALLS; i++) {
+        for (int i = 0; i < calls; i++) {
             call.run();
         }
         stream.synchronize();
@@ -92,14 +99,32 @@ public abstract class OperationBenchmark {
         return tensor;
     }
 
+    final Tensor filled(DType dtype, float value, long... sizes) {
+        Tensor tensor = empty(dtype, sizes);
+        fill(tensor, value);
+        return tensor;
+    }
+
+    /** Makes a tensor of normally distributed numbers, which repeat after the first {@value #DRAWN}. */
     final Tensor normal(DType dtype, long... sizes) {
         Tensor tensor = empty(dtype, sizes);
-        float[] values = new float[Math.toIntExact(tensor.count())];
+        float[] values = new float[Math.toIntExact(Math.min(tensor.count(), DRAWN))];
         for (int i = 0; i < values.length; i++) {
             values[i] = (float) random.nextGaussian();
         }
-        tensor.set(stream, values);
+        fill(tensor, values);
         return tensor;
+    }
+
+    /** Repeats these values until the end. On the device, since a host takes a second for a large matrix. */
+    final void fill(Tensor tensor, float... values) {
+        long filled = values.length;
+        scope.view(tensor, 0, filled).set(stream, values);
+        while (filled < tensor.count()) {
+            long more = Math.min(filled, tensor.count() - filled);
+            scope.view(tensor, filled, more).copyFrom(stream, scope.view(tensor, 0, more));
+            filled += more;
+        }
     }
 
     final Tensor ints(int... values) {
@@ -115,6 +140,33 @@ public abstract class OperationBenchmark {
 
     final float[] read(Tensor tensor) {
         return tensor.toFloats(stream);
+    }
+
+    final float[] read(Tensor tensor, long first, long count) {
+        return read(scope.view(tensor, first, count));
+    }
+
+    final float at(Tensor tensor, long index) {
+        return read(tensor, index, 1)[0];
+    }
+
+    /** Reads the first column of a matrix. */
+    final float[] column(Tensor matrix) {
+        Tensor column = empty(matrix.dtype(), matrix.size(0));
+        column.copyFrom(
+                stream,
+                new Rectangle(0, column.count(), 1, 1),
+                matrix,
+                new Rectangle(0, column.count(), 1, matrix.size(1)));
+        return read(column);
+    }
+
+    final double columnSum(Tensor matrix) {
+        double sum = 0;
+        for (float value : column(matrix)) {
+            sum += value;
+        }
+        return sum;
     }
 
     /** Checks a number against plain Java. */

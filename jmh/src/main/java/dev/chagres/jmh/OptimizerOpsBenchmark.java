@@ -9,7 +9,6 @@ import dev.chagres.ops.LossScale;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -48,10 +47,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     @Override
     void prepare() {
         long count = 4 * shape.hidden() * shape.hidden() + 2 * shape.hidden() * shape.inner();
-        gradient = empty(DType.FLOAT32, count);
-        float[] ones = new float[Math.toIntExact(count)];
-        Arrays.fill(ones, 1);
-        gradient.set(stream, ones);
+        gradient = filled(DType.FLOAT32, 1, count);
         weight = zeros(DType.BFLOAT16, count);
         mean = zeros(DType.BFLOAT16, count);
         square = zeros(DType.BFLOAT16, count);
@@ -66,27 +62,24 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         taken = ints(4);
         // Equal gradients and no decay: the first step is one rate downwards, whatever their size.
         stepOnce();
-        near("adam", -RATE, read(master)[0], RATE / 50);
+        near("adam", -RATE, at(master, 0), RATE / 50);
         makeRanges(count);
         stepRanges();
         // The same step again: moments of 0.19 and 0.001999, divided as those of a first step are.
         double second = RATE * 1.9 / Math.sqrt(1.999);
-        near("adam over ranges", -RATE - second, read(master)[Math.toIntExact(count / RANGES / 16 * 16)], RATE / 25);
+        near("adam over ranges", -RATE - second, at(master, count / RANGES / 16 * 16), RATE / 25);
         clip();
-        near("norm", 3, read(norm)[0], 1e-6);
-        near("factor", 1.0 / 3 / 2, read(gradientScale)[0], 1e-5);
+        near("norm", 3, at(norm, 0), 1e-6);
+        near("factor", 1.0 / 3 / 2, at(gradientScale, 0), 1e-5);
         update();
         near("steps", 5, taken.toInts(stream)[0], 0);
         // So that the norm does not sink at each call.
         lossScale.set(stream, 1f);
         skipped = ints(1);
-        saved = empty(DType.FLOAT32, SCALES);
-        float[] threes = new float[SCALES];
-        Arrays.fill(threes, 3);
-        saved.set(stream, threes);
+        saved = filled(DType.FLOAT32, 3, SCALES);
         scales = zeros(DType.FLOAT32, SCALES);
         restore();
-        near("scales", 3, read(scales)[SCALES - 1], 0);
+        near("scales", 3, at(scales, SCALES - 1), 0);
     }
 
     private void makeRanges(long count) {

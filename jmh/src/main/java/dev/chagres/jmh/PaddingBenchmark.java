@@ -45,13 +45,13 @@ public class PaddingBenchmark extends OperationBenchmark {
     }
 
     private void check(long[] lengths) {
-        float first = read(parts[PARTS - 1])[0];
+        float first = at(parts[PARTS - 1], 0);
         multiPadding();
-        float[] written = read(padded[PARTS - 1]);
-        near("multiPadding", first, written[0], 0);
-        near("multiPadding's last row", 0, written[written.length - 1], 0);
+        Tensor last = padded[PARTS - 1];
+        near("multiPadding", first, at(last, 0), 0);
+        near("multiPadding's last row", 0, at(last, last.count() - 1), 0);
         multiUnpadding();
-        near("multiUnpadding", first, read(parts[PARTS - 1])[0], 0);
+        near("multiUnpadding", first, at(parts[PARTS - 1], 0), 0);
         long sum = 0;
         long squares = 0;
         for (long length : lengths) {

@@ -7,6 +7,8 @@ import dev.chagres.Tensor;
 import dev.chagres.ops.GatedGradient;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
+import dev.chagres.te.QuantizationConfig;
+import dev.chagres.te.RecipeUpdates;
 import dev.chagres.te.Transpose;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
@@ -42,23 +44,21 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
         Tensor y = empty(DType.BFLOAT16, shape.tokens(), shape.inner());
         activation.forward(x, y, stream);
         forward();
-        near("forward", largest(y), read(output.amax())[0], 0.01);
+        float largest = at(output.amax(), 0);
+        near("forward", amax(y, output), largest, 0.01);
         backwardAndCast();
-        double amax = largest(dx);
-        near("backwardAndCast", amax, read(gradient.amax())[0], 0.01);
+        largest = at(gradient.amax(), 0);
+        double amax = amax(dx, gradient);
+        near("backwardAndCast", amax, largest, 0.01);
         gradient.amax().zero(stream);
         backward();
-        near("backward", amax, read(gradient.amax())[0], 0.01);
+        near("backward", amax, at(gradient.amax(), 0), 0.01);
         gradient.amax().zero(stream);
         backwardRounded();
-        near("backwardRounded", amax, read(gradient.amax())[0], 0.01);
-        double column = 0;
-        float[] dxs = read(dx);
-        for (int row = 0; row < shape.tokens(); row++) {
-            column += dxs[Math.toIntExact(row * columns)];
-        }
+        near("backwardRounded", amax, at(gradient.amax(), 0), 0.01);
+        double column = columnSum(dx);
         backwardDbias();
-        near("backwardDbias", column, read(dbias)[0], 0.02);
+        near("backwardDbias", column, at(dbias, 0), 0.02);
     }
 
     private QuantizedTensor both(DType dtype, long columns) {
@@ -71,12 +71,10 @@ public class QuantizedActivationBenchmark extends OperationBenchmark {
                 .amax(zeros(DType.FLOAT32, 1));
     }
 
-    private double largest(Tensor tensor) {
-        double largest = 0;
-        for (float value : read(tensor)) {
-            largest = Math.max(largest, Math.abs(value));
-        }
-        return largest;
+    /** Overwrites the amax of {@code quantized}. {@link CastBenchmark} checks this operation against plain Java. */
+    private double amax(Tensor tensor, QuantizedTensor quantized) {
+        RecipeUpdates.computeAmax(tensor, quantized, QuantizationConfig.standard(), stream);
+        return at(quantized.amax(), 0);
     }
 
     /** Forward to rowwise and columnwise data. */

@@ -53,24 +53,23 @@ public class ResidualNormBenchmark extends OperationBenchmark {
         dh = empty(DType.BFLOAT16, tokens, shape.hidden());
         dgamma = empty(DType.FLOAT32, shape.hidden());
         residualNormForward();
-        near("sum", read(x)[0] + read(residual)[0], read(h)[0], 0.01);
-        near("residualNormForward", normed(0) * read(gamma)[0], read(y)[0], 0.02);
+        near("sum", at(x, 0) + at(residual, 0), at(h, 0), 0.01);
+        near("residualNormForward", normed(0) * at(gamma, 0), at(y, 0), 0.02);
         residualNormBackward();
         double column = 0;
-        float[] dy = read(y);
-        float[] sums = read(h);
+        float[] dy = column(y);
+        float[] sums = column(h);
         float[] inverses = read(inverse);
         float[] means = centred ? read(mean) : new float[Math.toIntExact(tokens)];
         for (int token = 0; token < tokens; token++) {
-            int first = Math.toIntExact(token * shape.hidden());
-            column += dy[first] * (sums[first] - means[token]) * inverses[token];
+            column += dy[token] * (sums[token] - means[token]) * inverses[token];
         }
-        near("residualNormBackward", column, read(dgamma)[0], 1e-3 * Math.abs(column));
+        near("residualNormBackward", column, at(dgamma, 0), 1e-3 * Math.abs(column));
     }
 
     private double normed(int row) {
-        double centre = mean == null ? 0 : read(mean)[row];
-        return (read(h)[Math.toIntExact(row * shape.hidden())] - centre) * read(inverse)[row];
+        double centre = mean == null ? 0 : at(mean, row);
+        return (at(h, row * shape.hidden()) - centre) * at(inverse, row);
     }
 
     /** Sum and norm. */

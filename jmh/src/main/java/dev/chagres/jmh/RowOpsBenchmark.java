@@ -67,34 +67,34 @@ public class RowOpsBenchmark extends OperationBenchmark {
         mergedNumbers = scope.view(zeros(DType.FLOAT32, tokens), 0, tokens, 1, 1);
         // Equal sums of exponents: half of each, of which one is 0.
         AttentionMerge.attentionMerge(partial, numbers, merged, mergedNumbers, Output.ADD, stream);
-        near("attentionMerge", read(partial)[0] / 2, read(merged)[0], 1e-5);
+        near("attentionMerge", at(partial, 0) / 2, at(merged, 0), 1e-5);
         int width = Math.toIntExact(shape.hidden());
         embeddingForward();
-        near("embeddingForward", read(table)[drawn[0] * width], read(rows)[0], 0);
+        near("embeddingForward", at(table, drawn[0] * width), at(rows, 0), 0);
         embeddingBackward();
         long like = Arrays.stream(drawn).filter(id -> id == drawn[0]).count();
-        double expected = like * (double) read(rows)[0];
-        near("embeddingBackward", expected, read(gradient)[drawn[0] * width], 1e-3);
+        double expected = like * (double) at(rows, 0);
+        near("embeddingBackward", expected, at(gradient, drawn[0] * width), 1e-3);
         gatherRows();
-        near("gatherRows", read(rows)[(tokens - 1) * width], read(target)[0], 0);
+        near("gatherRows", at(rows, (tokens - 1) * width), at(target, 0), 0);
         scatterRows();
-        near("scatterRows", read(rows)[0], read(target)[(tokens - 1) * width], 0);
+        near("scatterRows", at(rows, 0), at(target, (tokens - 1) * width), 0);
         copyColumns();
-        near("copyColumns", read(rows)[0], read(target)[width / 2], 0);
+        near("copyColumns", at(rows, 0), at(target, width / 2), 0);
         // Equal logits: every class has the same probability.
         crossEntropyForward();
-        near("crossEntropyForward", Math.log(VOCABULARY), read(loss)[0], 1e-4);
+        near("crossEntropyForward", Math.log(VOCABULARY), at(loss, 0), 1e-4);
         crossEntropyBackward();
         double wanted = (1.0 / VOCABULARY - 1) / tokens;
-        near("crossEntropyBackward", 1, read(dlogits)[drawn[0]] / wanted, 0.02);
+        near("crossEntropyBackward", 1, at(dlogits, drawn[0]) / wanted, 0.02);
         vocabularyCrossEntropyMaximum();
-        near("vocabularyCrossEntropyMaximum", 0, read(maximum)[0], 0);
+        near("vocabularyCrossEntropyMaximum", 0, at(maximum, 0), 0);
         vocabularyCrossEntropySums();
-        near("vocabularyCrossEntropySums", VOCABULARY, read(sums)[0], 0);
+        near("vocabularyCrossEntropySums", VOCABULARY, at(sums, 0), 0);
         vocabularyCrossEntropyLoss();
-        near("vocabularyCrossEntropyLoss", Math.log(VOCABULARY), read(loss)[0], 1e-4);
+        near("vocabularyCrossEntropyLoss", Math.log(VOCABULARY), at(loss, 0), 1e-4);
         vocabularyCrossEntropyBackward();
-        near("vocabularyCrossEntropyBackward", 1, read(dlogits)[drawn[0]] / wanted, 0.02);
+        near("vocabularyCrossEntropyBackward", 1, at(dlogits, drawn[0]) / wanted, 0.02);
     }
 
     /** Attention over some keys merged with that over others, of one head. */

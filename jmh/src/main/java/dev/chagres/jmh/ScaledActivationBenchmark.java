@@ -54,25 +54,24 @@ public class ScaledActivationBenchmark extends OperationBenchmark {
                 (a, b) -> a * sigmoid(CLAMPED.alpha() * a) * (b + CLAMPED.linearOffset()),
                 this::scaledClampedSwiglu,
                 this::scaledClampedDswiglu);
-        float factor = read(factors)[0];
-        double a = Math.max(0, read(plain)[0]);
+        float factor = at(factors, 0);
+        double a = Math.max(0, at(plain, 0));
         scaledSrelu();
-        near("srelu", factor * a * a, read(y)[0], 0.02);
+        near("srelu", factor * a * a, at(y, 0), 0.02);
         scaledDsrelu();
-        near("srelu's gradient", read(dy)[0] * factor * 2 * a, read(plainGradient)[0], 0.02);
+        near("srelu's gradient", at(dy, 0) * factor * 2 * a, at(plainGradient, 0), 0.02);
     }
 
     /** The first number of the result and of the gradient of the input; the drawn numbers are within the clamp. */
     private void check(String what, DoubleBinaryOperator value, Runnable forward, Runnable backward) {
-        float[] read = read(x);
-        double a = read[0];
-        double b = read[Math.toIntExact(shape.inner())];
-        double factor = read(factors)[0];
+        double a = at(x, 0);
+        double b = at(x, shape.inner());
+        double factor = at(factors, 0);
         forward.run();
-        near(what, factor * value.applyAsDouble(a, b), read(y)[0], 0.02);
+        near(what, factor * value.applyAsDouble(a, b), at(y, 0), 0.02);
         backward.run();
         double slope = (value.applyAsDouble(a + 1e-4, b) - value.applyAsDouble(a - 1e-4, b)) / 2e-4;
-        near(what + "'s gradient", read(dy)[0] * factor * slope, read(dx)[0], 0.02);
+        near(what + "'s gradient", at(dy, 0) * factor * slope, at(dx, 0), 0.02);
     }
 
     private static double sigmoid(double a) {

@@ -30,13 +30,13 @@ public class SoftmaxBenchmark extends OperationBenchmark {
         gradient = scope.like(scores);
         dscores = scope.like(scores);
         forward();
-        near("forward", 0.5, read(probabilities)[KEYS], 0);
-        near("what a query must not see", 0, read(probabilities)[KEYS + 2], 0);
+        near("forward", 0.5, at(probabilities, KEYS), 0);
+        near("what a query must not see", 0, at(probabilities, KEYS + 2), 0);
         float[] values = new float[Math.toIntExact(gradient.count())];
         values[KEYS] = 1;
         gradient.set(stream, values);
         backward();
-        near("backward", 0.125, read(dscores)[KEYS], 0);
+        near("backward", 0.125, at(dscores, KEYS), 0);
     }
 
     /** Forward. */

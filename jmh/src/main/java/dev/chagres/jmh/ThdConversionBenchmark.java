@@ -31,14 +31,12 @@ public class ThdConversionBenchmark extends OperationBenchmark {
         back = empty(DType.BFLOAT16, (long) shape.batch() * half, shape.heads(), width);
         bshd = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), width);
         thdToBshd();
-        float[] packed = read(thd);
-        float[] padded = read(bshd);
-        int last = Math.toIntExact((shape.batch() - 1) * half * shape.hidden());
-        int lastPadded = Math.toIntExact((long) (shape.batch() - 1) * shape.length() * shape.hidden());
-        near("thdToBshd", packed[last], padded[lastPadded], 0);
-        near("padding", 0, padded[padded.length - 1], 0);
+        long last = (shape.batch() - 1) * half * shape.hidden();
+        long lastPadded = (long) (shape.batch() - 1) * shape.length() * shape.hidden();
+        near("thdToBshd", at(thd, last), at(bshd, lastPadded), 0);
+        near("padding", 0, at(bshd, bshd.count() - 1), 0);
         bshdToThd();
-        near("bshdToThd", packed[packed.length - 1], read(back)[packed.length - 1], 0);
+        near("bshdToThd", at(thd, thd.count() - 1), at(back, back.count() - 1), 0);
     }
 
     /** Packed tokens padded. */
