@@ -76,8 +76,7 @@ public class CastBenchmark extends OperationBenchmark {
         long down = (tokens + Scaling.BLOCK - 1) / Scaling.BLOCK;
         long across = (shape.hidden() + Scaling.BLOCK - 1) / Scaling.BLOCK;
         partAmax = zeros(DType.FLOAT32, down, across);
-        partScale = empty(DType.FLOAT32, down, across);
-        fill(partScale, 64);
+        partScale = filled(DType.FLOAT32, 64, down, across);
         Tensor history = filled(DType.FLOAT32, 2, STEPS, SCALES);
         histories = AmaxHistories.of(new Tensor[] {history}, new Tensor[] {scales}, stream);
         check();

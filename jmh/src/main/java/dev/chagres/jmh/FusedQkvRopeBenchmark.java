@@ -28,8 +28,7 @@ public class FusedQkvRopeBenchmark extends OperationBenchmark {
         q = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         k = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         v = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
-        freqs = empty(DType.FLOAT32, shape.length(), 1, 1, headDim);
-        fill(freqs, 1);
+        freqs = filled(DType.FLOAT32, 1, shape.length(), 1, 1, headDim);
         float[] values = read(qkv, 0, 3 * headDim);
         double a = values[0];
         double b = values[Math.toIntExact(headDim / 2)];

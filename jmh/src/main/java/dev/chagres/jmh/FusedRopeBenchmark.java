@@ -24,8 +24,7 @@ public class FusedRopeBenchmark extends OperationBenchmark {
         long headDim = shape.hidden() / shape.heads();
         x = normal(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         y = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
-        freqs = empty(DType.FLOAT32, shape.length(), 1, 1, headDim);
-        fill(freqs, 1);
+        freqs = filled(DType.FLOAT32, 1, shape.length(), 1, 1, headDim);
         float[] values = read(x, 0, headDim);
         double a = values[0];
         double b = values[Math.toIntExact(headDim / 2)];

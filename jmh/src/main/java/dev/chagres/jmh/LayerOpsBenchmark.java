@@ -61,10 +61,9 @@ public class LayerOpsBenchmark extends OperationBenchmark {
         qkv = normal(DType.BFLOAT16, shape.tokens(), 3 * shape.hidden());
         int headCount = Math.toIntExact(shape.heads());
         heads = new QkvHeads(headCount, headCount, Math.toIntExact(headDim));
-        Tensor angles = empty(DType.FLOAT32, shape.length(), headDim);
+        Tensor angles = filled(DType.FLOAT32, 1, shape.length(), headDim);
         table = new RotaryTable(angles, Pairing.HALVES);
         positions = new TokenPositions().padded(QkvFormat.BSHD, shape.length());
-        fill(angles, 1);
         float[] before = read(qkv, 0, headDim);
         rotate();
         double expected = before[0] * Math.cos(1) - before[Math.toIntExact(headDim / 2)] * Math.sin(1);

@@ -44,12 +44,7 @@ public class MatrixProductBenchmark extends OperationBenchmark {
     }
 
     private void checkForward() {
-        float[] left = read(x, 0, shape.hidden());
-        float[] right = read(weight, 0, shape.hidden());
-        double sum = 0;
-        for (int i = 0; i < shape.hidden(); i++) {
-            sum += left[i] * (double) right[i];
-        }
+        double sum = dot(read(x, 0, shape.hidden()), read(weight, 0, shape.hidden()));
         double tolerance = 0.01 * Math.sqrt(shape.hidden());
         product();
         near("product", sum, at(y, 0), tolerance);

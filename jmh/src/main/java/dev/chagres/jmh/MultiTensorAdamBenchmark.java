@@ -24,8 +24,7 @@ public class MultiTensorAdamBenchmark extends OperationBenchmark {
     @Override
     void prepare() {
         long count = 4 * shape.hidden() * shape.hidden() + 2 * shape.hidden() * shape.inner();
-        Tensor gradient = empty(DType.BFLOAT16, count);
-        fill(gradient, 1);
+        Tensor gradient = filled(DType.BFLOAT16, 1, count);
         Tensor master = zeros(DType.FLOAT32, count);
         Tensor upper = zeros(DType.BFLOAT16, count);
         withMaster = lists(gradient, zeros(DType.BFLOAT16, count), count, master);

@@ -88,13 +88,8 @@ public class MultiprocessorMarginBenchmark extends OperationBenchmark {
         near("residualNormBackward", column, at(dbeta, 0), 0.02);
         layernormBwd();
         near("layernormBwd", column, at(dbetaOfType, 0), 0.05);
-        float[] weights = read(weight, 0, hidden);
-        double inner = 0;
-        for (int i = 0; i < hidden; i++) {
-            inner += values[i] * (double) weights[i];
-        }
         product();
-        near("product", inner, at(product, 0), 0.02);
+        near("product", dot(values, read(weight, 0, hidden)), at(product, 0), 0.02);
     }
 
     /** Sum and norm. */

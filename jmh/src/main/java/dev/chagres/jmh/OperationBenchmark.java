@@ -169,6 +169,15 @@ public abstract class OperationBenchmark {
         return sum;
     }
 
+    /** Returns the sum of products, element by element. */
+    static double dot(float[] left, float[] right) {
+        double sum = 0;
+        for (int i = 0; i < left.length; i++) {
+            sum += left[i] * (double) right[i];
+        }
+        return sum;
+    }
+
     /** Checks a number against plain Java. */
     static void near(String what, double expected, double actual, double tolerance) {
         if (!(Math.abs(actual - expected) <= tolerance * Math.max(1, Math.abs(expected)))) {

@@ -50,12 +50,7 @@ public class QuantizedMatrixProductBenchmark extends OperationBenchmark {
         y = empty(DType.BFLOAT16, shape.tokens(), shape.inner());
         dweight = zeros(DType.FLOAT32, shape.inner(), shape.hidden());
 
-        float[] left = read(input, 0, shape.hidden());
-        float[] right = read(matrix, 0, shape.hidden());
-        double sum = 0;
-        for (int i = 0; i < shape.hidden(); i++) {
-            sum += left[i] * (double) right[i];
-        }
+        double sum = dot(read(input, 0, shape.hidden()), read(matrix, 0, shape.hidden()));
         // Each factor is off by up to 2^-4 of itself.
         double tolerance = 0.1 * Math.sqrt(shape.hidden());
         product();
@@ -63,12 +58,7 @@ public class QuantizedMatrixProductBenchmark extends OperationBenchmark {
         productBias();
         near("productBias", sum, at(y, 0), tolerance);
         productAdding();
-        float[] gradients = column(outputGradient);
-        float[] inputs = column(input);
-        double product = 0;
-        for (int token = 0; token < gradients.length; token++) {
-            product += gradients[token] * (double) inputs[token];
-        }
+        double product = dot(column(outputGradient), column(input));
         near("productAdding", product, at(dweight, 0), 0.1 * Math.sqrt(shape.tokens()));
     }
 

@@ -4,15 +4,12 @@ import java.io.IOException;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
-import org.openjdk.jmh.annotations.Benchmark;
-import org.openjdk.jmh.annotations.Param;
 
 /** Each benchmark of single operations gets the answers that it expects, with each value of its parameters, and all its operations run. */
 @Tag("L0")
@@ -28,10 +25,8 @@ class OperationAnswersTest {
         }
         benchmark.open();
         try {
-            for (Method method : type.getMethods()) {
-                if (method.isAnnotationPresent(Benchmark.class)) {
-                    method.invoke(benchmark);
-                }
+            for (Method method : OperationBenchmarks.methods(type)) {
+                method.invoke(benchmark);
             }
         } finally {
             benchmark.close();
@@ -41,30 +36,9 @@ class OperationAnswersTest {
     static List<Arguments> benchmarks() throws IOException, ClassNotFoundException {
         List<Arguments> all = new ArrayList<>();
         for (Class<? extends OperationBenchmark> type : OperationBenchmarks.all()) {
-            for (Map<String, String> parameters : parameters(type)) {
+            for (Map<String, String> parameters : OperationBenchmarks.parameters(type)) {
                 all.add(Arguments.of(type, parameters));
             }
-        }
-        return all;
-    }
-
-    /** Returns each combination of the parameters' values. */
-    private static List<Map<String, String>> parameters(Class<?> type) {
-        List<Map<String, String>> all = List.of(Map.of());
-        for (Field field : type.getFields()) {
-            Param param = field.getAnnotation(Param.class);
-            if (param == null) {
-                continue;
-            }
-            List<Map<String, String>> more = new ArrayList<>();
-            for (Map<String, String> one : all) {
-                for (String value : param.value()) {
-                    Map<String, String> with = new LinkedHashMap<>(one);
-                    with.put(field.getName(), value);
-                    more.add(with);
-                }
-            }
-            all = more;
         }
         return all;
     }

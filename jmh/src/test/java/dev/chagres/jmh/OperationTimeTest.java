@@ -4,15 +4,11 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
-import java.lang.reflect.Field;
-import java.lang.reflect.Method;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
-import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.Fork;
 import org.openjdk.jmh.annotations.Measurement;
-import org.openjdk.jmh.annotations.Param;
 import org.openjdk.jmh.annotations.Warmup;
 
 /** All benchmarks of single operations, with the settings that they have, leave 140 seconds of five minutes of a GPU for what is not timed. */
@@ -30,7 +26,8 @@ class OperationTimeTest {
         for (Class<?> type : OperationBenchmarks.all()) {
             assertEquals(warmup, type.getAnnotation(Warmup.class), type + " has settings of its own");
             assertEquals(measurement, type.getAnnotation(Measurement.class), type + " has settings of its own");
-            runs += runs(type);
+            runs += OperationBenchmarks.methods(type).size()
+                    * (long) OperationBenchmarks.parameters(type).size();
         }
         assertTrue(runs > 100, "found " + runs);
         assertEquals(0, OperationBenchmark.class.getAnnotation(Fork.class).value(), "processes a run");
@@ -41,18 +38,5 @@ class OperationTimeTest {
 
     private static double seconds(int iterations, int time, TimeUnit unit) {
         return iterations * unit.toMillis(time) / 1e3;
-    }
-
-    /** Returns benchmarks times values of each parameter. */
-    private static long runs(Class<?> type) {
-        long runs = 0;
-        for (Method method : type.getMethods()) {
-            runs += method.isAnnotationPresent(Benchmark.class) ? 1 : 0;
-        }
-        for (Field field : type.getFields()) {
-            Param param = field.getAnnotation(Param.class);
-            runs *= param == null ? 1 : param.value().length;
-        }
-        return runs;
     }
 }
