@@ -170,7 +170,8 @@ TEST(memory_that_is_not_of_nccl_leaves_a_failed_communicator) {
 
 TEST(a_call_in_progress_waits_outside_and_ends_when_revoked_or_aborted) {
   for (const bool revoked : {true, false}) {
-    with_polled(2, [=](int rank, void *world) {
+    std::atomic<bool> ended{false};
+    with_polled(2, [&](int rank, void *world) {
       void *comm = nullptr;
       Buffer<float> buffer(1);
       EXPECT_EQUAL(ncclCommSplit(world, 0, 0, &comm, nullptr), 0);
@@ -186,14 +187,18 @@ TEST(a_call_in_progress_waits_outside_and_ends_when_revoked_or_aborted) {
           EXPECT_EQUAL(ncclCommRevoke(comm, 0), kNcclInProgress);
           for (int state = kNcclInProgress; state == kNcclInProgress;) EXPECT_EQUAL(ncclCommGetAsyncError(comm, &state), 0);
         }
+      } else {
+        while (!ended) std::this_thread::yield(); /* its own abort would end the call that is watched */
       }
       EXPECT_EQUAL(ncclCommAbort(comm), 0);
+      ended = true;
     });
   }
 }
 
 TEST(a_shrink_without_the_others_ends_when_aborted) {
-  with_polled(3, [](int rank, void *world) {
+  std::atomic<bool> ended{false};
+  with_polled(3, [&](int rank, void *world) {
     void *comm = nullptr, *rest = nullptr;
     EXPECT_EQUAL(ncclCommSplit(world, 0, 0, &comm, nullptr), 0);
     EXPECT_EQUAL(polled(world), 0);
@@ -205,8 +210,11 @@ TEST(a_shrink_without_the_others_ends_when_aborted) {
         EXPECT_EQUAL(ncclCommGetAsyncError(comm, &state), 0);
         EXPECT_EQUAL(state, kNcclInProgress);
       }
+    } else {
+      while (!ended) std::this_thread::yield(); /* their abort would end the call that is watched */
     }
     EXPECT_EQUAL(ncclCommAbort(comm), 0);
+    ended = true;
     EXPECT_EQUAL(rest, nullptr);
   });
 }
