@@ -100,13 +100,6 @@ void check_backward_dtypes(NVTEDType gamma, NVTEDType x, const Caller &caller) {
                     "; x must be Float32 or have gamma's dtype"));
 }
 
-/* No workspace is needed here; the size follows the shape, and whether cuDNN is enabled, so that a workspace of another
- * shape or implementation is refused, as Transformer Engine refuses it. */
-size_t forward_workspace(const View &x) { return static_cast<size_t>(x.rows) * 8 + (norm_switches().cudnn_forward ? 2 : 1); }
-size_t backward_workspace(const View &x) {
-  return static_cast<size_t>(x.columns) * 8 + static_cast<size_t>(x.rows) * 8 + (norm_switches().cudnn_backward ? 1 : 0);
-}
-
 /* What columns are multiplied by, as FP32. */
 std::unique_ptr<Scratch> widen_gamma(const View &gamma, GammaFactor factor) {
   const int64_t count = gamma.count();
@@ -216,6 +209,27 @@ void run_backward(const Backward &call, Norm norm) {
   if (centred) from_float(call.dbeta.data, partial.data() + columns, call.dbeta.dtype, columns);
 }
 
+/* Whether Transformer Engine may choose one of its tuned kernels, rather than a general one. */
+bool may_be_tuned(const View &x, std::initializer_list<const View *> others) {
+  const auto aligned = [](const View &view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; };
+  return x.rows % 4 == 0 && aligned(x) &&
+         std::all_of(others.begin(), others.end(), [&](const View *view) { return aligned(*view); });
+}
+
+/* No workspace is needed here; the size follows shape, implementation and kind of kernel, so that a workspace of another
+ * is refused, as Transformer Engine refuses it. */
+size_t workspace_of(const Forward &call) {
+  const bool tuned = may_be_tuned(call.x, {&call.gamma, &call.beta, &call.z.rowwise, &call.mu, &call.rsigma});
+  return static_cast<size_t>(call.x.rows) * 8 + (norm_switches().cudnn_forward ? 3 : tuned ? 2 : 1);
+}
+
+size_t workspace_of(const Backward &call) {
+  const bool tuned = may_be_tuned(
+      call.x, {&call.gamma, &call.dz, &call.mu, &call.rsigma, &call.dx, &call.dgamma, &call.dbeta});
+  const size_t kind = norm_switches().cudnn_backward ? 2 : tuned ? 1 : 0;
+  return static_cast<size_t>(call.x.columns) * 8 + static_cast<size_t>(call.x.rows) * 8 + kind;
+}
+
 void expect_all_data(std::initializer_list<std::pair<const View *, const char *>> views, const Caller &caller) {
   for (const auto &[view, argument] : views) expect_data(*view, argument, caller);
 }
@@ -272,7 +286,7 @@ void nvte_layernorm_fwd(NVTETensor x, NVTETensor gamma, NVTETensor beta, float e
   check_row_values(call.rsigma, "rsigma", call.x, caller);
   check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.rowwise.dtype, caller);
   check_switched_forward(call.z, caller);
-  if (workspace_query(workspace, "workspace", {forward_workspace(call.x)}, kNVTEByte)) return;
+  if (workspace_query(workspace, "workspace", {workspace_of(call)}, kNVTEByte)) return;
   expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.beta, "beta"}, {&call.mu, "mu"},
                    {&call.rsigma, "rsigma"}}, caller);
   expect_data(call.z, "z");
@@ -294,7 +308,7 @@ void nvte_rmsnorm_fwd(NVTETensor x, NVTETensor gamma, float epsilon, NVTETensor 
   check_row_values(call.rsigma, "rsigma", call.x, caller);
   check_forward_dtypes(call.gamma.dtype, call.x.dtype, call.z.rowwise.dtype, caller);
   check_switched_forward(call.z, caller);
-  if (workspace_query(workspace, "workspace", {forward_workspace(call.x)}, kNVTEByte)) return;
+  if (workspace_query(workspace, "workspace", {workspace_of(call)}, kNVTEByte)) return;
   expect_all_data({{&call.x, "x"}, {&call.gamma, "gamma"}, {&call.rsigma, "rsigma"}}, caller);
   expect_data(call.z, "z");
   run_forward(call, Norm::Rms);
@@ -312,7 +326,7 @@ void nvte_layernorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor mu, NVTETensor r
   check_row_values(call.mu, "mu", call.x, caller);
   call.dbeta = described(dbeta, "dbeta");
   check_column_values(call.dbeta, "dbeta", call.x, call.gamma.dtype, caller);
-  if (workspace_query(workspace, "workspace", {backward_workspace(call.x)}, kNVTEByte)) return;
+  if (workspace_query(workspace, "workspace", {workspace_of(call)}, kNVTEByte)) return;
   expect_all_data({{&call.dz, "dz"}, {&call.x, "x"}, {&call.mu, "mu"}, {&call.rsigma, "rsigma"}, {&call.gamma, "gamma"},
                    {&call.dx, "dx"}, {&call.dgamma, "dgamma"}, {&call.dbeta, "dbeta"}}, caller);
   run_backward(call, Norm::Layer);
@@ -325,7 +339,7 @@ void nvte_rmsnorm_bwd(NVTETensor dz, NVTETensor x, NVTETensor rsigma, NVTETensor
                                    zero_centered_gamma, stream)) return;
   const Caller caller = Caller::here();
   const Backward call = described_backward(dz, x, rsigma, gamma, dx, dgamma, zero_centered_gamma, caller);
-  if (workspace_query(workspace, "workspace", {backward_workspace(call.x)}, kNVTEByte)) return;
+  if (workspace_query(workspace, "workspace", {workspace_of(call)}, kNVTEByte)) return;
   expect_all_data({{&call.dz, "dz"}, {&call.x, "x"}, {&call.rsigma, "rsigma"}, {&call.gamma, "gamma"}, {&call.dx, "dx"},
                    {&call.dgamma, "dgamma"}}, caller);
   run_backward(call, Norm::Rms);
@@ -343,7 +357,7 @@ void nvte_rmsnorm_bwd_add(NVTETensor dz, NVTETensor x, NVTETensor add, NVTETenso
   expect_dtype(call.add, "add", call.gamma.dtype);
   expect_same_shape(call.add, "add", call.x, "x");
   check_switched_backward_add(caller);
-  if (workspace_query(workspace, "workspace", {backward_workspace(call.x)}, kNVTEByte)) return;
+  if (workspace_query(workspace, "workspace", {workspace_of(call)}, kNVTEByte)) return;
   expect_all_data({{&call.dz, "dz"}, {&call.x, "x"}, {&call.add, "add"}, {&call.rsigma, "rsigma"},
                    {&call.gamma, "gamma"}, {&call.dx, "dx"}, {&call.dgamma, "dgamma"}}, caller);
   run_backward(call, Norm::Rms);

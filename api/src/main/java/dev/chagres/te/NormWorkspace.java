@@ -8,12 +8,16 @@ import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Caches the workspace size of one function of normalization.h, which TE reports, until shape or types change.
+ * Caches the workspace size of one function of normalization.h, which TE reports, until shape or types change. Only for tensors that
+ * all begin at multiples of 16 bytes, as those of a scope do: over others TE runs another kernel, which needs another size.
  *
  * <p>Threading: the device's thread.
  */
 final class NormWorkspace {
-    private long rows = -1;
+    private static final int ALIGNMENT = 16;
+    private static final long UNKNOWN = -1;
+
+    private long rows = UNKNOWN;
     private long columns;
     private @Nullable DType input;
     private @Nullable DType gamma;
@@ -22,9 +26,20 @@ final class NormWorkspace {
     private int multiprocessors;
     private long bytes;
 
-    /** Returns whether the cached size is that of such a norm on as many multiprocessors. */
-    boolean isKnown(Tensor x, Tensor newGamma, DType newOutput, Normalization.Gamma newKind, int newMultiprocessors) {
-        return x.size(0) == rows
+    /**
+     * Returns whether the cached size is that of such a norm on as many multiprocessors.
+     *
+     * @param addresses of all tensors, combined by {@code |}
+     */
+    boolean isKnown(
+            Tensor x,
+            Tensor newGamma,
+            DType newOutput,
+            Normalization.Gamma newKind,
+            int newMultiprocessors,
+            long addresses) {
+        return addresses % ALIGNMENT == 0
+                && x.size(0) == rows
                 && x.size(1) == columns
                 && x.dtype() == input
                 && newGamma.dtype() == gamma
@@ -33,15 +48,19 @@ final class NormWorkspace {
                 && newMultiprocessors == multiprocessors;
     }
 
-    /** Caches the size that TE asked for through {@link Workspace#asking}. */
+    /**
+     * Keeps the size that TE asked for through {@link Workspace#asking}: for the next {@link #provided}, and for later norms if all
+     * tensors are aligned.
+     */
     void remember(
             Tensor x,
             Tensor newGamma,
             DType newOutput,
             Normalization.Gamma newKind,
             int newMultiprocessors,
+            long addresses,
             Workspace workspace) {
-        rows = x.size(0);
+        rows = addresses % ALIGNMENT == 0 ? x.size(0) : UNKNOWN;
         columns = x.size(1);
         input = x.dtype();
         gamma = newGamma.dtype();

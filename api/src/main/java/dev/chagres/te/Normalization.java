@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
+import java.util.Objects;
 
 /**
  * Layer norm, {@code z = (x - mu) rsigma g + beta}, and RMS norm, {@code z = x rsigma g}, over each row, and their
@@ -66,7 +67,7 @@ public final class Normalization {
         if (x.count() == 0) {
             return;
         }
-        layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), mu, rsigma, gammaKind, stream);
+        layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), z.address(), mu, rsigma, gammaKind, stream);
     }
 
     /**
@@ -96,7 +97,7 @@ public final class Normalization {
         NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
         NormChecks.centredForward(x, gamma, beta, z, mu, rsigma, stream);
         if (x.count() != 0) {
-            layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), mu, rsigma, gammaKind, stream);
+            layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), data(z), mu, rsigma, gammaKind, stream);
         }
     }
 
@@ -131,10 +132,18 @@ public final class Normalization {
             dbeta.zero(stream);
             return;
         }
+        long addresses = dz.address()
+                | x.address()
+                | mu.address()
+                | rsigma.address()
+                | gamma.address()
+                | dx.address()
+                | dgamma.address()
+                | dbeta.address();
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormBwd;
         int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors)) {
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses)) {
             NormCalls.layernormBwd(
                     dz,
                     x,
@@ -148,7 +157,7 @@ public final class Normalization {
                     multiprocessors,
                     gammaKind,
                     stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, workspace);
+            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses, workspace);
         }
         NormCalls.layernormBwd(
                 dz,
@@ -181,7 +190,7 @@ public final class Normalization {
         if (x.count() == 0) {
             return;
         }
-        rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), rsigma, gammaKind, stream);
+        rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), z.address(), rsigma, gammaKind, stream);
     }
 
     /**
@@ -200,7 +209,7 @@ public final class Normalization {
             Tensor x, Tensor gamma, float epsilon, QuantizedTensor z, Tensor rsigma, Gamma gammaKind, Stream stream) {
         NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
         if (x.count() != 0) {
-            rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), rsigma, gammaKind, stream);
+            rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), data(z), rsigma, gammaKind, stream);
         }
     }
 
@@ -229,13 +238,15 @@ public final class Normalization {
             dgamma.zero(stream);
             return;
         }
+        long addresses =
+                dz.address() | x.address() | rsigma.address() | gamma.address() | dx.address() | dgamma.address();
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwd;
         int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors)) {
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses)) {
             NormCalls.rmsnormBwd(
                     dz, x, rsigma, gamma, dx, dgamma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, workspace);
+            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses, workspace);
         }
         NormCalls.rmsnormBwd(
                 dz, x, rsigma, gamma, dx, dgamma, known.provided(workspace), multiprocessors, gammaKind, stream);
@@ -273,13 +284,20 @@ public final class Normalization {
             dgamma.zero(stream);
             return;
         }
+        long addresses = dz.address()
+                | x.address()
+                | add.address()
+                | rsigma.address()
+                | gamma.address()
+                | dx.address()
+                | dgamma.address();
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwdAdd;
         int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors)) {
+        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses)) {
             NormCalls.rmsnormBwdAdd(
                     dz, x, add, rsigma, gamma, dx, dgamma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, workspace);
+            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses, workspace);
         }
         NormCalls.rmsnormBwdAdd(
                 dz, x, add, rsigma, gamma, dx, dgamma, known.provided(workspace), multiprocessors, gammaKind, stream);
@@ -292,17 +310,19 @@ public final class Normalization {
             float epsilon,
             MemorySegment z,
             DType output,
+            long zAddress,
             Tensor mu,
             Tensor rsigma,
             Gamma gammaKind,
             Stream stream) {
+        long addresses = x.address() | gamma.address() | beta.address() | zAddress | mu.address() | rsigma.address();
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormFwd;
         int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors)) {
+        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors, addresses)) {
             NormCalls.layernormFwd(
                     x, gamma, beta, epsilon, z, mu, rsigma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, output, gammaKind, multiprocessors, workspace);
+            known.remember(x, gamma, output, gammaKind, multiprocessors, addresses, workspace);
         }
         NormCalls.layernormFwd(
                 x, gamma, beta, epsilon, z, mu, rsigma, known.provided(workspace), multiprocessors, gammaKind, stream);
@@ -314,17 +334,24 @@ public final class Normalization {
             float epsilon,
             MemorySegment z,
             DType output,
+            long zAddress,
             Tensor rsigma,
             Gamma gammaKind,
             Stream stream) {
+        long addresses = x.address() | gamma.address() | zAddress | rsigma.address();
         NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormFwd;
         int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
         Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors)) {
+        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors, addresses)) {
             NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, output, gammaKind, multiprocessors, workspace);
+            known.remember(x, gamma, output, gammaKind, multiprocessors, addresses, workspace);
         }
         NormCalls.rmsnormFwd(
                 x, gamma, epsilon, z, rsigma, known.provided(workspace), multiprocessors, gammaKind, stream);
+    }
+
+    /** Returns the address of the rowwise data, which has been checked to be there. */
+    private static long data(QuantizedTensor z) {
+        return Objects.requireNonNull(z.rowwise()).address();
     }
 }
