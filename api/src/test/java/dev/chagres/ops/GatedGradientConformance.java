@@ -156,6 +156,26 @@ class GatedGradientConformance {
                         .scale(open.tensor(DType.FLOAT32, new double[] {SCALE}, 1)));
     }
 
+    @Test
+    void refusesSharedAndMisalignedMemory() {
+        Tensor dy = open.unwritten(DType.FLOAT32, 16, 32);
+        Tensor x = open.unwritten(DType.FLOAT32, 16, 64);
+        QuantizedTensor q = both(DType.FLOAT8_E5M2, 16, 64);
+        String misaligned =
+                ": expected memory that begins at a multiple of 16 bytes, as every tensor of a scope does, got a view"
+                        + " that does not; copy it into a tensor";
+        Tensor later = open.scope().view(open.unwritten(DType.FLOAT32, 16 * 64 + 1), 1, 16, 64);
+        refused("x" + misaligned, Activation.SWIGLU, dy, later, q);
+        refused("dy" + misaligned, Activation.SWIGLU, open.scope().view(later, 0, 16, 32), x, q);
+        q.amax(open.scope().view(x, 0, 1));
+        refused(
+                "q: expected memory of its own, got some of x's in its amax; it is written to while that is read or written",
+                Activation.SWIGLU,
+                dy,
+                x,
+                q);
+    }
+
     private static void refused(String text, Activation activation, Tensor dy, Tensor x, QuantizedTensor q) {
         assertThrown(
                 IllegalArgumentException.class, text, () -> GatedGradient.cast(activation, dy, x, q, open.stream()));
