@@ -220,13 +220,13 @@ bool may_be_tuned(const View &x, std::initializer_list<const View *> others) {
  * is refused, as Transformer Engine refuses it. */
 size_t workspace_of(const Forward &call) {
   const bool tuned = may_be_tuned(call.x, {&call.gamma, &call.beta, &call.z.rowwise, &call.mu, &call.rsigma});
-  return static_cast<size_t>(call.x.rows) * 8 + (norm_switches().cudnn_forward ? 3 : tuned ? 2 : 1);
+  return static_cast<size_t>(call.x.rows) * 8 + (norm_switches().cudnn_forward ? 3 : tuned ? 1 : 2);
 }
 
 size_t workspace_of(const Backward &call) {
   const bool tuned = may_be_tuned(
       call.x, {&call.gamma, &call.dz, &call.mu, &call.rsigma, &call.dx, &call.dgamma, &call.dbeta});
-  const size_t kind = norm_switches().cudnn_backward ? 2 : tuned ? 1 : 0;
+  const size_t kind = norm_switches().cudnn_backward ? 2 : tuned ? 0 : 1;
   return static_cast<size_t>(call.x.columns) * 8 + static_cast<size_t>(call.x.rows) * 8 + kind;
 }
 

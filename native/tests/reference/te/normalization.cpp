@@ -233,7 +233,7 @@ TEST(no_rows) {
   Inputs in(c);
   Array dz({0, 8}, kNVTEFloat32), dx({0, 8}, kNVTEFloat32), dgamma({8}, kNVTEFloat32), dbeta({8}, kNVTEFloat32);
   Array forward_workspace({1}, kNVTEByte), backward_workspace({64}, kNVTEByte), no_mu({0}, kNVTEFloat32), no_rsigma({0}, kNVTEFloat32);
-  float cell;
+  alignas(16) float cell = 0; /* where a tuned kernel would read */
   no_mu.record(kNVTERowwiseData, &cell, kNVTEFloat32, {0});
   no_rsigma.record(kNVTERowwiseData, &cell, kNVTEFloat32, {0});
   nvte_layernorm_fwd(in.x, in.gamma, in.beta, 0, in.z, no_mu, no_rsigma, forward_workspace, 1, false, nullptr);
