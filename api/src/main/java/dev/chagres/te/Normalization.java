@@ -4,10 +4,10 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
-import java.util.Objects;
 
 /**
  * Layer norm, {@code z = (x - mu) rsigma g + beta}, and RMS norm, {@code z = x rsigma g}, over each row, and their
@@ -97,7 +97,18 @@ public final class Normalization {
         NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
         NormChecks.centredForward(x, gamma, beta, z, mu, rsigma, stream);
         if (x.count() != 0) {
-            layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), data(z), mu, rsigma, gammaKind, stream);
+            layernormFwd(
+                    x,
+                    gamma,
+                    beta,
+                    epsilon,
+                    z.handle(),
+                    z.dtype(),
+                    Checks.addressOrNull(z.rowwise()),
+                    mu,
+                    rsigma,
+                    gammaKind,
+                    stream);
         }
     }
 
@@ -209,7 +220,16 @@ public final class Normalization {
             Tensor x, Tensor gamma, float epsilon, QuantizedTensor z, Tensor rsigma, Gamma gammaKind, Stream stream) {
         NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
         if (x.count() != 0) {
-            rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), data(z), rsigma, gammaKind, stream);
+            rmsnormFwd(
+                    x,
+                    gamma,
+                    epsilon,
+                    z.handle(),
+                    z.dtype(),
+                    Checks.addressOrNull(z.rowwise()),
+                    rsigma,
+                    gammaKind,
+                    stream);
         }
     }
 
@@ -348,10 +368,5 @@ public final class Normalization {
         }
         NormCalls.rmsnormFwd(
                 x, gamma, epsilon, z, rsigma, known.provided(workspace), multiprocessors, gammaKind, stream);
-    }
-
-    /** Returns the address of the rowwise data, which has been checked to be there. */
-    private static long data(QuantizedTensor z) {
-        return Objects.requireNonNull(z.rowwise()).address();
     }
 }
