@@ -4,114 +4,12 @@
 
 #include "attention_arguments.cuh"
 #include "attention_checks.h"
+#include "attention_families.h"
 #include "kernel.h"
 
 using namespace chagres::ops;
 
 namespace {
-
-constexpr int kAttentionThreads = 128; /* as in attention.cuh; so the next two */
-constexpr int kTile = 64;
-constexpr int kPad = 4;
-constexpr int kMmaRows = 64; /* as in attention_mma.cuh */
-
-constexpr int kDropoutFloats = 7; /* attention_dropout.cuh's Dropout */
-
-/* Bytes of a block's shared memory: `own` matrices of its own rows, a slice of the other side's, the tile, and what
- * dropout draws by. */
-constexpr int shared_bytes(int width, int rows, int own) {
-  const int slice = std::min(width, 64);
-  return static_cast<int>(sizeof(float)) *
-         (own * rows * (width + kPad) + kTile * (slice + kPad) + rows * (kTile + kPad) + kDropoutFloats);
-}
-
-/* One kernel for each dtype, and the rows that its blocks own. */
-struct Family {
-  int rows;
-  int bytes;
-  Kernel kernels[3];
-};
-
-#define ATTENTION_FAMILY(source, name, width, rows, own)       \
-  {rows,                                                       \
-   shared_bytes(width, rows, own),                             \
-   {{source, name "_float32", shared_bytes(width, rows, own)}, \
-    {source, name "_float16", shared_bytes(width, rows, own)}, \
-    {source, name "_bfloat16", shared_bytes(width, rows, own)}}}
-
-/* Kernels of heads of up to `width` columns; rows as in the .cu file. */
-struct Width {
-  int width;
-  Family forward, dq, dkv;
-};
-
-#define ATTENTION_WIDTH(source, width, forward_rows, dq_rows, dkv_rows)   \
-  {width,                                                                 \
-   ATTENTION_FAMILY(source, "attention_forward", width, forward_rows, 1), \
-   ATTENTION_FAMILY(source, "attention_dq", width, dq_rows, 2),           \
-   ATTENTION_FAMILY(source, "attention_dkv", width, dkv_rows, 2)}
-
-Width widths[] = {ATTENTION_WIDTH("attention_16.cu", 16, 64, 64, 64),
-                  ATTENTION_WIDTH("attention_32.cu", 32, 64, 64, 64),
-                  ATTENTION_WIDTH("attention_64.cu", 64, 64, 64, 64),
-                  ATTENTION_WIDTH("attention_128.cu", 128, 64, 64, 32),
-                  ATTENTION_WIDTH("attention_256.cu", 256, 32, 32, 32)};
-
-Width &width_of(const OpsAttention &attention) {
-  Width *width = widths;
-  while (width->width < std::max(attention.head_dim, attention.value_dim)) ++width;
-  return *width;
-}
-
-/* Kernels with modified scores for heads of up to `width` columns: blocks own 32 rows, for the bias rows of queries. */
-struct ChangedWidth {
-  Width kernels;
-  Family d_bias;
-};
-
-#define CHANGED_WIDTH(source, width) \
-  {ATTENTION_WIDTH(source, width, 32, 32, 32), ATTENTION_FAMILY(source, "attention_d_bias", width, 32, 2)}
-
-ChangedWidth changed_widths[] = {CHANGED_WIDTH("attention_scores_64.cu", 64),
-                                 CHANGED_WIDTH("attention_scores_128.cu", 128),
-                                 CHANGED_WIDTH("attention_scores_256.cu", 256)};
-
-ChangedWidth &changed_width_of(const OpsAttention &attention) {
-  ChangedWidth *width = changed_widths;
-  while (width->kernels.width < std::max(attention.head_dim, attention.value_dim)) ++width;
-  return *width;
-}
-
-constexpr int kSinkBytes = kAttentionThreads * static_cast<int>(sizeof(float));
-Kernel sink_kernel("attention_sinks.cu", "attention_d_sinks", kSinkBytes);
-
-/* Bytes of a block's shared memory on tensor cores (attention_mma.cuh): two tiles of each side's tensors, and two times
- * `statistics` numbers for each row of a tile. */
-constexpr int mma_shared_bytes(int width, int statistics) {
-  return static_cast<int>(sizeof(float)) * (4 * kTile * (width / 2 + 4) + 2 * statistics * kTile);
-}
-
-/* One kernel for each dtype of 16 bits. */
-struct MmaFamily {
-  int bytes;
-  Kernel kernels[2];
-};
-
-#define MMA_FAMILY(source, name, bytes) \
-  {bytes, {{source, name "_float16", bytes}, {source, name "_bfloat16", bytes}}}
-
-/* Kernels on tensor cores of heads of up to `width` columns. */
-struct MmaWidth {
-  int width;
-  MmaFamily forward, dq, dkv;
-};
-
-#define MMA_WIDTH(source, width)                                                        \
-  {width, MMA_FAMILY(source, "attention_mma_forward", mma_shared_bytes(width, 0)), \
-   MMA_FAMILY(source, "attention_mma_dq", mma_shared_bytes(width, 0)),             \
-   MMA_FAMILY(source, "attention_mma_dkv", mma_shared_bytes(width, 2))}
-
-MmaWidth mma_widths[] = {MMA_WIDTH("attention_mma_16.cu", 16), MMA_WIDTH("attention_mma_32.cu", 32)};
 
 /* Whether `pack` neighbouring columns, from a multiple of `pack` on, always lie on a boundary of their bytes. */
 bool fits_vectors(const OpsAttention &attention, bool backward, int pack) {
@@ -126,12 +24,10 @@ bool fits_vectors(const OpsAttention &attention, bool backward, int pack) {
   });
 }
 
-/* The kernels on tensor cores that take the call; null when none do. */
-MmaWidth *mma_width_of(const OpsAttention &attention, bool backward) {
-  if (attention.dtype == kFloat32 || attention.dropout > 0 || attention.head_dim != attention.value_dim ||
-      attention.head_dim > 32 || changes_scores(attention) || !fits_vectors(attention, backward, 8))
-    return nullptr;
-  return &mma_widths[attention.head_dim > 16 ? 1 : 0];
+/* Whether kernels on tensor cores take the call. */
+bool fits_mma(const OpsAttention &attention, bool backward) {
+  return attention.dtype != kFloat32 && attention.dropout == 0 && attention.head_dim == attention.value_dim &&
+         attention.head_dim <= 128 && fits_vectors(attention, backward, 8);
 }
 
 /* Null pointers to no rows must not be moved. */
@@ -230,59 +126,59 @@ AttentionArguments arguments_of(const OpsAttention &attention, bool backward) {
   return arguments;
 }
 
-/* One block for `rows` rows of each head and sequence of the side that the kernel owns. */
-int launch_blocks(const char *function, Kernel &kernel, int rows, int bytes, const OpsAttention &attention,
-                  const AttentionSide &own, AttentionArguments &arguments, OpsStream stream) {
-  const int64_t blocks = divide_up(own.length, rows);
+/* One block for the rows that it owns of each head and sequence of that side. */
+template <class AnyFamily>
+int launch_blocks(const char *function, AnyFamily &family, const OpsAttention &attention, const AttentionSide &own,
+                  AttentionArguments &arguments, OpsStream stream) {
+  const int64_t blocks = divide_up(own.length, family.rows);
   arguments.blocks = static_cast<int>(blocks);
   Grid grid;
   grid.x = static_cast<unsigned>(blocks * own.heads * attention.sequences);
   if (grid.x == 0) return OPS_SUCCESS;
   grid.threads = kAttentionThreads;
-  grid.shared_bytes = static_cast<size_t>(bytes);
-  return launch(function, kernel, grid, stream, arguments);
+  grid.shared_bytes = static_cast<size_t>(family.bytes);
+  return launch(function, family.of(attention.dtype), grid, stream, arguments);
 }
 
-int launch_blocks(const char *function, Family &family, const OpsAttention &attention, const AttentionSide &own,
-                  AttentionArguments &arguments, OpsStream stream) {
-  return launch_blocks(function, family.kernels[float_index(attention.dtype)], family.rows, family.bytes, attention,
-                       own, arguments, stream);
-}
-
-int launch_blocks(const char *function, MmaFamily &family, const OpsAttention &attention, const AttentionSide &own,
-                  AttentionArguments &arguments, OpsStream stream) {
-  return launch_blocks(function, family.kernels[float_index(attention.dtype) - 1], kMmaRows, family.bytes, attention,
-                       own, arguments, stream);
-}
-
-template <class Width>
-int launch_backward(const char *function, Width &width, const OpsAttention &attention, AttentionArguments &arguments,
-                    OpsStream stream) {
+template <class AnyWidth>
+int launch_backward(const char *function, AnyWidth &width, const OpsAttention &attention,
+                    AttentionArguments &arguments, OpsStream stream) {
   const int status = launch_blocks(function, width.dq, attention, arguments.queries, arguments, stream);
   if (status != OPS_SUCCESS) return status; /* the first one writes delta */
   return launch_blocks(function, width.dkv, attention, arguments.keys, arguments, stream);
 }
 
-/* The gradients of bias and sinks that the call asks for. */
-int launch_score_gradients(const char *function, const OpsAttention &attention, AttentionArguments &arguments,
-                           OpsStream stream) {
+template <class AnyFamily>
+int launch_d_bias(const char *function, AnyFamily &family, const OpsAttention &attention,
+                  const AttentionArguments &arguments, OpsStream stream) {
+  const OpsScoreShape &shape = attention.scores.bias_shape;
   Grid grid;
   grid.threads = kAttentionThreads;
-  if (wants_d_bias(attention, true)) {
-    Family &family = changed_width_of(attention).d_bias;
-    const OpsScoreShape &shape = attention.scores.bias_shape;
-    grid.x = static_cast<unsigned>(shape.sequences * shape.heads * divide_up(shape.queries, family.rows) *
-                                   divide_up(shape.keys, kTile));
-    grid.shared_bytes = static_cast<size_t>(family.bytes);
-    const int status =
-        grid.x == 0 ? OPS_SUCCESS
-                    : launch(function, family.kernels[float_index(attention.dtype)], grid, stream, arguments);
-    if (status != OPS_SUCCESS) return status;
-  }
-  if (!wants_d_sinks(attention, true)) return OPS_SUCCESS;
+  grid.x = static_cast<unsigned>(shape.sequences * shape.heads * divide_up(shape.queries, family.rows) *
+                                 divide_up(shape.keys, kTile));
+  grid.shared_bytes = static_cast<size_t>(family.bytes);
+  return grid.x == 0 ? OPS_SUCCESS : launch(function, family.of(attention.dtype), grid, stream, arguments);
+}
+
+int launch_d_sinks(const char *function, const OpsAttention &attention, const AttentionArguments &arguments,
+                   OpsStream stream) {
+  Grid grid;
+  grid.threads = kAttentionThreads;
   grid.x = static_cast<unsigned>(attention.heads);
   grid.shared_bytes = kSinkBytes;
   return launch(function, sink_kernel, grid, stream, arguments);
+}
+
+/* Backward with modified scores, and the gradients of bias and sinks that the call asks for. */
+template <class AnyWidth>
+int launch_changed_backward(const char *function, AnyWidth &width, const OpsAttention &attention,
+                            AttentionArguments &arguments, OpsStream stream) {
+  int status = launch_backward(function, width.kernels, attention, arguments, stream);
+  if (status == OPS_SUCCESS && wants_d_bias(attention, true))
+    status = launch_d_bias(function, width.d_bias, attention, arguments, stream);
+  if (status == OPS_SUCCESS && wants_d_sinks(attention, true))
+    status = launch_d_sinks(function, attention, arguments, stream);
+  return status;
 }
 
 }  // namespace
@@ -292,10 +188,13 @@ int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
   const int status = check_attention(function, attention, false);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention, false)) return status;
   AttentionArguments arguments = arguments_of(*attention, false);
-  if (MmaWidth *width = mma_width_of(*attention, false))
-    return launch_blocks(function, width->forward, *attention, arguments.queries, arguments, stream);
-  Width &width = changes_scores(*attention) ? changed_width_of(*attention).kernels : width_of(*attention);
-  return launch_blocks(function, width.forward, *attention, arguments.queries, arguments, stream);
+  const auto forward = [&](auto &width) {
+    return launch_blocks(function, width.forward, *attention, arguments.queries, arguments, stream);
+  };
+  const bool mma = fits_mma(*attention, false);
+  if (changes_scores(*attention))
+    return mma ? forward(changed_mma_width_of(*attention).kernels) : forward(changed_width_of(*attention).kernels);
+  return mma ? forward(mma_width_of(*attention)) : forward(width_of(*attention));
 } OPS_CATCH
 
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
@@ -303,11 +202,10 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try 
   const int status = check_attention(function, attention, true);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention, true)) return status;
   AttentionArguments arguments = arguments_of(*attention, true);
-  if (MmaWidth *width = mma_width_of(*attention, true))
-    return launch_backward(function, *width, *attention, arguments, stream);
-  if (!changes_scores(*attention))
-    return launch_backward(function, width_of(*attention), *attention, arguments, stream);
-  const int launched =
-      launch_backward(function, changed_width_of(*attention).kernels, *attention, arguments, stream);
-  return launched != OPS_SUCCESS ? launched : launch_score_gradients(function, *attention, arguments, stream);
+  const bool mma = fits_mma(*attention, true);
+  if (changes_scores(*attention))
+    return mma ? launch_changed_backward(function, changed_mma_width_of(*attention), *attention, arguments, stream)
+               : launch_changed_backward(function, changed_width_of(*attention), *attention, arguments, stream);
+  return mma ? launch_backward(function, mma_width_of(*attention), *attention, arguments, stream)
+             : launch_backward(function, width_of(*attention), *attention, arguments, stream);
 } OPS_CATCH

@@ -1,8 +1,8 @@
 /*
- * Attention of 16-bit numbers on tensor cores, for heads of up to 32 columns; attention_mma_N.cu compiles it for heads
- * of up to N columns. The algorithm is that of attention.cuh: a block owns 64 rows of one head, a warp 16 of them, and
- * meets the rows of the other side 64 at a time; sums are FP32 in a fixed order. Weights are rounded to the 16-bit type
- * before they are multiplied. There is no dropout here.
+ * Attention of 16-bit numbers on tensor cores; attention_mma_N.cu compiles it for heads of up to N columns. The
+ * algorithm is that of attention.cuh: a block owns 64 rows of one head, a warp 16 of them, and meets the rows of the
+ * other side 64 at a time; sums are FP32 in a fixed order. Weights are rounded to the 16-bit type before they are
+ * multiplied. There is no dropout here.
  *
  * A product is mma.m16n8k16. In its fragments a thread has rows `group` and `group + 8` of the warp's 16, and of each
  * eight columns the two from 2 * quad on. A word holds two neighbours of 16 bits. While a block computes with one tile
@@ -15,13 +15,15 @@
 
 /* Sizes of heads with up to Width columns. */
 template <int Width>
-struct Narrow {
+struct Mma {
   static constexpr int kWidth = Width;
   static constexpr int kRows = 64;
   static constexpr int kSteps = Width / 16; /* products of a row with a row */
   static constexpr int kEights = Width / 8; /* of columns */
   static constexpr int kRowStride = Width / 2 + 4; /* words between rows: eight of them then lie in different banks */
   static constexpr int kTileWords = kTile * kRowStride;
+  static constexpr bool kWide = Width > 64;
+  static constexpr int kUnrolled = Width > 32 ? 1 : 4; /* of backward's four products a tile: registers are scarce */
 };
 
 __device__ inline int quad() { return static_cast<int>(threadIdx.x) % 4; }
@@ -31,10 +33,26 @@ __device__ inline int in_warp() { return static_cast<int>(threadIdx.x) % 32; }
 /* The thread's row i, 0 or 1, of the block's. */
 __device__ inline int own_row(int i) { return static_cast<int>(threadIdx.x) / 32 * 16 + group() + 8 * i; }
 
-/* Own rows as the left factor of products. */
+/* Own rows as the left factor of products, in registers. */
 template <class N>
 struct Left {
   uint32_t words[N::kSteps][4];
+
+  /* Columns 16 * step .. 16 * step + 15. */
+  __device__ inline void columns(int step, uint32_t (&of)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of[i] = words[step][i];
+  }
+};
+
+/* The same in a tile of shared memory, for kernels whose sums take the registers. */
+template <class N>
+struct LeftTile {
+  const uint32_t *row; /* that the thread names to load_matrices */
+
+  __device__ inline explicit LeftTile(const uint32_t *tile)
+      : row(tile + (static_cast<int>(threadIdx.x) / 32 * 16 + in_warp() % 16) * N::kRowStride + in_warp() / 16 * 4) {}
+  __device__ inline void columns(int step, uint32_t (&of)[4]) const { load_matrices(of, row + 8 * step); }
 };
 
 template <class N, class T>
@@ -56,7 +74,7 @@ __device__ inline Left<N> read_left(const T *source, int64_t token_stride, int f
 template <class N, class T>
 __device__ inline void copy_tile(uint32_t *tile, const T *source, int64_t token_stride, int first, int length,
                                  int columns) {
-#pragma unroll
+#pragma unroll(N::kWide ? 1 : 2)
   for (int part = 0; part < kTile * N::kEights / kAttentionThreads; ++part) {
     const int i = part * kAttentionThreads + static_cast<int>(threadIdx.x);
     const int row = i / N::kEights, column = i % N::kEights * 8;
@@ -109,35 +127,46 @@ struct Scores {
 };
 
 /* The products of own rows and rows 16 * chunk .. of a tile. */
-template <class N, class T>
-__device__ inline Scores scores_of(const Left<N> &left, const uint32_t *tile, int chunk) {
+template <class N, class T, class Left>
+__device__ inline Scores scores_of(const Left &left, const uint32_t *tile, int chunk) {
   Scores scores = {};
   const uint32_t *const rows = tile + (16 * chunk + in_warp() / 16 * 8 + in_warp() % 8) * N::kRowStride;
 #pragma unroll
   for (int s = 0; s < N::kSteps; ++s) {
-    uint32_t right[4];
+    uint32_t own[4], right[4];
+    left.columns(s, own);
     load_matrices(right, rows + 8 * s + in_warp() / 8 % 2 * 4);
 #pragma unroll
-    for (int b = 0; b < 2; ++b) multiply_add<T>(scores.eight[b], left.words[s], right[2 * b], right[2 * b + 1]);
+    for (int b = 0; b < 2; ++b) multiply_add<T>(scores.eight[b], own, right[2 * b], right[2 * b + 1]);
   }
   return scores;
 }
 
-/* sum += weights times rows 16 * chunk .. of a tile. */
-template <class N, class T>
-__device__ inline void add_weighted(float (&sum)[N::kEights][4], const Scores &weights, const uint32_t *tile,
-                                    int chunk) {
+/* Scores in 16 bits, as the left factor of products. */
+struct Weights {
   uint32_t words[4];
+};
+
+template <class T>
+__device__ inline Weights weights_of(const Scores &scores) {
+  Weights weights;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    words[i] = two_of<T>(weights.eight[i / 2][i % 2 * 2], weights.eight[i / 2][i % 2 * 2 + 1]);
+    weights.words[i] = two_of<T>(scores.eight[i / 2][i % 2 * 2], scores.eight[i / 2][i % 2 * 2 + 1]);
+  return weights;
+}
+
+/* sum += weights times rows 16 * chunk .. of a tile. */
+template <class N, class T>
+__device__ inline void add_weighted(float (&sum)[N::kEights][4], const Weights &weights, const uint32_t *tile,
+                                    int chunk) {
   const uint32_t *const rows = tile + (16 * chunk + in_warp() % 16) * N::kRowStride + in_warp() / 16 * 4;
 #pragma unroll
   for (int c = 0; c < N::kEights; c += 2) {
     uint32_t right[4];
     load_turned_matrices(right, rows + 4 * c);
-    multiply_add<T>(sum[c], words, right[0], right[1]);
-    multiply_add<T>(sum[c + 1], words, right[2], right[3]);
+    multiply_add<T>(sum[c], weights.words, right[0], right[1]);
+    multiply_add<T>(sum[c + 1], weights.words, right[2], right[3]);
   }
 }
 

@@ -1,17 +1,4 @@
 /* Attention on tensor cores with heads of up to 32 columns. */
-#include <attention_mma_backward.cuh>
-#include <attention_mma_forward.cuh>
+#include <attention_mma_kernels.cuh>
 
-#define MMA_KERNELS(T)                                                                                   \
-  KERNEL_WITH(kAttentionThreads, 4, attention_mma_forward_##T, const AttentionArguments arguments) {     \
-    attention_mma_forward<T, Narrow<32>>(arguments);                                                     \
-  }                                                                                                      \
-  KERNEL_WITH(kAttentionThreads, 4, attention_mma_dq_##T, const AttentionArguments arguments) {          \
-    attention_mma_dq<T, Narrow<32>>(arguments);                                                          \
-  }                                                                                                      \
-  KERNEL_WITH(kAttentionThreads, 3, attention_mma_dkv_##T, const AttentionArguments arguments) {         \
-    attention_mma_dkv<T, Narrow<32>>(arguments);                                                         \
-  }
-
-MMA_KERNELS(float16)
-MMA_KERNELS(bfloat16)
+MMA_KERNELS(32, 4, 4, 3)

@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include <attention_mma.cuh>
+#include <attention_mma_scores.cuh>
 
 /* sum over the columns of left and right, of row i. */
 template <class N, class T>
@@ -19,7 +19,7 @@ __device__ inline float dot(const Left<N> &left, const Left<N> &right, int i) {
   return sum_over_quad(sum);
 }
 
-template <class T, class N>
+template <class T, class N, ScoreKind kind = ScoreKind::kPlain>
 __device__ void attention_mma_dq(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   const Place place = place_of<Own::kQueries>(a, N::kRows);
@@ -45,6 +45,7 @@ __device__ void attention_mma_dq(const AttentionArguments &a) {
   }
   const Band band = band_of_queries(a, place);
   const Meeting meeting = meeting_of(first, band);
+  const ScoreRules<T> rules = kind == ScoreKind::kChanged ? rules_of<T>(a, place) : ScoreRules<T>{};
   const Range keys = range_of(first, first + N::kRows - 1, band);
   const int last = first < length ? keys.last : keys.first;
   KeyTiles<N> tiles(shared);
@@ -54,17 +55,22 @@ __device__ void attention_mma_dq(const AttentionArguments &a) {
     tiles.next();
     if (key + kTile < last) tiles.copy(k, v, place, key + kTile, a);
     const bool partial = is_partial<N>(first, key, band);
-#pragma unroll
+#pragma unroll(N::kUnrolled)
     for (int chunk = 0; chunk < 4; ++chunk) {
       Scores weight = scores_of<N, T>(q, tiles.k, chunk);
       const Scores gradient = scores_of<N, T>(d_o, tiles.v, chunk);
+      Scores derivative;
+      if (kind == ScoreKind::kChanged)
+        change_scores<T, Own::kQueries>(weight, derivative, meeting, first, key, chunk, rules, a);
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         float &one = weight.eight[n / 4][n % 4];
-        one = exp2_of(one * a.log2_scale - log2_sum[n % 4 / 2]) * (gradient.eight[n / 4][n % 4] - delta[n % 4 / 2]);
+        one = exp2_of(one * exponent_scale<kind>(a) - log2_sum[n % 4 / 2]) *
+              (gradient.eight[n / 4][n % 4] - delta[n % 4 / 2]);
       }
+      if (kind == ScoreKind::kChanged) multiply(weight, derivative);
       if (partial) mask(weight, meeting, key, chunk, 0.0f);
-      add_weighted<N, T>(sum, weight, tiles.k, chunk);
+      add_weighted<N, T>(sum, weights_of<T>(weight), tiles.k, chunk);
     }
   }
   const float factor[2] = {a.scale, a.scale};
@@ -74,57 +80,87 @@ __device__ void attention_mma_dq(const AttentionArguments &a) {
 
 /* Queries and their statistics in shared memory: those to compute with, and room for the next. */
 template <class N>
-struct QueryTiles {
-  uint32_t *q, *d_o, *next_q, *next_d_o;
-  float *log2_sum, *next_log2_sum; /* of 64 queries; their deltas lie behind */
-  float carried = 0;               /* the thread's statistic of the next tile */
+class QueryTiles {
+  static constexpr int kStatistics = 2 * N::kTileWords; /* behind the tiles of q and d_o: 64 log2_sum, 64 delta */
+  static constexpr int kSetWords = kStatistics + 2 * kTile;
 
-  __device__ inline explicit QueryTiles(float *shared) {
-    next_q = reinterpret_cast<uint32_t *>(shared);
-    next_d_o = next_q + N::kTileWords;
-    q = next_d_o + N::kTileWords;
-    d_o = q + N::kTileWords;
-    next_log2_sum = shared + 4 * N::kTileWords;
-    log2_sum = next_log2_sum + 2 * kTile;
-  }
+ public:
+  static constexpr int kWords = 2 * kSetWords;
+
+  __device__ inline explicit QueryTiles(float *shared)
+      : now_(reinterpret_cast<uint32_t *>(shared) + kSetWords), next_(reinterpret_cast<uint32_t *>(shared)) {}
+
+  __device__ inline const uint32_t *q() const { return now_; }
+  __device__ inline const uint32_t *d_o() const { return now_ + N::kTileWords; }
+  __device__ inline const float *log2_sum() const { return reinterpret_cast<const float *>(now_ + kStatistics); }
+  __device__ inline const float *delta() const { return log2_sum() + kTile; }
 
   /* Begins to copy the queries from `query` on to where the next tile lies. */
   template <class T>
   __device__ inline void copy(const Place &place, int query, const AttentionArguments &a) {
     const int length = place.queries.length;
-    copy_tile<N>(next_q, query_rows(static_cast<const T *>(a.q), a, place, a.query), a.query.token, query, length,
+    copy_tile<N>(next_, query_rows(static_cast<const T *>(a.q), a, place, a.query), a.query.token, query, length,
                  a.head_dim);
-    copy_tile<N>(next_d_o, query_rows(static_cast<const T *>(a.d_o), a, place, a.output), a.output.token, query, length,
-                 a.value_dim);
+    copy_tile<N>(next_ + N::kTileWords, query_rows(static_cast<const T *>(a.d_o), a, place, a.output), a.output.token,
+                 query, length, a.value_dim);
     static_assert(kAttentionThreads == 2 * kTile, "a thread carries one statistic");
     const int row = query + static_cast<int>(threadIdx.x) % kTile;
     const float *const from = query_rows(is_sum() ? a.log_sum_exp : a.delta, a, place, a.statistics);
-    carried = row < length ? from[row * a.statistics.token] : 0.0f;
+    carried_ = row < length ? from[row * a.statistics.token] : 0.0f;
   }
 
   /* Waits until all have computed with this tile and copied the next, and goes on to that. */
   __device__ inline void next() {
-    next_log2_sum[threadIdx.x] = is_sum() ? log2_of_sum(carried) : carried;
-    exchange(q, next_q);
-    exchange(d_o, next_d_o);
-    exchange(log2_sum, next_log2_sum);
+    reinterpret_cast<float *>(next_ + kStatistics)[threadIdx.x] = is_sum() ? log2_of_sum(carried_) : carried_;
+    exchange(now_, next_);
     wait_for_copies();
     __syncthreads();
   }
 
  private:
   __device__ static inline bool is_sum() { return static_cast<int>(threadIdx.x) < kTile; }
+
+  uint32_t *now_, *next_;
+  float carried_ = 0; /* the thread's statistic of the next tile */
 };
 
-template <class T, class N>
+/* How a block keeps its own keys: in registers, or, where the sums of wide heads take these, in a tile. */
+template <class N, bool wide>
+struct OwnKeys {
+  using Factor = Left<N>;
+
+  template <class T>
+  __device__ static inline Factor read(uint32_t *, const T *source, int64_t token_stride, int first, int length,
+                                       int columns) {
+    return read_left<N>(source, token_stride, first, length, columns);
+  }
+};
+
+template <class N>
+struct OwnKeys<N, true> {
+  using Factor = LeftTile<N>;
+
+  /* Begins to copy the rows; whoever multiplies by them waits for copies first. */
+  template <class T>
+  __device__ static inline Factor read(uint32_t *tile, const T *source, int64_t token_stride, int first, int length,
+                                       int columns) {
+    copy_tile<N>(tile, source, token_stride, first, length, columns);
+    return Factor(tile);
+  }
+};
+
+template <class T, class N, ScoreKind kind = ScoreKind::kPlain>
 __device__ void attention_mma_dkv(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   QueryTiles<N> tiles(shared);
   Place place = place_of<Own::kKeys>(a, N::kRows);
   if (place.first >= place.keys.rows) return;
   const int first = place.first;
-  const Left<N> k = read_left<N>(key_rows(static_cast<const T *>(a.k), a, place, a.key), a.key.token, first,
-                                 place.keys.length, a.head_dim);
+  using Keys = OwnKeys<N, N::kWide>;
+  const typename Keys::Factor k =
+      Keys::read(reinterpret_cast<uint32_t *>(shared) + QueryTiles<N>::kWords,
+                 key_rows(static_cast<const T *>(a.k), a, place, a.key), a.key.token, first, place.keys.length,
+                 a.head_dim);
   const Left<N> v = read_left<N>(key_rows(static_cast<const T *>(a.v), a, place, a.value), a.value.token, first,
                                  place.keys.length, a.value_dim);
   float key_sum[N::kEights][4] = {}, value_sum[N::kEights][4] = {};
@@ -140,25 +176,30 @@ __device__ void attention_mma_dkv(const AttentionArguments &a) {
     for (int query = queries.first; query < queries.last; query += kTile) {
       tiles.next();
       const bool more = query + kTile < queries.last;
+      const ScoreRules<T> rules = kind == ScoreKind::kChanged ? rules_of<T>(a, place) : ScoreRules<T>{};
       if (!more) ++place.head;
       if (place.head < end) tiles.template copy<T>(place, more ? query + kTile : queries.first, a);
       const bool partial = is_partial<N>(first, query, band);
-#pragma unroll
+#pragma unroll(N::kUnrolled)
       for (int chunk = 0; chunk < 4; ++chunk) {
-        Scores weight = scores_of<N, T>(k, tiles.q, chunk);
-        Scores gradient = scores_of<N, T>(v, tiles.d_o, chunk);
+        Scores weight = scores_of<N, T>(k, tiles.q(), chunk), derivative;
+        if (kind == ScoreKind::kChanged)
+          change_scores<T, Own::kKeys>(weight, derivative, meeting, first, query, chunk, rules, a);
+        const int column = 16 * chunk + 2 * quad();
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
-          const int row = 16 * chunk + 8 * (n / 4) + 2 * quad() + n % 2;
           float &one = weight.eight[n / 4][n % 4];
-          one = exp2_of(one * a.log2_scale - tiles.log2_sum[row]);
-          gradient.eight[n / 4][n % 4] -= tiles.log2_sum[kTile + row];
+          one = exp2_of(one * exponent_scale<kind>(a) - tiles.log2_sum()[column + 8 * (n / 4) + n % 2]);
         }
         if (partial) mask(weight, meeting, query, chunk, 0.0f);
-        add_weighted<N, T>(value_sum, weight, tiles.d_o, chunk);
+        const Weights probability = weights_of<T>(weight);
+        if (kind == ScoreKind::kChanged) multiply(weight, derivative); /* early: registers are scarce */
+        add_weighted<N, T>(value_sum, probability, tiles.d_o(), chunk);
+        const Scores gradient = scores_of<N, T>(v, tiles.d_o(), chunk);
 #pragma unroll
-        for (int n = 0; n < 8; ++n) weight.eight[n / 4][n % 4] *= gradient.eight[n / 4][n % 4];
-        add_weighted<N, T>(key_sum, weight, tiles.q, chunk);
+        for (int n = 0; n < 8; ++n)
+          weight.eight[n / 4][n % 4] *= gradient.eight[n / 4][n % 4] - tiles.delta()[column + 8 * (n / 4) + n % 2];
+        add_weighted<N, T>(key_sum, weights_of<T>(weight), tiles.q(), chunk);
       }
     }
   }

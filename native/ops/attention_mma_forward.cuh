@@ -1,7 +1,7 @@
 /* Attention forward on tensor cores: a block owns queries. */
 #pragma once
 
-#include <attention_mma.cuh>
+#include <attention_mma_scores.cuh>
 
 /* A thread's running softmax of its two rows: largest product so far, sum of its own columns' weights. */
 struct RowSoftmax {
@@ -38,7 +38,16 @@ __device__ inline void weigh_tile(Scores (&scores)[4], RowSoftmax &softmax, floa
   }
 }
 
-template <class T, class N>
+/* The state before any key, as `begin` of attention_forward.cuh. */
+template <ScoreKind kind>
+__device__ inline RowSoftmax begin_rows(const Place &place, const AttentionArguments &a) {
+  const bool has_sink = kind == ScoreKind::kChanged && a.scores.has_sink;
+  const float largest = has_sink ? sink_of(a, place) : minus_infinity();
+  const float total = has_sink && quad() == 0 ? 1.0f : 0.0f;
+  return {{largest, largest}, {total, total}};
+}
+
+template <class T, class N, ScoreKind kind = ScoreKind::kPlain>
 __device__ void attention_mma_forward(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
   const Place place = place_of<Own::kQueries>(a, N::kRows);
@@ -49,7 +58,8 @@ __device__ void attention_mma_forward(const AttentionArguments &a) {
                                  place.first, place.queries.length, a.head_dim);
   const Band band = band_of_queries(a, place);
   const Meeting meeting = meeting_of(place.first, band);
-  RowSoftmax softmax = {{minus_infinity(), minus_infinity()}, {0, 0}};
+  const ScoreRules<T> rules = kind == ScoreKind::kChanged ? rules_of<T>(a, place) : ScoreRules<T>{};
+  RowSoftmax softmax = begin_rows<kind>(place, a);
   float sum[N::kEights][4] = {}, factor[2];
   const Range keys = range_of(place.first, place.first + N::kRows - 1, band);
   const int last = place.first < place.queries.length ? keys.last : keys.first;
@@ -64,11 +74,15 @@ __device__ void attention_mma_forward(const AttentionArguments &a) {
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
       scores[chunk] = scores_of<N, T>(q, tiles.k, chunk);
-      if (partial) mask(scores[chunk], meeting, key, chunk, minus_infinity());
+      Scores derivative;
+      if (kind == ScoreKind::kChanged)
+        change_scores<T, Own::kQueries>(scores[chunk], derivative, meeting, place.first, key, chunk, rules, a);
+      else if (partial)
+        mask(scores[chunk], meeting, key, chunk, minus_infinity());
     }
-    weigh_tile<N>(scores, softmax, sum, a.log2_scale);
+    weigh_tile<N>(scores, softmax, sum, exponent_scale<kind>(a));
 #pragma unroll
-    for (int chunk = 0; chunk < 4; ++chunk) add_weighted<N, T>(sum, scores[chunk], tiles.v, chunk);
+    for (int chunk = 0; chunk < 4; ++chunk) add_weighted<N, T>(sum, weights_of<T>(scores[chunk]), tiles.v, chunk);
   }
   constexpr float kLn2 = 0.693147181f;
   float *const statistics = query_rows(a.log_sum_exp, a, place, a.statistics);
@@ -80,7 +94,7 @@ __device__ void attention_mma_forward(const AttentionArguments &a) {
     if (quad() != 0 || row >= place.queries.rows) continue;
     const bool none = total == 0 || row >= place.queries.length;
     statistics[row * a.statistics.token] =
-        none ? minus_infinity() : (softmax.largest[i] * a.log2_scale + log2f(total)) * kLn2;
+        none ? minus_infinity() : (softmax.largest[i] * exponent_scale<kind>(a) + log2f(total)) * kLn2;
   }
   store_sum<N>(sum, factor, query_rows(static_cast<T *>(a.o), a, place, a.output), a.output.token, place.first,
                place.queries, a.value_dim);

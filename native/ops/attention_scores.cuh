@@ -1,6 +1,6 @@
 /* Modifications of scores before the softmax: soft cap, ALiBi, bias, mask by element, a sink in the softmax's
- * denominator. Kernels for plain scores are compiled without them; kernels for modified scores are in separate files,
- * and own 32 rows, which leaves registers for the derivatives.
+ * denominator. Kernels for plain scores are compiled without them; kernels for modified scores are in separate files;
+ * those of tiles of FP32 own 32 rows, which leaves registers for the derivatives.
  */
 #pragma once
 
@@ -85,4 +85,32 @@ __device__ inline void change_scores(float (&score)[S::kOwn][4], float (&derivat
 /* The exponent of the softmax's extra term, which exists. */
 __device__ inline float sink_of(const AttentionArguments &a, const Place &place) {
   return a.scores.sinks == nullptr ? 0.0f : a.scores.sinks[place.head] * kLog2E;
+}
+
+/* The part of the bias whose gradient a block sums: a number of queries from `first` by 64 keys from `key`, for the
+ * sequences and heads that share it. */
+struct BiasBlock {
+  int first, key;
+  Range sequences, heads;
+};
+
+__device__ inline BiasBlock bias_block_of(const AttentionArguments &a, int rows) {
+  const ScoreTensor &bias = a.scores.bias_tensor;
+  const int row_blocks = (bias.queries + rows - 1) / rows, key_blocks = (bias.keys + kTile - 1) / kTile;
+  const int item = blockIdx.x, rest = item / key_blocks, pair = rest / row_blocks;
+  const int sequence = pair / bias.heads, head = pair % bias.heads;
+  return {rest % row_blocks * rows,
+          item % key_blocks * kTile,
+          {sequence, bias.sequence == 0 ? a.sequences : sequence + 1},
+          {head, bias.head == 0 ? a.queries.heads : head + 1}};
+}
+
+/* Writes an element of a block's part of the bias gradient, if there is one. */
+template <class T>
+__device__ inline void store_d_bias(float value, const BiasBlock &block, int query, int key,
+                                    const AttentionArguments &a) {
+  const ScoreTensor &bias = a.scores.bias_tensor;
+  if (query >= bias.queries || key >= bias.keys) return;
+  const int64_t head = static_cast<int64_t>(block.sequences.first) * bias.heads + block.heads.first;
+  from_float(value, static_cast<T *>(a.scores.d_bias)[(head * bias.queries + query) * bias.keys + key]);
 }

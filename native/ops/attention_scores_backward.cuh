@@ -45,27 +45,16 @@ __device__ inline void add_bias(float (&sum)[S::kOwn][4], float *shared, const P
 template <class T, class S>
 __device__ void attention_d_bias(const AttentionArguments &a) {
   DYNAMIC_SHARED(shared);
-  const ScoreTensor &bias = a.scores.bias_tensor;
-  const int row_blocks = (bias.queries + S::kRows - 1) / S::kRows, key_blocks = (bias.keys + kTile - 1) / kTile;
-  const int item = blockIdx.x, key = item % key_blocks * kTile, rest = item / key_blocks;
-  const int first = rest % row_blocks * S::kRows, pair = rest / row_blocks;
-  const int sequence = pair / bias.heads, head = pair % bias.heads;
-  const int sequences = bias.sequence == 0 ? a.sequences : sequence + 1;
-  const int heads = bias.head == 0 ? a.queries.heads : head + 1;
+  const BiasBlock block = bias_block_of(a, S::kRows);
   float sum[S::kOwn][4] = {};
 #pragma unroll 1
-  for (int b = sequence; b < sequences; ++b)
+  for (int b = block.sequences.first; b < block.sequences.last; ++b)
 #pragma unroll 1
-    for (int h = head; h < heads; ++h)
-      add_bias<T, S>(sum, shared, place_at<Own::kQueries>(a, b, h, first), key, a);
-  T *const gradient = static_cast<T *>(a.scores.d_bias) +
-                      (static_cast<int64_t>(sequence) * bias.heads + head) * bias.queries * bias.keys;
+    for (int h = block.heads.first; h < block.heads.last; ++h)
+      add_bias<T, S>(sum, shared, place_at<Own::kQueries>(a, b, h, block.first), block.key, a);
 #pragma unroll
   for (int r = 0; r < S::kOwn; ++r)
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const int row = first + row_of(r), column = key + 4 * lane() + u;
-      if (row < bias.queries && column < bias.keys)
-        from_float(sum[r][u], gradient[static_cast<int64_t>(row) * bias.keys + column]);
-    }
+    for (int u = 0; u < 4; ++u)
+      store_d_bias<T>(sum[r][u], block, block.first + row_of(r), block.key + 4 * lane() + u, a);
 }

@@ -34,7 +34,7 @@ final class KernelChoice {
         TILED
     }
 
-    /** Columns of the widest heads that our kernels compute on tensor cores. */
+    /** Columns of the widest heads that our kernels compute faster than cuDNN's. */
     private static final int NARROW = 32;
 
     private KernelChoice() {}
@@ -60,7 +60,7 @@ final class KernelChoice {
     /**
      * cuDNN has no attention for FLOAT32, no gradients of padded batches of one token a sequence, and supports neither all modifications of
      * scores of {@link ScoreRules} nor all masks with dropout or with keys of other lengths. Narrow heads are faster with our own kernels
-     * if scores are unmodified: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9. Those run on tensor cores, and have no dropout.
+     * if scores are unmodified and nothing is dropped: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9.
      */
     static AttentionKernels attention(
             AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {

@@ -14,9 +14,9 @@ import dev.chagres.te.AttentionTensors;
  * for cases that cuDNN does not take, such as FLOAT32, soft caps, masks by element, or bias and sinks of packed tokens ({@link
  * AttentionScores}).
  *
- * <p>FLOAT32, FLOAT16 and BFLOAT16. Arithmetic is FP32, except for heads of at most 32 columns of FLOAT16 or BFLOAT16, without dropout and
- * with plain scores: tensor cores multiply these, and softmax weights and gradients of scores are rounded to 16 bits between the products.
- * {@link AttentionTensors} describes the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so all
+ * <p>FLOAT32, FLOAT16 and BFLOAT16. Arithmetic is FP32, except for FLOAT16 and BFLOAT16 where nothing is dropped, keys and values have equally
+ * many columns, at most 128, and all rows begin at multiples of 16 bytes: tensor cores multiply these, and softmax weights and gradients of
+ * scores are rounded to 16 bits between the products. {@link AttentionTensors} describes the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so all
  * gradients are deterministic.
  *
  * <p>Threading: the device's thread.

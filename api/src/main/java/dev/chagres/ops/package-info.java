@@ -6,7 +6,7 @@
  *
  * <p>Arithmetic is FP32 whatever the types, and sums have a fixed order, so equal inputs give equal bits. There are two exceptions: {@link
  * dev.chagres.ops.MatrixProduct}, whose kernels are cuBLASLt's, with TF32 for FLOAT32; and {@link dev.chagres.ops.Attention} of 16-bit heads of
- * at most 32 columns, which multiplies on tensor cores.
+ * at most 128 columns, which multiplies on tensor cores.
  *
  * <p>Letters: T tokens, V rows of a table, H hidden size, R rows, C columns, B sequences, S padded length, h heads, d size
  * of a head.
