@@ -1,8 +1,8 @@
 /*
  * Attention of 16-bit numbers on tensor cores; attention_mma_N.cu compiles it for heads of up to N columns. The
  * algorithm is that of attention.cuh: a block owns 64 rows of one head, a warp 16 of them, and meets the rows of the
- * other side 64 at a time; sums are FP32 in a fixed order. Weights are rounded to the 16-bit type before they are
- * multiplied. There is no dropout here.
+ * other side 64 at a time; sums are FP32 in a fixed order. There is no dropout here. Weights are multiplied as numbers
+ * of 16 bits: narrow heads round them, as cuDNN does, others add the product of what that rounding leaves.
  *
  * A product is mma.m16n8k16. In its fragments a thread has rows `group` and `group + 8` of the warp's 16, and of each
  * eight columns the two from 2 * quad on. A word holds two neighbours of 16 bits. While a block computes with one tile
@@ -23,6 +23,7 @@ struct Mma {
   static constexpr int kRowStride = Width / 2 + 4; /* words between rows: eight of them then lie in different banks */
   static constexpr int kTileWords = kTile * kRowStride;
   static constexpr bool kWide = Width > 64;
+  static constexpr int kParts = Width > 32 ? 2 : 1; /* numbers of 16 bits that make a weight */
   static constexpr int kUnrolled = Width > 32 ? 1 : 4; /* of backward's four products a tile: registers are scarce */
 };
 
@@ -142,31 +143,43 @@ __device__ inline Scores scores_of(const Left &left, const uint32_t *tile, int c
   return scores;
 }
 
-/* Scores in 16 bits, as the left factor of products. */
+/* Weights as the left factor of products, each the sum of its parts. */
+template <class N>
 struct Weights {
-  uint32_t words[4];
+  uint32_t words[N::kParts][4];
 };
 
-template <class T>
-__device__ inline Weights weights_of(const Scores &scores) {
-  Weights weights;
+template <class N, class T>
+__device__ inline Weights<N> weights_of(const Scores &scores) {
+  Weights<N> weights;
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    weights.words[i] = two_of<T>(scores.eight[i / 2][i % 2 * 2], scores.eight[i / 2][i % 2 * 2 + 1]);
+  for (int i = 0; i < 4; ++i) {
+    float left = scores.eight[i / 2][i % 2 * 2], right = scores.eight[i / 2][i % 2 * 2 + 1];
+#pragma unroll
+    for (int part = 0; part < N::kParts; ++part) {
+      const uint32_t word = two_of<T>(left, right);
+      weights.words[part][i] = word;
+      left -= to_float(T{static_cast<uint16_t>(word)});
+      right -= to_float(T{static_cast<uint16_t>(word >> 16)});
+    }
+  }
   return weights;
 }
 
 /* sum += weights times rows 16 * chunk .. of a tile. */
 template <class N, class T>
-__device__ inline void add_weighted(float (&sum)[N::kEights][4], const Weights &weights, const uint32_t *tile,
+__device__ inline void add_weighted(float (&sum)[N::kEights][4], const Weights<N> &weights, const uint32_t *tile,
                                     int chunk) {
   const uint32_t *const rows = tile + (16 * chunk + in_warp() % 16) * N::kRowStride + in_warp() / 16 * 4;
 #pragma unroll
   for (int c = 0; c < N::kEights; c += 2) {
     uint32_t right[4];
     load_turned_matrices(right, rows + 4 * c);
-    multiply_add<T>(sum[c], weights.words, right[0], right[1]);
-    multiply_add<T>(sum[c + 1], weights.words, right[2], right[3]);
+#pragma unroll
+    for (int part = N::kParts - 1; part >= 0; --part) {
+      multiply_add<T>(sum[c], weights.words[part], right[0], right[1]);
+      multiply_add<T>(sum[c + 1], weights.words[part], right[2], right[3]);
+    }
   }
 }
 

@@ -70,7 +70,7 @@ __device__ void attention_mma_dq(const AttentionArguments &a) {
       }
       if (kind == ScoreKind::kChanged) multiply(weight, derivative);
       if (partial) mask(weight, meeting, key, chunk, 0.0f);
-      add_weighted<N, T>(sum, weights_of<T>(weight), tiles.k, chunk);
+      add_weighted<N, T>(sum, weights_of<N, T>(weight), tiles.k, chunk);
     }
   }
   const float factor[2] = {a.scale, a.scale};
@@ -179,7 +179,7 @@ __device__ void attention_mma_dkv(const AttentionArguments &a) {
       const ScoreRules<T> rules = kind == ScoreKind::kChanged ? rules_of<T>(a, place) : ScoreRules<T>{};
       if (!more) ++place.head;
       if (place.head < end) tiles.template copy<T>(place, more ? query + kTile : queries.first, a);
-      const bool partial = is_partial<N>(first, query, band);
+      const bool partial = N::kWide || is_partial<N>(first, query, band); /* asking takes registers */
 #pragma unroll(N::kUnrolled)
       for (int chunk = 0; chunk < 4; ++chunk) {
         Scores weight = scores_of<N, T>(k, tiles.q(), chunk), derivative;
@@ -189,17 +189,18 @@ __device__ void attention_mma_dkv(const AttentionArguments &a) {
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
           float &one = weight.eight[n / 4][n % 4];
-          one = exp2_of(one * exponent_scale<kind>(a) - tiles.log2_sum()[column + 8 * (n / 4) + n % 2]);
+          const float exponent = one * exponent_scale<kind>(a) - tiles.log2_sum()[column + 8 * (n / 4) + n % 2];
+          const bool meets = !partial || meeting.has(n % 4 / 2, query + column + 8 * (n / 4) + n % 2);
+          one = meets ? exp2_of(exponent) : 0.0f;
         }
-        if (partial) mask(weight, meeting, query, chunk, 0.0f);
-        const Weights probability = weights_of<T>(weight);
+        const Weights<N> probability = weights_of<N, T>(weight);
         if (kind == ScoreKind::kChanged) multiply(weight, derivative); /* early: registers are scarce */
         add_weighted<N, T>(value_sum, probability, tiles.d_o(), chunk);
         const Scores gradient = scores_of<N, T>(v, tiles.d_o(), chunk);
 #pragma unroll
         for (int n = 0; n < 8; ++n)
           weight.eight[n / 4][n % 4] *= gradient.eight[n / 4][n % 4] - tiles.delta()[column + 8 * (n / 4) + n % 2];
-        add_weighted<N, T>(key_sum, weights_of<T>(weight), tiles.q(), chunk);
+        add_weighted<N, T>(key_sum, weights_of<N, T>(weight), tiles.q(), chunk);
       }
     }
   }

@@ -82,7 +82,7 @@ __device__ void attention_mma_forward(const AttentionArguments &a) {
     }
     weigh_tile<N>(scores, softmax, sum, exponent_scale<kind>(a));
 #pragma unroll
-    for (int chunk = 0; chunk < 4; ++chunk) add_weighted<N, T>(sum, weights_of<T>(scores[chunk]), tiles.v, chunk);
+    for (int chunk = 0; chunk < 4; ++chunk) add_weighted<N, T>(sum, weights_of<N, T>(scores[chunk]), tiles.v, chunk);
   }
   constexpr float kLn2 = 0.693147181f;
   float *const statistics = query_rows(a.log_sum_exp, a, place, a.statistics);

@@ -15,9 +15,10 @@ import dev.chagres.te.AttentionTensors;
  * AttentionScores}).
  *
  * <p>FLOAT32, FLOAT16 and BFLOAT16. Arithmetic is FP32, except for FLOAT16 and BFLOAT16 where nothing is dropped, keys and values have equally
- * many columns, at most 128, and all rows begin at multiples of 16 bytes: tensor cores multiply these, and softmax weights and gradients of
- * scores are rounded to 16 bits between the products. {@link AttentionTensors} describes the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so all
- * gradients are deterministic.
+ * many columns, at most 128, and all rows begin at multiples of 16 bytes: tensor cores multiply these. Between the products softmax weights and
+ * gradients of scores are then the sum of two numbers of 16 bits; for at most 32 columns and unchanged scores they are rounded to one, as
+ * cuDNN's are. {@link AttentionTensors} describes the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so
+ * all gradients are deterministic.
  *
  * <p>Threading: the device's thread.
  *
