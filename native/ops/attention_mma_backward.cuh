@@ -167,7 +167,7 @@ __device__ void attention_mma_dkv(const AttentionArguments &a) {
   const Band band = band_of_keys(a, place);
   const Meeting meeting = meeting_of(first, band);
   const Range queries = range_of(first, first + N::kRows - 1, band);
-  const bool none = first >= place.keys.length || queries.first >= queries.last;
+  const bool none = a.group == 0 || first >= place.keys.length || queries.first >= queries.last;
   const int end = none ? place.head : place.head + a.group;
   if (!none) tiles.template copy<T>(place, queries.first, a);
 #pragma unroll 1
@@ -179,7 +179,7 @@ __device__ void attention_mma_dkv(const AttentionArguments &a) {
       const ScoreRules<T> rules = kind == ScoreKind::kChanged ? rules_of<T>(a, place) : ScoreRules<T>{};
       if (!more) ++place.head;
       if (place.head < end) tiles.template copy<T>(place, more ? query + kTile : queries.first, a);
-      const bool partial = N::kWide || is_partial<N>(first, query, band); /* asking takes registers */
+      const bool partial = N::kWide || is_partial<N>(first, query, band); /* asking would take registers */
 #pragma unroll(N::kUnrolled)
       for (int chunk = 0; chunk < 4; ++chunk) {
         Scores weight = scores_of<N, T>(k, tiles.q(), chunk), derivative;

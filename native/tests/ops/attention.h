@@ -239,9 +239,6 @@ inline AttentionShape dense(int dtype, TokenOrder order, int64_t heads, int64_t 
   return shape;
 }
 
-/* Scores that are changed before the softmax, and packed sequences with gaps. */
-void attention_score_cases(Session &session, int dtype);
-
 }  // namespace chagres::tests
 
 #endif /* CHAGRES_TESTS_OPS_ATTENTION_H */

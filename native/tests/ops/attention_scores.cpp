@@ -84,11 +84,26 @@ void gap_cases(Session &session, int dtype) {
     }
 }
 
+/* Both widths of kernels on tensor cores, with every tensor that they read and write. */
+void wide_cases(Session &session, int dtype) {
+  for (int64_t head_dim : {64, 128})
+    for (size_t change : {2, 6}) {
+      AttentionShape shape = packed(dtype, 4, head_dim, {65, 0, 1, 40, 70});
+      shape.keys.heads = 2;
+      shape.change = changes(5, 4)[change];
+      attention_case(session, shape);
+    }
+}
+
 }  // namespace
 
-void attention_score_cases(Session &session, int dtype) {
-  score_cases(session, dtype);
-  gap_cases(session, dtype);
+void attention_score_cases(Session &session) {
+  for (const Format &format : kFormats) {
+    wide_cases(session, format.dtype);
+    if (format.dtype == 5 && !session.large) continue;
+    score_cases(session, format.dtype);
+    gap_cases(session, format.dtype);
+  }
 }
 
 }  // namespace chagres::tests

@@ -5,8 +5,8 @@
 
 #include "device.cuh"
 
-/* What each thread gives the others of its warp. There are two, in turn: a thread that gives again has waited for the
- * others since it last gave to the same one, so all have read that. */
+/* What each thread gives the others of its warp, on two boards in turn. Before a thread writes to a board again it has
+ * waited once more for the warp, so all have read what was there. */
 template <class Given>
 class WarpBoard {
  public:

@@ -96,6 +96,7 @@ void cross_entropy_cases(Session &session);
 void vocabulary_cross_entropy_cases(Session &session);
 void rotary_cases(Session &session);
 void attention_cases(Session &session);
+void attention_score_cases(Session &session);
 void attention_argument_cases(Session &session);
 void attention_merge_cases(Session &session);
 void argument_cases(Session &session);

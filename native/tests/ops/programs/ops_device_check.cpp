@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <set>
 #include <string>
 
 #include "harness/report.h"
@@ -17,7 +18,7 @@ namespace {
 
 const char *const kUsage =
     "usage: ops_device_check LIBRARY [--cuda-runtime PATH --nvrtc PATH --cache FOLDER] [--seed N] [--large] [--time]\n"
-    "                        [--only STEM | --except STEM]\n"
+    "                        [--only STEM | --except STEM ...]\n"
     "  LIBRARY         libchagres_ops.so, or libchagres_reference.so, which computes in host memory\n"
     "  --cuda-runtime  libcudart.so.13, for libchagres_ops.so; tensors then live on device 0\n"
     "  --nvrtc         libnvrtc.so.13\n"
@@ -26,7 +27,7 @@ const char *const kUsage =
     "  --large         with sizes that fill a GPU\n"
     "  --time          then print the times of training's sizes (12 GiB of memory)\n"
     "  --only          the cases of one stem alone, such as residual_norm, and its times\n"
-    "  --except        all cases but those of one stem\n";
+    "  --except        all cases but those of these stems\n";
 
 struct Cases {
   const char *stem;
@@ -54,6 +55,7 @@ const Cases kCases[] = {
     {"vocabulary_cross_entropy", vocabulary_cross_entropy_cases},
     {"rotary", rotary_cases},
     {"attention", attention_cases},
+    {"attention_scores", attention_score_cases},
     {"attention_merge", attention_merge_cases},
     {"graph", graph_cases},
     {"range", range_cases},
@@ -67,8 +69,8 @@ bool is_stem(const std::string &text) {
 
 struct Options {
   std::string library, cuda_runtime, nvrtc, cache;
-  std::string only;   /* a stem, or empty: all */
-  std::string except; /* a stem, or empty: none */
+  std::string only; /* a stem, or empty: all */
+  std::set<std::string> except;
   uint64_t seed = 1;
   bool large = false;
   bool time = false;
@@ -84,7 +86,7 @@ bool parse(int count, char **arguments, Options &options) {
     else if (argument == "--nvrtc" && !last) options.nvrtc = arguments[++i];
     else if (argument == "--cache" && !last) options.cache = arguments[++i];
     else if (argument == "--only" && !last && is_stem(arguments[i + 1])) options.only = arguments[++i];
-    else if (argument == "--except" && !last && is_stem(arguments[i + 1])) options.except = arguments[++i];
+    else if (argument == "--except" && !last && is_stem(arguments[i + 1])) options.except.insert(arguments[++i]);
     else if (argument == "--seed" && !last) options.seed = std::strtoull(arguments[++i], nullptr, 10);
     else if (argument[0] != '-' && options.library.empty()) options.library = argument;
     else return false;
@@ -105,7 +107,8 @@ int check(const Options &options) {
   Session session = {ops, open_shared(options.library), *memory, report, Random(options.seed), options.large};
   printf("%s, seed %llu\n", options.library.c_str(), static_cast<unsigned long long>(options.seed));
   for (const Cases &cases : kCases)
-    if ((options.only.empty() || options.only == cases.stem) && options.except != cases.stem) cases.run(session);
+    if ((options.only.empty() || options.only == cases.stem) && options.except.count(cases.stem) == 0)
+      cases.run(session);
   const bool right = report.print();
   if (options.time) print_times(session, options.only);
   return right ? 0 : 1;
