@@ -2,7 +2,8 @@
  * Attention of 16-bit numbers on tensor cores; attention_mma_N.cu compiles it for heads of up to N columns. The
  * algorithm is that of attention.cuh: a block owns 64 rows of one head, a warp 16 of them, and meets the rows of the
  * other side 64 at a time; sums are FP32 in a fixed order. There is no dropout here. Weights are multiplied as numbers
- * of 16 bits: narrow heads round them, as cuDNN does, others add the product of what that rounding leaves.
+ * of 16 bits: kernels of up to 32 columns round them to one, as cuDNN does; wider ones, which also take all modified
+ * scores, multiply the rounded weight and the rounded rest, and add both products.
  *
  * A product is mma.m16n8k16. In its fragments a thread has rows `group` and `group + 8` of the warp's 16, and of each
  * eight columns the two from 2 * quad on. A word holds two neighbours of 16 bits. While a block computes with one tile
@@ -24,7 +25,7 @@ struct Mma {
   static constexpr int kTileWords = kTile * kRowStride;
   static constexpr bool kWide = Width > 64;
   static constexpr int kParts = Width > 32 ? 2 : 1; /* numbers of 16 bits that make a weight */
-  static constexpr int kUnrolled = Width > 32 ? 1 : 4; /* of backward's four products a tile: registers are scarce */
+  static constexpr int kUnrolled = Width > 32 ? 1 : 4; /* of a tile's four chunks in backward; more take registers */
 };
 
 __device__ inline int quad() { return static_cast<int>(threadIdx.x) % 4; }
@@ -128,8 +129,8 @@ struct Scores {
 };
 
 /* The products of own rows and rows 16 * chunk .. of a tile. */
-template <class N, class T, class Left>
-__device__ inline Scores scores_of(const Left &left, const uint32_t *tile, int chunk) {
+template <class N, class T, class Factor>
+__device__ inline Scores scores_of(const Factor &left, const uint32_t *tile, int chunk) {
   Scores scores = {};
   const uint32_t *const rows = tile + (16 * chunk + in_warp() / 16 * 8 + in_warp() % 8) * N::kRowStride;
 #pragma unroll

@@ -5,7 +5,7 @@
 #include <attention_scores.cuh>
 
 /* Products of own rows from `first` and 16 tile rows become exponents of two, -infinity where they do not meet, and
- * `derivative` what the modifications make of the products' gradients; the tile's rows begin at `other`. */
+ * `derivative` their derivatives by the plain scores; the tile's rows begin at `other`. */
 template <class T, Own own>
 __device__ inline void change_scores(Scores &score, Scores &derivative, const Meeting &meeting, int first, int other,
                                      int chunk, const ScoreRules<T> &rules, const AttentionArguments &a) {

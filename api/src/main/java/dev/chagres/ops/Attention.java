@@ -14,10 +14,9 @@ import dev.chagres.te.AttentionTensors;
  * for cases that cuDNN does not take, such as FLOAT32, soft caps, masks by element, or bias and sinks of packed tokens ({@link
  * AttentionScores}).
  *
- * <p>FLOAT32, FLOAT16 and BFLOAT16. Arithmetic is FP32, except for FLOAT16 and BFLOAT16 where nothing is dropped, keys and values have equally
- * many columns, at most 128, and all rows begin at multiples of 16 bytes: tensor cores multiply these. Between the products softmax weights and
- * gradients of scores are then the sum of two numbers of 16 bits; for at most 32 columns and unchanged scores they are rounded to one, as
- * cuDNN's are. {@link AttentionTensors} describes the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so
+ * <p>FLOAT32, FLOAT16 and BFLOAT16. Tensor cores multiply FLOAT16 and BFLOAT16 if nothing is dropped, keys and values have the same number of
+ * columns, at most 128, and all rows begin at multiples of 16 bytes. They take softmax weights and gradients of scores as the sum of two 16-bit
+ * numbers; with at most 32 columns and unchanged scores as one, like cuDNN. All other arithmetic is FP32. {@link AttentionTensors} describes the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so
  * all gradients are deterministic.
  *
  * <p>Threading: the device's thread.
