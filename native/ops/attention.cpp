@@ -173,7 +173,7 @@ int launch_d_sinks(const char *function, const OpsAttention &attention, const At
 template <class AnyWidth>
 int launch_changed_backward(const char *function, AnyWidth &width, const OpsAttention &attention,
                             AttentionArguments &arguments, OpsStream stream) {
-  int status = launch_backward(function, width.kernels, attention, arguments, stream);
+  int status = launch_backward(function, width, attention, arguments, stream);
   if (status == OPS_SUCCESS && wants_d_bias(attention, true))
     status = launch_d_bias(function, width.d_bias, attention, arguments, stream);
   if (status == OPS_SUCCESS && wants_d_sinks(attention, true))
@@ -188,13 +188,14 @@ int ops_attention_forward(const OpsAttention *attention, OpsStream stream) try {
   const int status = check_attention(function, attention, false);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention, false)) return status;
   AttentionArguments arguments = arguments_of(*attention, false);
-  const auto forward = [&](auto &width) {
-    return launch_blocks(function, width.forward, *attention, arguments.queries, arguments, stream);
+  const auto forward = [&](auto &any_widths) {
+    return launch_blocks(function, width_of(any_widths, *attention).forward, *attention, arguments.queries, arguments,
+                         stream);
   };
   const bool mma = fits_mma(*attention, false);
   if (changes_scores(*attention))
-    return mma ? forward(changed_mma_width_of(*attention).kernels) : forward(changed_width_of(*attention).kernels);
-  return mma ? forward(mma_width_of(*attention)) : forward(width_of(*attention));
+    return mma ? forward(changed_mma_widths) : forward(changed_widths);
+  return mma ? forward(mma_widths) : forward(widths);
 } OPS_CATCH
 
 int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try {
@@ -202,10 +203,14 @@ int ops_attention_backward(const OpsAttention *attention, OpsStream stream) try 
   const int status = check_attention(function, attention, true);
   if (status != OPS_SUCCESS || attends_to_nothing(*attention, true)) return status;
   AttentionArguments arguments = arguments_of(*attention, true);
+  const auto backward = [&](auto &any_widths) {
+    return launch_backward(function, width_of(any_widths, *attention), *attention, arguments, stream);
+  };
+  const auto changed_backward = [&](auto &any_widths) {
+    return launch_changed_backward(function, width_of(any_widths, *attention), *attention, arguments, stream);
+  };
   const bool mma = fits_mma(*attention, true);
   if (changes_scores(*attention))
-    return mma ? launch_changed_backward(function, changed_mma_width_of(*attention), *attention, arguments, stream)
-               : launch_changed_backward(function, changed_width_of(*attention), *attention, arguments, stream);
-  return mma ? launch_backward(function, mma_width_of(*attention), *attention, arguments, stream)
-             : launch_backward(function, width_of(*attention), *attention, arguments, stream);
+    return mma ? changed_backward(changed_mma_widths) : changed_backward(changed_widths);
+  return mma ? backward(mma_widths) : backward(widths);
 } OPS_CATCH

@@ -41,6 +41,14 @@ struct Family {
     {source, name "_float16", shared_bytes(width, rows, own)}, \
     {source, name "_bfloat16", shared_bytes(width, rows, own)}}}
 
+/* The narrowest of the widths that has room for a call's heads. */
+template <class AnyWidth, size_t count>
+AnyWidth &width_of(AnyWidth (&widths)[count], const OpsAttention &attention) {
+  AnyWidth *width = widths;
+  while (width->width < std::max(attention.head_dim, attention.value_dim)) ++width;
+  return *width;
+}
+
 /* Kernels of heads of up to `width` columns; rows as in the .cu file. */
 struct Width {
   int width;
@@ -59,15 +67,8 @@ Width widths[] = {ATTENTION_WIDTH("attention_16.cu", 16, 64, 64, 64),
                   ATTENTION_WIDTH("attention_128.cu", 128, 64, 64, 32),
                   ATTENTION_WIDTH("attention_256.cu", 256, 32, 32, 32)};
 
-Width &width_of(const OpsAttention &attention) {
-  Width *width = widths;
-  while (width->width < std::max(attention.head_dim, attention.value_dim)) ++width;
-  return *width;
-}
-
 /* Kernels with modified scores for heads of up to `width` columns: blocks own 32 rows, for the bias rows of queries. */
-struct ChangedWidth {
-  Width kernels;
+struct ChangedWidth : Width {
   Family d_bias;
 };
 
@@ -77,12 +78,6 @@ struct ChangedWidth {
 ChangedWidth changed_widths[] = {CHANGED_WIDTH("attention_scores_64.cu", 64),
                                  CHANGED_WIDTH("attention_scores_128.cu", 128),
                                  CHANGED_WIDTH("attention_scores_256.cu", 256)};
-
-ChangedWidth &changed_width_of(const OpsAttention &attention) {
-  ChangedWidth *width = changed_widths;
-  while (width->kernels.width < std::max(attention.head_dim, attention.value_dim)) ++width;
-  return *width;
-}
 
 constexpr int kSinkBytes = kAttentionThreads * static_cast<int>(sizeof(float));
 Kernel sink_kernel("attention_sinks.cu", "attention_d_sinks", kSinkBytes);
@@ -120,8 +115,7 @@ MmaWidth mma_widths[] = {MMA_WIDTH("attention_mma_16.cu", 16), MMA_WIDTH("attent
                          MMA_WIDTH("attention_mma_64.cu", 64), MMA_WIDTH("attention_mma_128.cu", 128)};
 
 /* The same with modified scores. */
-struct ChangedMmaWidth {
-  MmaWidth kernels;
+struct ChangedMmaWidth : MmaWidth {
   MmaFamily d_bias;
 };
 
@@ -130,16 +124,6 @@ struct ChangedMmaWidth {
 
 ChangedMmaWidth changed_mma_widths[] = {CHANGED_MMA_WIDTH("attention_mma_scores_64.cu", 64),
                                         CHANGED_MMA_WIDTH("attention_mma_scores_128.cu", 128)};
-
-MmaWidth &mma_width_of(const OpsAttention &attention) {
-  MmaWidth *width = mma_widths;
-  while (width->width < attention.head_dim) ++width;
-  return *width;
-}
-
-ChangedMmaWidth &changed_mma_width_of(const OpsAttention &attention) {
-  return changed_mma_widths[attention.head_dim > 64 ? 1 : 0];
-}
 
 }  // namespace
 }  // namespace chagres::ops

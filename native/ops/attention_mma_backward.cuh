@@ -62,12 +62,7 @@ __device__ void attention_mma_dq(const AttentionArguments &a) {
       Scores derivative;
       if (kind == ScoreKind::kChanged)
         change_scores<T, Own::kQueries>(weight, derivative, meeting, first, key, chunk, rules, a);
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        float &one = weight.eight[n / 4][n % 4];
-        one = exp2_of(one * exponent_scale<kind>(a) - log2_sum[n % 4 / 2]) *
-              (gradient.eight[n / 4][n % 4] - delta[n % 4 / 2]);
-      }
+      differentiate<kind>(weight, gradient, log2_sum, delta, a);
       if (kind == ScoreKind::kChanged) multiply(weight, derivative);
       if (partial) mask(weight, meeting, key, chunk, 0.0f);
       add_weighted<N, T>(sum, weights_of<N, T>(weight), tiles.k, chunk);
@@ -167,9 +162,9 @@ __device__ void attention_mma_dkv(const AttentionArguments &a) {
   const Band band = band_of_keys(a, place);
   const Meeting meeting = meeting_of(first, band);
   const Range queries = range_of(first, first + N::kRows - 1, band);
-  const bool none = a.group == 0 || first >= place.keys.length || queries.first >= queries.last;
+  const bool none = first >= place.keys.length || queries.first >= queries.last;
   const int end = none ? place.head : place.head + a.group;
-  if (!none) tiles.template copy<T>(place, queries.first, a);
+  if (place.head < end) tiles.template copy<T>(place, queries.first, a);
 #pragma unroll 1
   while (place.head < end) {
 #pragma unroll 1

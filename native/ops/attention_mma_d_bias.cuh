@@ -54,11 +54,10 @@ __device__ inline void add_bias(Scores (&sum)[4], const BiasTiles<N> &tiles, con
     Scores weight = scores_of<N, T>(q, tiles.k, chunk), derivative;
     const Scores gradient = scores_of<N, T>(d_o, tiles.v, chunk);
     change_scores<T, Own::kQueries>(weight, derivative, meeting, first, key, chunk, rules, a);
+    differentiate<ScoreKind::kChanged>(weight, gradient, log2_sum, delta, a);
+    if (a.scores.bias_before_scale) {
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      float &one = weight.eight[n / 4][n % 4];
-      one = exp2_of(one - log2_sum[n % 4 / 2]) * (gradient.eight[n / 4][n % 4] - delta[n % 4 / 2]);
-      if (a.scores.bias_before_scale) one *= a.scale * derivative.eight[n / 4][n % 4];
+      for (int n = 0; n < 8; ++n) weight.eight[n / 4][n % 4] *= a.scale * derivative.eight[n / 4][n % 4];
     }
     if (partial) mask(weight, meeting, key, chunk, 0.0f);
 #pragma unroll

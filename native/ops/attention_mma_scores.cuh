@@ -21,6 +21,18 @@ __device__ inline void change_scores(Scores &score, Scores &derivative, const Me
   }
 }
 
+/* Own rows are queries: their scores become gradients of the modified scores, given do_i . v_j. */
+template <ScoreKind kind>
+__device__ inline void differentiate(Scores &score, const Scores &gradient, const float (&log2_sum)[2],
+                                     const float (&delta)[2], const AttentionArguments &a) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    float &one = score.eight[n / 4][n % 4];
+    one = exp2_of(one * exponent_scale<kind>(a) - log2_sum[n % 4 / 2]) *
+          (gradient.eight[n / 4][n % 4] - delta[n % 4 / 2]);
+  }
+}
+
 /* By the derivatives of the scores. */
 __device__ inline void multiply(Scores &value, const Scores &derivative) {
 #pragma unroll
