@@ -27,9 +27,10 @@ import org.jspecify.annotations.Nullable;
  * FLOAT32, BFLOAT16 or FLOAT16. The softmax is computed in FP32.
  *
  * <p>cuDNN's fused kernels compute BFLOAT16 and FLOAT16. Our own tiled kernels compute the cases that cuDNN does not support: FLOAT32,
- * padded batches of one token a sequence, and most changes of the scores before the softmax; and, as they are faster there, heads of at most
- * 32 columns without dropout whose scores are unchanged. {@link dev.chagres.ops.Attention} says what they round. TE is asked which changes of scores cuDNN supports: a bias and a softmax with an
- * extra term for padded sequences, and ALiBi with standard slopes under a causal mask. The choice is the same on every provider.
+ * padded batches of one token a sequence, and most changes of the scores before the softmax; and, as they are faster there, heads of at
+ * most 32 columns without dropout whose scores are unchanged. {@link dev.chagres.ops.Attention} says what they round. TE is asked which
+ * changes of scores cuDNN supports: a bias and a softmax with an extra term for padded sequences, and ALiBi with standard slopes under a
+ * causal mask. The choice is the same on every provider.
  *
  * <p>Under a recipe whose {@link dev.chagres.recipe.Recipe#attention} says so, cuDNN's kernels compute in eight bits where they can, if
  * this object was made with a plan: query, key and value are cast, and output and gradients have the type of the query. {@link #explain}

@@ -16,8 +16,8 @@ import dev.chagres.te.AttentionTensors;
  *
  * <p>FLOAT32, FLOAT16 and BFLOAT16. Tensor cores multiply FLOAT16 and BFLOAT16 if nothing is dropped, keys and values have the same number of
  * columns, at most 128, and all rows begin at multiples of 16 bytes. They take softmax weights and gradients of scores as the sum of two 16-bit
- * numbers; with at most 32 columns and unchanged scores as one, like cuDNN. All other arithmetic is FP32. {@link AttentionTensors} describes the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so
- * all gradients are deterministic.
+ * numbers; with at most 32 columns and unchanged scores as one, like cuDNN. All other arithmetic is FP32. {@link AttentionTensors} describes
+ * the tensors; the size of a head is a multiple of 8, at most 256. Sums have a fixed order, so all gradients are deterministic.
  *
  * <p>Threading: the device's thread.
  *
