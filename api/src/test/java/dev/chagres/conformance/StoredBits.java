@@ -76,7 +76,7 @@ public record StoredBits(Path file, Class<?> test, double tolerance) {
     }
 
     private String text(List<String> differences) {
-        return differences.size() + " results differ from " + file + ":\n"
+        return "Results that differ from " + file + ": " + differences.size() + "\n"
                 + String.join("\n", differences.subList(0, Math.min(LISTED, differences.size())))
                 + "\nWhere other bits are meant, this stores them: ./chagres test " + test.getSimpleName() + " -D"
                 + STORE + "=true";

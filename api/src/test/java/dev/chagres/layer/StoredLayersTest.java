@@ -15,6 +15,9 @@ import org.junit.jupiter.api.io.TempDir;
 class StoredLayersTest {
     private static final Path STORED = Path.of("src/test/resources/vectors/stored_layers.txt");
 
+    /** OpenBLAS's kernels for SSE3 moved a norm by 5.1e-7; another rounding to eight bits may move one further. */
+    private static final double TOLERANCE = 1e-3;
+
     @TempDir
     private Path folder;
 
@@ -22,6 +25,6 @@ class StoredLayersTest {
     void everyLayerHasItsStoredBits() throws Exception {
         Path output = folder.resolve("layers.txt");
         ProcessBuilder program = ChildJvm.of(List.of("-Xmx512m"), StoredLayers.class, output.toString());
-        new StoredBits(STORED, StoredLayersTest.class, 1e-2).check(program, output);
+        new StoredBits(STORED, StoredLayersTest.class, TOLERANCE).check(program, output);
     }
 }
