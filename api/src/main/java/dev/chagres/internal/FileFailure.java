@@ -1,5 +1,6 @@
 package dev.chagres.internal;
 
+import dev.chagres.bindings.ForeignText;
 import java.io.IOException;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.ClosedChannelException;
@@ -21,10 +22,11 @@ public final class FileFailure {
             case ClosedByInterruptException _ -> "the thread was interrupted, which closes the file; open it again";
             case ClosedChannelException _ ->
                 "it was closed meanwhile, by another thread or by an interrupt; open it again";
-            case AccessDeniedException denied -> "permission denied for " + denied.getFile();
-            case NoSuchFileException missing -> "no such file or folder: " + missing.getFile();
-            case FileSystemException other when other.getReason() != null -> other.getReason() + ": " + other.getFile();
-            default -> failure.getMessage() == null ? failure.toString() : failure.getMessage();
+            case AccessDeniedException denied -> "permission denied for " + ForeignText.plain(denied.getFile());
+            case NoSuchFileException missing -> "no such file or folder: " + ForeignText.plain(missing.getFile());
+            case FileSystemException other
+            when other.getReason() != null -> other.getReason() + ": " + ForeignText.plain(other.getFile());
+            default -> ForeignText.plain(failure.getMessage() == null ? failure : failure.getMessage());
         };
     }
 }

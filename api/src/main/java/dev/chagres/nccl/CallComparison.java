@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import dev.chagres.Tensor;
+import dev.chagres.bindings.ForeignText;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
@@ -70,7 +71,8 @@ final class CallComparison implements Awaited {
 
     private ComparedCall nextCollective() {
         long number = endpoint.calls().counts().nextAnnounced();
-        String title = "collective " + number + " of \"" + endpoint.config().name() + "\"";
+        String title = "collective " + number + " of "
+                + ForeignText.quoted(endpoint.config().name());
         return new ComparedCall("collective-" + number, title, said, callers);
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.bindings.ForeignText;
 import java.util.Locale;
 
 /**
@@ -41,7 +42,7 @@ public enum CallMode {
             case "non-blocking" -> NON_BLOCKING;
             default ->
                 throw new IllegalArgumentException(
-                        "-D" + PROPERTY + ": expected blocking or non-blocking, got \"" + value + "\"");
+                        "-D" + PROPERTY + ": expected blocking or non-blocking, got " + ForeignText.quoted(value));
         };
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.bindings.ForeignText;
 import java.time.Duration;
 import org.jspecify.annotations.Nullable;
 
@@ -17,7 +18,7 @@ record Called(
         String caller, @Nullable String call, @Nullable Duration time, boolean isInside) {
     /** Returns how texts name a rank of a communicator. */
     static String caller(CommunicatorConfig config, int rank, int ranks) {
-        return "communicator \"" + config.name() + "\", rank " + rank + " of " + ranks;
+        return "communicator " + ForeignText.quoted(config.name()) + ", rank " + rank + " of " + ranks;
     }
 
     /** Returns the value for a rank that has called nothing. */

@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.bindings.ForeignText;
 import java.util.Locale;
 
 /**
@@ -32,7 +33,7 @@ public enum CollectiveChecks {
             case "full" -> FULL;
             default ->
                 throw new IllegalArgumentException(
-                        "-D" + PROPERTY + ": expected arguments or full, got \"" + value + "\"");
+                        "-D" + PROPERTY + ": expected arguments or full, got " + ForeignText.quoted(value));
         };
     }
 }

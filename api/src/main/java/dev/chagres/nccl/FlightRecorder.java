@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import dev.chagres.Device;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -122,7 +123,7 @@ public final class FlightRecorder {
             // Reported below, like a number out of range.
         }
         throw new IllegalArgumentException(
-                "-D" + CALLS + ": expected a number from 0 to " + MOST_CALLS + ", got \"" + value + '"');
+                "-D" + CALLS + ": expected a number from 0 to " + MOST_CALLS + ", got " + ForeignText.quoted(value));
     }
 
     /** Returns the recorder of the rank that {@code communicator} belongs to, also after it was closed. */

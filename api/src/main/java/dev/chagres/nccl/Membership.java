@@ -2,6 +2,7 @@ package dev.chagres.nccl;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NcclException;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.nccl.Nccl;
@@ -49,13 +50,15 @@ final class Membership {
         }
         boolean blocks = NOT_ZERO.matcher(value).matches();
         if (!blocks && mode == CallMode.BLOCKING) {
-            throw new IllegalStateException(BLOCKING + ": expected 1, or the variable unset, got \"" + value
-                    + "\", with which NCCL's calls return before they are done; start the program without it, or choose"
-                    + " CallMode.NON_BLOCKING");
+            throw new IllegalStateException(
+                    BLOCKING + ": expected 1, or the variable unset, got " + ForeignText.quoted(value)
+                            + ", with which NCCL's calls return before they are done; start the program without it, or choose"
+                            + " CallMode.NON_BLOCKING");
         }
         if (blocks && mode == CallMode.NON_BLOCKING) {
             throw new IllegalStateException(BLOCKING + ": expected 0, or the variable unset, for CallMode.NON_BLOCKING,"
-                    + " got \"" + value + "\"; start the program without it, or choose CallMode.BLOCKING");
+                    + " got " + ForeignText.quoted(value)
+                    + "; start the program without it, or choose CallMode.BLOCKING");
         }
     }
 

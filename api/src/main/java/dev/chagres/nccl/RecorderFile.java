@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import com.fasterxml.jackson.core.JsonEncoding;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.FileFailure;
 import dev.chagres.internal.FileReplacement;
 import java.io.IOException;
@@ -47,9 +48,10 @@ final class RecorderFile {
         } catch (ClosedByInterruptException _) {
             return false;
         } catch (FileReplacement.PlaceException unfit) {
-            throw new UncheckedIOException(file + ": " + unfit.getMessage(), unfit);
+            throw new UncheckedIOException(ForeignText.plain(file) + ": " + unfit.getMessage(), unfit);
         } catch (IOException e) {
-            throw new UncheckedIOException(file + ": could not be written: " + FileFailure.text(e), e);
+            throw new UncheckedIOException(
+                    ForeignText.plain(file) + ": could not be written: " + FileFailure.text(e), e);
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.nccl.PeerProgress;
 import java.net.ProtocolException;
 import java.util.ArrayList;
@@ -96,7 +97,7 @@ final class Inquiry {
         try {
             return Integer.parseInt(text);
         } catch (NumberFormatException _) {
-            throw new ProtocolException("expected the number of a rank, got \"" + StoreGreeting.shown(text) + '"');
+            throw new ProtocolException("expected the number of a rank, got " + ForeignText.quoted(text));
         }
     }
 

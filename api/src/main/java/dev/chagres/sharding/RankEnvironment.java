@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.bindings.ForeignText;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetSocketAddress;
@@ -176,7 +177,7 @@ record RankEnvironment(
         } catch (NumberFormatException _) {
             // It is told below, as a number out of range is.
         }
-        throw new IllegalArgumentException(name + ": expected " + range + ", got \"" + value + '"');
+        throw new IllegalArgumentException(name + ": expected " + range + ", got " + ForeignText.quoted(value));
     }
 
     private static String address(Map<String, String> variables, Launcher launcher, boolean alone) {

@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.bindings.ForeignText;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -20,7 +21,6 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
 
     private static final int LINES = 5;
     private static final int PORT = 3;
-    private static final int LONGEST_SHOWN = 100;
 
     byte[] hello(int port) {
         return (VERSION + "\n" + build + "\n" + environment.count() + "\n" + port + "\n" + what)
@@ -37,21 +37,21 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
     String wrong(int rank, String hello) {
         String[] lines = hello.split("\n", LINES);
         if (lines.length != LINES || !lines[0].equals(VERSION)) {
-            return "rank " + rank + " is of another version of Chagres: expected \"" + VERSION + "\", got \""
-                    + shown(lines[0]) + '"';
+            return "rank " + rank + " is of another version of Chagres: expected \"" + VERSION + "\", got "
+                    + ForeignText.quoted(lines[0]);
         }
         if (!lines[1].equals(build)) {
-            return "rank " + rank + " runs another build of Chagres than rank 0: expected \"" + build + "\", got \""
-                    + shown(lines[1]) + "\"; start all ranks with the same jars and libraries";
+            return "rank " + rank + " runs another build of Chagres than rank 0: expected " + ForeignText.quoted(build)
+                    + ", got " + ForeignText.quoted(lines[1]) + "; start all ranks with the same jars and libraries";
         }
         if (!lines[2].equals(Integer.toString(environment.count()))) {
-            return "rank " + rank + " is one of " + shown(lines[2]) + " ranks: expected " + environment.count()
-                    + ", as rank 0 says";
+            return "rank " + rank + " is one of " + ForeignText.plain(lines[2]) + " ranks: expected "
+                    + environment.count() + ", as rank 0 says";
         }
         return isPort(lines[PORT])
                 ? null
-                : "rank " + rank + " listens nowhere: expected a port from 1 to " + RankEnvironment.LAST_PORT
-                        + ", got \"" + shown(lines[PORT]) + '"';
+                : "rank " + rank + " listens nowhere: expected a port from 1 to " + RankEnvironment.LAST_PORT + ", got "
+                        + ForeignText.quoted(lines[PORT]);
     }
 
     private static boolean isPort(String text) {
@@ -61,11 +61,6 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
         } catch (NumberFormatException _) {
             return false;
         }
-    }
-
-    /** Returns a text of another process as an error shows it: its beginning. */
-    static String shown(String text) {
-        return text.length() <= LONGEST_SHOWN ? text : text.substring(0, LONGEST_SHOWN) + "...";
     }
 
     /** Returns how a rank's purpose differs, or null. */
@@ -85,9 +80,9 @@ record StoreGreeting(RankEnvironment environment, String build, String what) {
         List<String> different = new ArrayList<>();
         for (int i = 0; i < lines.length && lines.length == others.length; i++) {
             if (!lines[i].equals(others[i])) {
-                different.add('"' + lines[i] + '"');
+                different.add(ForeignText.quoted(lines[i]));
             }
         }
-        return different.isEmpty() ? '"' + text + '"' : String.join(" and ", different);
+        return different.isEmpty() ? ForeignText.quoted(text) : String.join(" and ", different);
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.nccl.PeerProgress;
 import java.io.IOException;
 import java.net.ProtocolException;
@@ -84,7 +85,7 @@ final class StoreRank {
                 return progress;
             }
         }
-        throw new ProtocolException("ANSWER: expected one of " + Arrays.toString(PeerProgress.values()) + ", got \""
-                + StoreGreeting.shown(text) + '"');
+        throw new ProtocolException("ANSWER: expected one of " + Arrays.toString(PeerProgress.values()) + ", got "
+                + ForeignText.quoted(text));
     }
 }

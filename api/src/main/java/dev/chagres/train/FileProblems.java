@@ -1,5 +1,6 @@
 package dev.chagres.train;
 
+import dev.chagres.bindings.ForeignText;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.AccessDeniedException;
@@ -12,7 +13,7 @@ final class FileProblems {
     private FileProblems() {}
 
     static UncheckedIOException unwritable(Path name, String reason) {
-        String text = name + ": cannot be written: " + reason;
+        String text = ForeignText.plain(name) + ": cannot be written: " + reason;
         return new UncheckedIOException(text, new IOException(text));
     }
 
@@ -23,11 +24,14 @@ final class FileProblems {
             case FileSystemException system when system.getReason() != null -> system.getReason();
             default -> e.getMessage() == null ? e.toString() : e.getMessage();
         };
-        return new UncheckedIOException(name + ": cannot be written: " + reason, e);
+        return new UncheckedIOException(
+                ForeignText.plain(name) + ": cannot be written: " + ForeignText.plain(reason), e);
     }
 
     static UncheckedIOException inUse(Path name, String writer, Path part) {
         return unwritable(
-                name, writer + " is writing it (" + part + " is locked); wait for its end, or name another file");
+                name,
+                writer + " is writing it (" + ForeignText.plain(part)
+                        + " is locked); wait for its end, or name another file");
     }
 }

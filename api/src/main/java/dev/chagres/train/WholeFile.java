@@ -1,5 +1,6 @@
 package dev.chagres.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.io.Closeable;
 import java.io.IOException;
@@ -90,7 +91,8 @@ public final class WholeFile implements AutoCloseable {
      */
     public static Path part(Path name) {
         if (Checks.given("name", name).getFileName() == null) {
-            throw new IllegalArgumentException("name: expected a path that ends with the name of a file, got " + name);
+            throw new IllegalArgumentException(
+                    "name: expected a path that ends with the name of a file, got " + ForeignText.plain(name));
         }
         return name.resolveSibling(name.getFileName() + ".part");
     }

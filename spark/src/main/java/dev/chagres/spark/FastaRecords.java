@@ -1,5 +1,6 @@
 package dev.chagres.spark;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.samples.data.FastaReader;
 import dev.chagres.samples.data.FastaSource;
 import java.nio.charset.StandardCharsets;
@@ -42,7 +43,8 @@ final class FastaRecords {
     static String sequence(String path, String record) {
         String whole = record.startsWith(">") ? record : ">" + record;
         String header = whole.lines().findFirst().orElse(whole);
-        String name = path + ", record " + (header.length() > SHOWN ? header.substring(0, SHOWN) + "…" : header);
+        String name = ForeignText.plain(
+                path + ", record " + (header.length() > SHOWN ? header.substring(0, SHOWN) + "…" : header));
         try (FastaReader reader = FastaSource.of(name, whole.getBytes(StandardCharsets.ISO_8859_1))
                 .open()) {
             reader.advance();

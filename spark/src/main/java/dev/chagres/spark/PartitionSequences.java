@@ -1,5 +1,6 @@
 package dev.chagres.spark;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.samples.data.EsmVocabulary;
 import dev.chagres.samples.data.SequenceStream;
 import dev.chagres.samples.data.SplitMix;
@@ -49,7 +50,7 @@ final class PartitionSequences implements SequenceStream {
         for (int i = 0; i < residues.length; i++) {
             if (EsmVocabulary.residueToken(residues[i]) < 0) {
                 throw new IllegalArgumentException(place() + ": expected letters of ESM-2's vocabulary, got '"
-                        + next.charAt(i) + "' at place " + (i + 1) + " of " + residues.length);
+                        + ForeignText.plain(next.charAt(i)) + "' at place " + (i + 1) + " of " + residues.length);
             }
         }
         return true;

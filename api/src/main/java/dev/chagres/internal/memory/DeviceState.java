@@ -1,6 +1,7 @@
 package dev.chagres.internal.memory;
 
 import dev.chagres.bindings.CaptureException;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.Arena;
@@ -313,8 +314,8 @@ public final class DeviceState {
             return new IllegalStateException("device " + index + " is closed");
         }
         return new WrongThreadException("device " + index + " belongs to thread \"" + present.name()
-                + "\", called from \"" + Thread.currentThread().getName()
-                + "\"; Device.detach() there and Device.attach() here move it");
+                + "\", called from " + ForeignText.quoted(Thread.currentThread().getName())
+                + "; Device.detach() there and Device.attach() here move it");
     }
 
     /** Detaches the driver from the device. */
@@ -331,8 +332,9 @@ public final class DeviceState {
         }
         Driver present = driver;
         if (!detached && !present.isHere() && present.isAlive()) {
-            throw new IllegalStateException("device " + index + " belongs to thread \"" + present.name()
-                    + "\", which is alive and may be inside a call; call Device.detach() there first");
+            throw new IllegalStateException(
+                    "device " + index + " belongs to thread " + ForeignText.quoted(present.name())
+                            + ", which is alive and may be inside a call; call Device.detach() there first");
         }
         driver = Driver.ofThread();
         owner = driver;

@@ -1,5 +1,6 @@
 package dev.chagres.internal.memory;
 
+import dev.chagres.bindings.ForeignText;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -13,8 +14,8 @@ public final class HostMemory {
     /** Checks that {@code memory} is open to the calling thread. */
     public static void ensureOpen(String argument, MemorySegment memory) {
         if (!memory.scope().isAlive() || !memory.isAccessibleBy(Thread.currentThread())) {
-            throw new IllegalStateException(argument + ": expected memory that is open to thread \""
-                    + Thread.currentThread().getName() + "\", got a segment "
+            throw new IllegalStateException(argument + ": expected memory that is open to thread "
+                    + ForeignText.quoted(Thread.currentThread().getName()) + ", got a segment "
                     + (memory.scope().isAlive() ? "of another thread's arena" : "whose arena is closed"));
         }
     }

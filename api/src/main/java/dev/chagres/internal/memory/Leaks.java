@@ -1,5 +1,6 @@
 package dev.chagres.internal.memory;
 
+import dev.chagres.bindings.ForeignText;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -67,7 +68,8 @@ public final class Leaks {
      */
     public static @Nullable Trace opened(String what, @Nullable BooleanSupplier holds) {
         if (EVERY == UNKNOWN_LEVEL) {
-            throw new IllegalArgumentException("-Dchagres.leaks: expected off, sample or all, got \"" + LEVEL + "\"");
+            throw new IllegalArgumentException(
+                    "-Dchagres.leaks: expected off, sample or all, got " + ForeignText.quoted(LEVEL));
         }
         if (EVERY == 0 || CREATED.getAndIncrement() % EVERY != 0) {
             return null;

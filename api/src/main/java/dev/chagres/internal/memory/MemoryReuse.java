@@ -1,6 +1,7 @@
 package dev.chagres.internal.memory;
 
 import dev.chagres.bindings.AddressCalls;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Status;
 import java.lang.foreign.MemorySegment;
 import java.util.Locale;
@@ -49,7 +50,7 @@ public enum MemoryReuse {
             case "never" -> NEVER;
             default ->
                 throw new IllegalArgumentException(
-                        "-D" + PROPERTY + ": expected usual, poisoned or never, got \"" + value + "\"");
+                        "-D" + PROPERTY + ": expected usual, poisoned or never, got " + ForeignText.quoted(value));
         };
     }
 

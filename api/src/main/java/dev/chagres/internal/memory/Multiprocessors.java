@@ -1,5 +1,7 @@
 package dev.chagres.internal.memory;
 
+import dev.chagres.bindings.ForeignText;
+
 /**
  * The multiprocessors of a device, and how many of them kernels may use.
  *
@@ -60,9 +62,9 @@ public final class Multiprocessors {
         if (thread.margin != normMargin) {
             if (thread.margin != NONE) {
                 throw new IllegalStateException("norms: expected a margin of " + thread.margin
-                        + " multiprocessors, with which thread \""
-                        + Thread.currentThread().getName()
-                        + "\" has computed norms of Transformer Engine before, for it keeps the first one of a thread and"
+                        + " multiprocessors, with which thread "
+                        + ForeignText.quoted(Thread.currentThread().getName())
+                        + " has computed norms of Transformer Engine before, for it keeps the first one of a thread and"
                         + " shape; got " + normMargin + " of device " + device
                         + "; set the margin before the thread's first such norm, or use another thread");
             }

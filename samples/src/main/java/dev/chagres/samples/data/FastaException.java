@@ -1,5 +1,7 @@
 package dev.chagres.samples.data;
 
+import dev.chagres.bindings.ForeignText;
+
 /**
  * A FASTA file that cannot be used: its text is one line, {@code FILE:LINE: what is wrong}, or {@code FILE: what is wrong}
  * where no line is to blame.
@@ -10,14 +12,14 @@ public final class FastaException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
     FastaException(String file, long line, String problem) {
-        super(file + ":" + line + ": " + problem);
+        super(ForeignText.plain(file) + ":" + line + ": " + ForeignText.plain(problem));
     }
 
     FastaException(String file, String problem) {
-        super(file + ": " + problem);
+        super(ForeignText.plain(file) + ": " + ForeignText.plain(problem));
     }
 
     FastaException(String file, String problem, Throwable cause) {
-        super(file + ": " + problem, cause);
+        super(ForeignText.plain(file) + ": " + ForeignText.plain(problem), cause);
     }
 }

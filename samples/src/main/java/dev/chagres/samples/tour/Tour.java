@@ -1,5 +1,6 @@
 package dev.chagres.samples.tour;
 
+import dev.chagres.bindings.ForeignText;
 import java.io.PrintStream;
 import java.util.Arrays;
 import java.util.List;
@@ -73,7 +74,7 @@ public final class Tour {
                 .filter(sample -> sample.answersTo(word))
                 .findFirst()
                 .orElseThrow(() -> new IllegalArgumentException(
-                        "none is called \"" + word + "\"; without an argument they are listed"));
+                        "none is called " + ForeignText.quoted(word) + "; without an argument they are listed"));
     }
 
     /** Returns {@code value} when the relative difference from {@code expected} is at most {@code tolerance}. */

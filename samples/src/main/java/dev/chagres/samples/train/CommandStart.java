@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.util.concurrent.Callable;
@@ -57,20 +58,32 @@ final class CommandStart {
                 return parse.apply(value);
             } catch (NumberFormatException e) {
                 throw new TypeConversionException(
-                        "expected " + expected + ", got " + (value.isEmpty() ? "nothing" : value));
+                        "expected " + expected + ", got " + (value.isEmpty() ? "nothing" : ForeignText.plain(value)));
             }
         };
     }
 
+    /** Returns picocli's text, which quotes arguments whole, without what would act on the terminal and with long ones shortened. */
+    private static String shortened(String text, String... given) {
+        String shown = text;
+        for (String argument : given) {
+            String value = argument.substring(argument.indexOf('=') + 1);
+            shown = value.isEmpty() ? shown : shown.replace(value, ForeignText.plain(value));
+        }
+        return ForeignText.lines(shown);
+    }
+
     /** Returns the text of {@code wrong}; of a name that is no option also the option that was probably meant. */
     static String text(ParameterException wrong, String... given) {
-        String text = String.valueOf(wrong.getMessage());
+        String text = shortened(String.valueOf(wrong.getMessage()), given);
         NearestOption options = NearestOption.of(wrong.getCommandLine());
         if (wrong instanceof UnmatchedArgumentException unmatched) {
             return text + options.hint(unmatched.getUnmatched().getFirst());
         }
         // picocli looks for options that are missing before it refuses those that it does not know.
         String unknown = wrong instanceof MissingParameterException ? options.firstUnknown(given) : "";
-        return unknown.isEmpty() ? text : "Unknown option: '" + unknown + "'" + options.hint(unknown);
+        return unknown.isEmpty()
+                ? text
+                : "Unknown option: '" + ForeignText.plain(unknown) + "'" + options.hint(unknown);
     }
 }

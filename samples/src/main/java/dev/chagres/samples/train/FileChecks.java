@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.train.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -14,14 +15,15 @@ final class FileChecks {
     static void requireName(String option, @Nullable Path file) {
         if (file != null && (file.getFileName() == null || file.toString().isEmpty())) {
             throw new IllegalArgumentException(option + ": expected the name of a file, got "
-                    + (file.toString().isEmpty() ? "an empty one" : file));
+                    + (file.toString().isEmpty() ? "an empty one" : ForeignText.plain(file)));
         }
     }
 
     static void requirePicture(String option, @Nullable Path file) {
         requireName(option, file);
         if (file != null && !file.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
-            throw new IllegalArgumentException(option + ": expected a name that ends with .png, got " + file);
+            throw new IllegalArgumentException(
+                    option + ": expected a name that ends with .png, got " + ForeignText.plain(file));
         }
     }
 
@@ -31,15 +33,16 @@ final class FileChecks {
         }
         if (isSame(file, otherFile)) {
             throw new IllegalArgumentException(
-                    option + ": " + file + " is the file of " + other + "; name another one");
+                    option + ": " + ForeignText.plain(file) + " is the file of " + other + "; name another one");
         }
     }
 
     /** Refuses a file that would be written over another one while it is not whole yet. */
     static void requireOtherPart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
         if (file != null && otherFile != null && isSame(WholeFile.part(file), otherFile)) {
-            throw new IllegalArgumentException(option + ": " + file + " is called " + otherFile
-                    + " until it is whole, and that is the file of " + other + "; name another one");
+            throw new IllegalArgumentException(
+                    option + ": " + ForeignText.plain(file) + " is called " + ForeignText.plain(otherFile)
+                            + " until it is whole, and that is the file of " + other + "; name another one");
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.sharding.MeshDimension;
 import dev.chagres.sharding.MeshShape;
 import java.util.EnumSet;
@@ -38,7 +39,8 @@ final class MeshWords implements ITypeConverter<MeshShape> {
         try {
             return shape.with(dimension, ranks);
         } catch (IllegalArgumentException e) {
-            throw new TypeConversionException(String.valueOf(e.getMessage()).replace("size: ", "") + " in " + value);
+            throw new TypeConversionException(
+                    String.valueOf(e.getMessage()).replace("size: ", "") + " in " + ForeignText.plain(value));
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.samples.esm.Esm2Recomputation;
@@ -36,7 +37,7 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
             }
         }
         String words = Arrays.stream(constants).map(OptionWords::word).collect(Collectors.joining(", "));
-        throw new TypeConversionException("expected one of " + words + ", got " + value);
+        throw new TypeConversionException("expected one of " + words + ", got " + ForeignText.plain(value));
     }
 
     /** Returns a constant's own text, or its name in lower case with hyphens where it has none of its own. */

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
@@ -103,7 +104,8 @@ public final class Plot implements Callable<Integer> {
         for (Path report : reports) {
             FileChecks.requireName("REPORT", report);
             if (!named.add(report)) {
-                throw new IllegalArgumentException("REPORT: expected each once, got " + report + " twice");
+                throw new IllegalArgumentException(
+                        "REPORT: expected each once, got " + ForeignText.plain(report) + " twice");
             }
             FileChecks.requireDifferent("--output", target, "REPORT", report);
         }
@@ -146,7 +148,7 @@ public final class Plot implements Callable<Integer> {
     /** Returns what is called a run: how it was trained, and the file where several were trained so. */
     private static String name(Path file, ReportReader run, Collection<ReportReader> all) {
         long alike = all.stream().filter(other -> name(other).equals(name(run))).count();
-        return name(run) + (alike > 1 ? ", " + file : "");
+        return name(run) + (alike > 1 ? ", " + ForeignText.plain(file) : "");
     }
 
     private static String name(ReportReader run) {

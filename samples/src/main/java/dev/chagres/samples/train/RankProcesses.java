@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.sharding.RankVariables;
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -117,7 +118,7 @@ final class RankProcesses implements AutoCloseable {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 // What ranks say alike of their common options and files is said once.
                 if (!line.startsWith("train: ") || told.add(line)) {
-                    err.println("[rank " + rank + "] " + line);
+                    err.println("[rank " + rank + "] " + ForeignText.lines(line));
                 }
             }
         } catch (IOException _) {

@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.bindings.ForeignText;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.nio.charset.CharacterCodingException;
@@ -9,6 +10,7 @@ import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.Objects;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What a report of {@code train --report} says of one run: its first line, and the loss of every step
@@ -22,6 +24,9 @@ import java.util.Objects;
  * @param losses of its steps
  */
 record ReportReader(String model, String recipe, String ranks, LossCurve losses) {
+    /** A step of 10,000 ranks has about 2 million characters. */
+    private static final int MAX_LINE = 1 << 22;
+
     /**
      * Reads a report.
      *
@@ -29,10 +34,10 @@ record ReportReader(String model, String recipe, String ranks, LossCurve losses)
      */
     static ReportReader read(Path file) {
         try (BufferedReader lines = Files.newBufferedReader(file)) {
-            Map<String, Object> run = line(file, 1, Objects.requireNonNullElse(lines.readLine(), ""));
+            Map<String, Object> run = line(file, 1, Objects.requireNonNullElse(next(file, 1, lines), ""));
             var losses = new LossCurve();
             int number = 1;
-            for (String text = lines.readLine(); text != null; text = lines.readLine()) {
+            for (String text = next(file, 2, lines); text != null; text = next(file, number + 1, lines)) {
                 Map<String, Object> step = line(file, ++number, text);
                 losses.add(stepNumber(file, number, step, losses), loss(file, number, step));
             }
@@ -50,6 +55,23 @@ record ReportReader(String model, String recipe, String ranks, LossCurve losses)
         }
     }
 
+    /** Returns the next line without its end, or null where there is none. */
+    private static @Nullable String next(Path file, int number, BufferedReader lines) throws IOException {
+        StringBuilder line = new StringBuilder();
+        int character = lines.read();
+        if (character < 0) {
+            return null;
+        }
+        for (; character >= 0 && character != '\n'; character = lines.read()) {
+            if (line.length() == MAX_LINE) {
+                throw new TrainingException(notOne(
+                        file, number, "is longer than " + MAX_LINE + " characters, more than a line of a report"));
+            }
+            line.append((char) character);
+        }
+        return line.toString();
+    }
+
     private static Map<String, Object> line(Path file, int number, String text) {
         try {
             Map<String, Object> object = JSON.std.mapFrom(text);
@@ -64,7 +86,7 @@ record ReportReader(String model, String recipe, String ranks, LossCurve losses)
 
     private static String word(Path file, Map<String, Object> run, String name) {
         if (run.get(name) instanceof String word && word.chars().noneMatch(Character::isISOControl)) {
-            return word;
+            return ForeignText.plain(word);
         }
         throw new TrainingException(notOne(file, 1, "lacks \"" + name + "\""));
     }

@@ -2,6 +2,7 @@ package dev.chagres.samples.train;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
@@ -81,7 +82,7 @@ record SavedRun(
             String program = file.metadata().get("program");
             if (!PROGRAM.equals(program)) {
                 throw new WrongOptionException("--resume: " + path + ": expected a file that --save has written, got "
-                        + (program == null ? "another" : "one of " + program));
+                        + (program == null ? "another" : "one of " + ForeignText.quoted(program)));
             }
             ensureSame(file, plan);
             long steps = number(file, STEPS);
@@ -112,7 +113,9 @@ record SavedRun(
             if (got == null || !got.equals(expected) && !(key.equals(RECIPE) && takes(got, plan))) {
                 throw new WrongOptionException("--resume: " + file.path() + ": expected a file of " + key + " "
                         + expected + ", got "
-                        + (got == null ? "none that --save has written" : got + "; give --" + key + " " + got));
+                        + (got == null
+                                ? "none that --save has written"
+                                : ForeignText.plain(got) + "; give --" + key + " " + ForeignText.plain(got)));
             }
         }
     }

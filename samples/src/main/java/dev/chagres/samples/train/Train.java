@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import dev.chagres.Device;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.samples.data.FastaException;
@@ -110,7 +111,7 @@ public final class Train implements Callable<Integer> {
             String text =
                     e instanceof ParameterException wrong ? CommandStart.text(wrong) : String.valueOf(e.getMessage());
             String command = text.startsWith(RankOptions.NPROC) ? "launch" : "train";
-            err.println(command + ": " + text + " (" + command + " --help lists the options)");
+            err.println(command + ": " + ForeignText.lines(text) + " (" + command + " --help lists the options)");
             return USAGE;
         } catch (NativeException e) {
             err.println("train: " + e.getMessage());

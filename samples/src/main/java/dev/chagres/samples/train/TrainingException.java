@@ -1,5 +1,7 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
+
 /**
  * Training cannot begin or go on, for a reason that one line tells the user.
  *
@@ -9,10 +11,10 @@ sealed class TrainingException extends RuntimeException permits WrongOptionExcep
     private static final long serialVersionUID = 1L;
 
     TrainingException(String message) {
-        super(message);
+        super(ForeignText.lines(message));
     }
 
     TrainingException(String message, Throwable cause) {
-        super(message, cause);
+        super(ForeignText.lines(message), cause);
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.samples.data.FastaException;
@@ -112,12 +113,12 @@ final class TrainingSession {
         StateSaver.ensureWritable(plan);
         begun = before.steps();
         if (before.otherSums() != null) {
-            err.println("train: --resume: " + plan.saving().resumed() + " was saved with --recipe " + before.otherSums()
-                    + ", so products sum otherwise from here on");
+            err.println("train: --resume: " + ForeignText.plain(plan.saving().resumed()) + " was saved with --recipe "
+                    + ForeignText.plain(before.otherSums()) + ", so products sum otherwise from here on");
         }
         String otherRates = SavedSchedule.difference(plan, before);
         if (otherRates != null) {
-            err.println("train: " + otherRates);
+            err.println("train: " + ForeignText.lines(otherRates));
         }
         try (var batches = new BatchSource(packer(before), BATCHES)) {
             data = batches;
@@ -148,7 +149,7 @@ final class TrainingSession {
         var saver = new StateSaver(plan, model);
         RecipeDifferences differences = saver.load(before);
         if (before.otherRecipe() != null) {
-            err.println("train: " + otherRecipe(before, differences));
+            err.println("train: " + ForeignText.lines(otherRecipe(before, differences)));
         }
         files.begin(description, differences);
         requireReader();
@@ -162,7 +163,8 @@ final class TrainingSession {
     }
 
     private String otherRecipe(SavedRun before, RecipeDifferences differences) {
-        String told = "--resume: " + plan.saving().resumed() + " was saved with --recipe " + before.otherRecipe();
+        String told = "--resume: " + ForeignText.plain(plan.saving().resumed()) + " was saved with --recipe "
+                + before.otherRecipe();
         if (differences.isEmpty()) {
             return told + ", which keeps no scales, as --recipe " + plan.recipe() + " keeps none: nothing is left out";
         }

@@ -67,6 +67,15 @@ class FastaReaderTest {
         assertEquals(expected, read(Fasta.gzip(Fasta.bytes(text))).toString());
     }
 
+    @Test
+    void hostileNamesAndLettersAreShownWithoutActing() {
+        FastaSource source = FastaSource.of("a\u001b[2J", ">x\nM\u001b".getBytes(StandardCharsets.ISO_8859_1));
+        FastaException refused = assertThrows(FastaException.class, () -> read(source));
+        assertEquals(
+                "a\\u001b[2J:2: byte 0x1b at column 2: it stands for no residue in ESM-2's vocabulary",
+                refused.getMessage());
+    }
+
     static List<Arguments> refused() {
         String start = "x.fasta:1: ";
         return List.of(

@@ -3,6 +3,7 @@ package dev.chagres.samples.train;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -135,6 +136,24 @@ class PlotTest {
                 "8M bf16: 2 steps, mean loss of the last 2: 3.0000\n"
                         + "8M fp16: 2 steps, mean loss of the last 2: NaN (not compared: the means have no ratio)\n",
                 out);
+    }
+
+    @Test
+    void hostileReportsAndOptionsAreToldInVisibleAndFewLetters() throws IOException {
+        String line = report("line", "{\"model\":\"" + "8".repeat(1 << 22) + "\"}");
+        assertEquals(1, run(line));
+        assertEquals(
+                "plot: " + line + ", line 1: is longer than 4194304 characters, more than a line of a report; expected a"
+                        + " report of train --report\n",
+                err);
+        String hostile = "\u001b[2J" + "n".repeat(100_000);
+        for (String[] arguments : new String[][] {
+            {hostile}, {line, "--mean-of", hostile}, {line, "--mean-of=" + hostile}, {line, "--" + hostile}, {line, "--output", hostile}
+        }) {
+            assertTrue(run(arguments) != 0);
+            assertTrue(err.length() < 3000, err);
+            assertTrue(err.strip().chars().noneMatch(Character::isISOControl), err);
+        }
     }
 
     @Test
