@@ -39,7 +39,8 @@ final class DoctorText {
             together(installed, text);
         }
         unneeded(report.rows().stream().filter(DoctorText::isUnneeded).toList(), text);
-        return text.append('\n').append(conclusion(report)).append('\n').toString();
+        text.append('\n').append(conclusion(report)).append('\n');
+        return text.toString().lines().map(ForeignText::lines).collect(Collectors.joining("\n", "", "\n"));
     }
 
     private static void table(List<Row> rows, StringBuilder text) {

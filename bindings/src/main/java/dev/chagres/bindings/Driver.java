@@ -30,7 +30,7 @@ record Driver(int deviceCount, int cudaVersion, String description) {
         try {
             library = DynamicLinker.open(LIBRARY, DynamicLinker.LAZY);
         } catch (DynamicLinker.Refusal refusal) {
-            return new Driver(0, 0, "no NVIDIA driver: " + refusal.loaderText());
+            return new Driver(0, 0, "no NVIDIA driver: " + ForeignText.plain(refusal.loaderText()));
         }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(ValueLayout.JAVA_INT);

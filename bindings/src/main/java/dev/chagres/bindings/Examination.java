@@ -36,9 +36,18 @@ final class Examination {
         return List.of(
                 "driver: " + driver.description(),
                 "platform: " + surroundings.platform() + ", Java " + Runtime.version(),
-                "cache: " + cache
-                        + (isWritable(cache) ? "" : ": cannot be written; name another with -Dchagres.cache=DIR"),
+                "cache: " + ForeignText.plain(cache) + cacheFault(cache),
                 "native access: " + flag);
+    }
+
+    private String cacheFault(Path cache) {
+        String fault = isWritable(cache)
+                ? MountPoint.noExec(cache, surroundings)
+                        .map(mount ->
+                                "is on the file system " + mount + ", mounted noexec: no library in it can be opened")
+                        .orElse("")
+                : "cannot be written";
+        return fault.isEmpty() ? "" : ": " + fault + "; name another with " + Surroundings.CACHE_ELSEWHERE;
     }
 
     private static boolean isWritable(Path folder) {
@@ -96,19 +105,15 @@ final class Examination {
             return List.of(failed(missing, true, NOTHING, List.of()));
         }
         List<Row> rows = new ArrayList<>();
-        rows.add(file("guard", own.guard(), true));
-        rows.add(file("operations", own.operations(), isCuda()));
-        rows.add(file("reference", own.reference(), !isCuda()));
+        rows.add(file(own, "guard", own.guard(), true));
+        rows.add(file(own, "operations", own.operations(), isCuda()));
+        rows.add(file(own, "reference", own.reference(), !isCuda()));
         rows.add(openBlas(own));
         return rows;
     }
 
-    private Row file(String name, Path file, boolean isNeeded) {
-        Optional<String> fault = ElfFile.fault(file, surroundings.processor());
-        String whole = surroundings.property(OwnLibraries.PROPERTY).isPresent()
-                ? "take -D" + OwnLibraries.PROPERTY + " away, or name a folder that has the whole libraries with it"
-                : "build the project anew, or use a whole chagres-native jar";
-        String remedy = fault.isEmpty() ? "" : whole;
+    private static Row file(OwnLibraries own, String name, Path file, boolean isNeeded) {
+        Optional<LoadFault> fault = own.fault(file);
         return new Row(
                 name,
                 fault.isEmpty() ? State.OK : State.FAILED,
@@ -116,13 +121,13 @@ final class Examination {
                 NOTHING,
                 NOTHING,
                 file.toString(),
-                fault.map(text -> file + ": " + text).orElse(""),
-                remedy,
+                fault.map(found -> file + ": " + found.cause()).orElse(""),
+                fault.map(LoadFault::remedy).orElse(""),
                 List.of());
     }
 
     private Row openBlas(OwnLibraries own) {
-        OpenBlas found = OpenBlas.find(surroundings, own.folder());
+        OpenBlas found = OpenBlas.find(own);
         return new Row(
                 "OpenBLAS",
                 found.place().isPresent() ? State.OK : State.FAILED,
@@ -142,11 +147,12 @@ final class Examination {
             if (library == VendorLibrary.CUDA_RUNTIME) {
                 runtimeFolder = found.folder();
             }
-            MemorySegment opened = VendorLibraries.open(found, DynamicLinker.LAZY);
+            MemorySegment opened = VendorLibraries.open(found, DynamicLinker.LAZY, surroundings);
             Optional<LibraryVersion> version = VersionReader.read(found, opened);
             return opened(found, version, wanted);
         } catch (MissingLibraryException missing) {
-            return failed(missing, isCuda(), wanted, packages(library));
+            boolean isBrought = missing.remedy().contains(library.requirement());
+            return failed(missing, isCuda(), wanted, isBrought ? packages(library) : List.of());
         } catch (IllegalArgumentException invalid) {
             String text = String.valueOf(invalid.getMessage());
             return new Row(
@@ -193,9 +199,13 @@ final class Examination {
         String passedOver = found.passedOver().stream()
                 .map(attempt -> "passed over " + attempt)
                 .collect(Collectors.joining("\n"));
-        String problem = version.isPresent() ? passedOver : "does not tell its version\n" + passedOver;
+        String source = library.versionSource().map(": "::concat).orElse("");
+        String problem = version.isPresent() ? passedOver : "does not tell its version" + source + "\n" + passedOver;
         State state = problem.isBlank() ? State.OK : State.WARNING;
-        String remedy = problem.isBlank() ? "" : library.remedy();
+        boolean isUntold = version.isEmpty() && library.versionSource().isPresent();
+        String remedy = problem.isBlank()
+                ? ""
+                : (isUntold ? "copy the folder " + library.packageInfo() + " there, or " : "") + library.remedy();
         return new Row(library.title(), state, isCuda(), told, wanted, place, problem.strip(), remedy, List.of());
     }
 

@@ -11,9 +11,12 @@ import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.EnumMap;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
+import java.util.stream.Collectors;
 
 /**
  * Finds one of NVIDIA's libraries: the first place that has every part, each of them a shared library for this processor.
@@ -51,18 +54,54 @@ final class LibrarySearch {
     }
 
     /** What was seen at one place: the files, or why there are none to use. */
-    private record Sight(List<Path> files, Reason reason, String fault) {
-        static Sight nothing(String fault) {
-            return new Sight(List.of(), Reason.NOT_FOUND, fault);
+    private record Sight(List<Path> files, Reason reason, LoadFault fault) {
+        static Sight nothing(VendorLibrary library, String fault) {
+            return new Sight(List.of(), Reason.NOT_FOUND, new LoadFault(fault, library.remedy()));
         }
 
-        static Sight broken(String fault) {
+        static Sight broken(LoadFault fault) {
             return new Sight(List.of(), Reason.NOT_LOADABLE, fault);
         }
 
-        static Sight wrong(String fault) {
-            return new Sight(List.of(), Reason.WRONG_VERSION, fault);
+        static Sight wrong(VendorLibrary library, String fault) {
+            return new Sight(List.of(), Reason.WRONG_VERSION, new LoadFault(fault, library.remedy()));
         }
+
+        boolean serves() {
+            return !files.isEmpty();
+        }
+    }
+
+    /**
+     * Searches for every library.
+     *
+     * @throws MissingLibraryException of the first that is not found; the line that mends it brings the others, too
+     */
+    Map<VendorLibrary, Found> findAll() {
+        Map<VendorLibrary, Found> found = new EnumMap<>(VendorLibrary.class);
+        Map<VendorLibrary, MissingLibraryException> missing = new EnumMap<>(VendorLibrary.class);
+        for (VendorLibrary library : VendorLibrary.values()) {
+            try {
+                found.put(library, find(library));
+            } catch (MissingLibraryException absent) {
+                missing.put(library, absent);
+            }
+        }
+        if (!missing.isEmpty()) {
+            throw missing.size() == 1 ? missing.values().iterator().next() : together(missing);
+        }
+        return found;
+    }
+
+    /** Whoever lacks several libraries wants one line for all, not one after another. */
+    private static MissingLibraryException together(Map<VendorLibrary, MissingLibraryException> missing) {
+        MissingLibraryException first = missing.values().iterator().next();
+        String others =
+                missing.keySet().stream().skip(1).map(VendorLibrary::title).collect(Collectors.joining(", "));
+        String packages =
+                missing.keySet().stream().map(VendorLibrary::requirement).collect(Collectors.joining(" "));
+        return first.withRemedy(
+                first.remedy() + "; " + others + " cannot be used either: pip install " + packages + " brings all");
     }
 
     /**
@@ -80,7 +119,7 @@ final class LibrarySearch {
             }
             for (Place place : group.places()) {
                 Sight sight = look(place, library);
-                if (sight.fault().isEmpty()) {
+                if (sight.serves()) {
                     return new Found(library, place.origin(), sight.files(), trail.passedOver);
                 }
                 trail.add(place, sight);
@@ -88,12 +127,12 @@ final class LibrarySearch {
                     throw missing(
                             library,
                             trail,
-                            library.remedy() + " (now " + place.origin() + " names " + place.path()
+                            sight.fault().remedy() + " (now " + place.origin() + " names " + place.path()
                                     + ", and no other place is tried)");
                 }
             }
         }
-        throw missing(library, trail, library.remedy());
+        throw missing(library, trail, trail.remedy.orElseGet(library::remedy));
     }
 
     /** What a search has seen so far. */
@@ -101,19 +140,22 @@ final class LibrarySearch {
         private final List<Attempt> attempts = new ArrayList<>();
         private final List<Attempt> passedOver = new ArrayList<>();
         private Reason worst = Reason.NOT_FOUND;
+        private Optional<String> remedy = Optional.empty();
 
         void add(Place place, Sight sight) {
-            Attempt attempt = new Attempt(place.origin() + " " + place.path(), sight.fault());
+            String fault = sight.fault().cause();
+            Attempt attempt = new Attempt(place.origin() + " " + place.path(), fault);
             Attempt last = attempts.isEmpty() ? attempt : attempts.getLast();
             boolean isSame = last.place().startsWith(place.origin() + " ")
-                    && last.outcome().equals(sight.fault());
+                    && last.outcome().equals(fault);
             if (isSame && !attempts.isEmpty()) {
-                attempts.set(attempts.size() - 1, new Attempt(last.place() + ", " + place.path(), sight.fault()));
+                attempts.set(attempts.size() - 1, new Attempt(last.place() + ", " + place.path(), fault));
             } else {
                 attempts.add(attempt);
             }
             if (sight.reason() != Reason.NOT_FOUND) {
                 passedOver.add(attempt);
+                remedy = remedy.or(() -> Optional.of(sight.fault().remedy()));
                 worst = worst == Reason.NOT_FOUND ? sight.reason() : worst;
             }
         }
@@ -128,13 +170,13 @@ final class LibrarySearch {
     /** A file of the wrong version at a place that the user named goes through: opening it says the same with more words. */
     private Sight look(Place place, VendorLibrary library) {
         Sight sight = look(place.path(), library);
-        if (!sight.fault().isEmpty() || place.isBinding() || !VendorLibraries.isStrict(surroundings)) {
+        if (!sight.serves() || place.isBinding() || !VendorLibraries.isStrict(surroundings)) {
             return sight;
         }
         return FileVersion.of(library, sight.files().getLast())
                 .filter(version -> !library.window().contains(version))
                 .map(version -> Sight.wrong(
-                        "version " + version + ", wanted " + library.window() + ": " + library.side(version)))
+                        library, "version " + version + ", wanted " + library.window() + ": " + library.side(version)))
                 .orElse(sight);
     }
 
@@ -143,14 +185,14 @@ final class LibrarySearch {
             return look(path, path.resolve(library.mainPart()), library);
         }
         if (!Files.exists(path, LinkOption.NOFOLLOW_LINKS)) {
-            return Sight.nothing("no such file or folder");
+            return Sight.nothing(library, "no such file or folder");
         }
         return look(path.resolveSibling(""), path, library);
     }
 
     private Sight look(Path folder, Path main, VendorLibrary library) {
         if (!Files.exists(main, LinkOption.NOFOLLOW_LINKS)) {
-            return Sight.nothing(absence(folder, library.mainPart()));
+            return Sight.nothing(library, absence(folder, library.mainPart()));
         }
         List<Path> files = new ArrayList<>();
         List<String> absent = new ArrayList<>();
@@ -163,15 +205,16 @@ final class LibrarySearch {
         }
         files.add(main);
         if (!absent.isEmpty()) {
-            return Sight.broken("has " + main.getFileName() + " but lacks " + String.join(", ", absent));
+            return Sight.broken(new LoadFault(
+                    "has " + main.getFileName() + " but lacks " + String.join(", ", absent), library.remedy()));
         }
         for (Path file : files) {
-            Optional<String> fault = ElfFile.fault(file, surroundings.processor());
+            Optional<LoadFault> fault = LoadFault.before(file, library.supply(), surroundings);
             if (fault.isPresent()) {
-                return Sight.broken(file.getFileName() + " is " + fault.get());
+                return Sight.broken(fault.get());
             }
         }
-        return new Sight(files, Reason.NOT_FOUND, "");
+        return new Sight(files, Reason.NOT_FOUND, new LoadFault("", ""));
     }
 
     /** Says what a folder has instead: often the library for another major version. */

@@ -78,6 +78,22 @@ public final class MissingLibraryException extends NativeException {
         }
     }
 
+    /** The same failure, with another line that mends it. */
+    MissingLibraryException withRemedy(String other) {
+        return new MissingLibraryException(library(), new Finding(reason, detail, attempts, libraryText(), other));
+    }
+
+    /**
+     * Of a file that the dynamic loader refused.
+     *
+     * @param detail the file that was wanted
+     */
+    static MissingLibraryException notLoadable(String library, String detail, String loaderText, LoadFault fault) {
+        String cause = fault.cause().isEmpty() ? "" : ": " + fault.cause();
+        return new MissingLibraryException(
+                library, new Finding(Reason.NOT_LOADABLE, detail + cause, List.of(), loaderText, fault.remedy()));
+    }
+
     private static NativeFailure failure(String library, Finding finding) {
         Reason reason = finding.reason();
         return new NativeFailure(
@@ -94,7 +110,8 @@ public final class MissingLibraryException extends NativeException {
         if (!finding.loaderText().isBlank()) {
             text.append("\n  the loader said: ").append(finding.loaderText().strip());
         }
-        return text.append("\n  to mend it: ").append(finding.remedy()).toString();
+        return ForeignText.lines(
+                text.append("\n  to mend it: ").append(finding.remedy()).toString());
     }
 
     /** Why the library cannot be used. */

@@ -18,7 +18,7 @@ record NativeFailure(String library, String function, int code, String codeName,
 
     String message() {
         String place = device == UNKNOWN_DEVICE ? "" : " on device " + device;
-        String said = text.isBlank() ? "the library gave no text" : text.strip();
+        String said = text.isBlank() ? "the library gave no text" : ForeignText.lines(text.strip());
         return library + ": " + function + " returned " + codeName + " (" + code + ")" + place + ": " + said;
     }
 }

@@ -1,14 +1,11 @@
 package dev.chagres.bindings;
 
 import dev.chagres.bindings.LibrarySearch.Found;
-import dev.chagres.bindings.MissingLibraryException.Finding;
-import dev.chagres.bindings.MissingLibraryException.Reason;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
-import java.util.EnumMap;
-import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -84,20 +81,16 @@ public final class NativeLibraries {
     }
 
     private static void loadReference(OwnLibraries own) {
-        give(OwnLibraries.NAME, own.reference());
-        give(OwnLibraries.NAME, own.guard());
+        give(own, own.reference());
+        give(own, own.guard());
         StartCalls.teOpen(own.reference()).ifPresent(text -> {
-            throw notLoadable(OwnLibraries.NAME, own.reference(), text);
+            throw own.notLoadable(own.reference(), text);
         });
         StartCalls.opsOpen(null, null, null, null);
     }
 
     private static void loadCuda(Surroundings surroundings, OwnLibraries own) {
-        LibrarySearch search = new LibrarySearch(surroundings);
-        Map<VendorLibrary, Found> found = new EnumMap<>(VendorLibrary.class);
-        for (VendorLibrary library : VendorLibrary.values()) {
-            found.put(library, search.find(library));
-        }
+        Map<VendorLibrary, Found> found = new LibrarySearch(surroundings).findAll();
         Found runtime = Objects.requireNonNull(found.get(VendorLibrary.CUDA_RUNTIME));
         Found nvrtc = Objects.requireNonNull(found.get(VendorLibrary.NVRTC));
         Found te = Objects.requireNonNull(found.get(VendorLibrary.TRANSFORMER_ENGINE));
@@ -105,19 +98,19 @@ public final class NativeLibraries {
         found.values().forEach(NativeLibraries::warnOfPassedOver);
         VendorLibraries.check(te, FileVersion.of(te.library(), te.mainFile()), surroundings);
 
-        give(OwnLibraries.NAME, own.guard());
+        give(own, own.guard());
         StartCalls.setEnvironment(CudaHeaders.VARIABLE, headers.toString());
         for (Found library : found.values()) {
             if (library.library() != VendorLibrary.TRANSFORMER_ENGINE) {
-                MemorySegment opened = VendorLibraries.open(library, GLOBALLY);
+                MemorySegment opened = VendorLibraries.open(library, GLOBALLY, surroundings);
                 VendorLibraries.check(library, VersionReader.read(library, opened), surroundings);
-                give(library.library().title(), library.mainFile());
+                give(library, surroundings);
             }
         }
         StartCalls.teOpen(te.mainFile()).ifPresent(text -> {
-            throw VendorLibraries.notLoadable(te.library(), te.mainFile(), text);
+            throw VendorLibraries.notLoadable(te.library(), te.mainFile(), text, surroundings);
         });
-        give(OwnLibraries.NAME, own.operations());
+        give(own, own.operations());
         StartCalls.opsOpen(
                 runtime.mainFile(),
                 nvrtc.mainFile(),
@@ -131,28 +124,26 @@ public final class NativeLibraries {
                     System.Logger.Level.WARNING,
                     "{0}: passed over {1}; using {2}",
                     found.library().title(),
-                    attempt,
-                    found.mainFile());
+                    ForeignText.lines(attempt.toString()),
+                    ForeignText.plain(found.mainFile()));
         }
+    }
+
+    private static void give(OwnLibraries own, Path file) {
+        give(file, refusal -> own.notLoadable(file, refusal));
+    }
+
+    private static void give(Found found, Surroundings surroundings) {
+        Path file = found.mainFile();
+        give(file, refusal -> VendorLibraries.notLoadable(found.library(), file, refusal, surroundings));
     }
 
     /** Gives a library to this class loader, where the generated bindings look symbols up. */
-    private static void give(String library, Path file) {
+    private static void give(Path file, Function<String, MissingLibraryException> fault) {
         try {
             System.load(file.toAbsolutePath().toString());
         } catch (UnsatisfiedLinkError refusal) {
-            throw notLoadable(library, file, String.valueOf(refusal.getMessage()));
+            throw fault.apply(String.valueOf(refusal.getMessage()));
         }
-    }
-
-    private static MissingLibraryException notLoadable(String library, Path file, String loaderText) {
-        return new MissingLibraryException(
-                library,
-                new Finding(
-                        Reason.NOT_LOADABLE,
-                        file.toString(),
-                        List.of(),
-                        loaderText,
-                        "./chagres doctor shows what each library needs"));
     }
 }

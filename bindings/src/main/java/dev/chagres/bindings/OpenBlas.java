@@ -2,6 +2,7 @@ package dev.chagres.bindings;
 
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -22,32 +23,36 @@ record OpenBlas(Optional<String> place, String problem, String remedy) {
     static final String VARIABLE = "CHAGRES_OPENBLAS";
 
     private static final List<String> NAMES = List.of("libopenblas_nolapack.so.0", "libopenblas.so.0");
+    private static final LoadFault.Supply NAMED = new LoadFault.Supply(
+            "unset " + VARIABLE + ", for no other place is tried while it is set, or name another file with it",
+            VARIABLE + "=FILE");
+    private static final LoadFault.Supply INSTALLED = new LoadFault.Supply(
+            "apt install libopenblas0, or name the file with " + VARIABLE + "=FILE", VARIABLE + "=FILE");
     /** The Fortran runtime, which OpenBLAS needs: it may lie beside it, off the loader's path. */
     private static final List<String> NEIGHBOURS = List.of("libquadmath.so.0", "libgfortran.so.5");
 
-    /** Looks for it on behalf of the reference in {@code folder}. */
-    static OpenBlas find(Surroundings surroundings, Path folder) {
-        Optional<String> named = surroundings.variable(VARIABLE);
+    /** Looks for it on behalf of the reference among {@code own}. */
+    static OpenBlas find(OwnLibraries own) {
+        Optional<String> named = own.surroundings().variable(VARIABLE);
         List<String> places = new ArrayList<>();
         named.ifPresentOrElse(places::add, () -> {
-            NAMES.forEach(name -> places.add(folder.resolve(name).toString()));
+            NAMES.forEach(name -> places.add(own.folder().resolve(name).toString()));
             places.addAll(NAMES);
         });
         List<String> faults = new ArrayList<>();
+        Optional<String> remedy = Optional.empty();
         for (String place : places) {
             Optional<String> fault = fault(place);
             if (fault.isEmpty()) {
                 return new OpenBlas(Optional.of(place), "", "");
             }
-            faults.add(place + ": " + fault.get());
+            boolean isThere = place.contains("/") && Files.exists(Path.of(place));
+            LoadFault.Supply supply = named.isPresent() ? NAMED : isThere ? own.supply() : INSTALLED;
+            LoadFault known = LoadFault.of(Path.of(place), fault.get(), supply, own.surroundings());
+            faults.add(place + ": " + (known.cause().isEmpty() ? fault.get() : known.cause()));
+            remedy = remedy.isEmpty() && (isThere || named.isPresent()) ? Optional.of(known.remedy()) : remedy;
         }
-        return new OpenBlas(Optional.empty(), String.join("\n", faults), remedy(named));
-    }
-
-    private static String remedy(Optional<String> named) {
-        return named.isPresent()
-                ? "unset " + VARIABLE + ", for no other place is tried while it is set, or name another file with it"
-                : "apt install libopenblas0, or name the file with " + VARIABLE + "=FILE";
+        return new OpenBlas(Optional.empty(), String.join("\n", faults), remedy.orElse(INSTALLED.anew()));
     }
 
     private static Optional<String> fault(String place) {

@@ -21,11 +21,15 @@ import org.jspecify.annotations.Nullable;
  * The folder with this project's own libraries: {@code -Dchagres.native.path}, else the resource folder
  * {@code dev/chagres/native/<os>-<arch>}. Resources in a folder are used where they are, those in a jar or in a run-time image
  * that jlink made are unpacked.
+ *
+ * @param supply how the files came to the folder
  */
-record OwnLibraries(Path folder) {
+record OwnLibraries(Path folder, LoadFault.Supply supply, Surroundings surroundings) {
 
     static final String PROPERTY = "chagres.native.path";
     static final String NAME = "Chagres native libraries";
+    private static final LoadFault.Supply UNPACKED =
+            new LoadFault.Supply("use a whole chagres-native jar", Surroundings.CACHE_ELSEWHERE);
 
     private static final String GUARD = "libchagres_te.so";
     private static final String OPERATIONS = "libchagres_ops.so";
@@ -83,7 +87,29 @@ record OwnLibraries(Path folder) {
                 : fromResources(surroundings, loader, attempts);
         String place = property.isPresent() ? "-D" + PROPERTY + "=" + folder : "resources in " + folder;
         attempts.add(new Attempt(place, seen(folder)));
-        return new OwnLibraries(folder);
+        return new OwnLibraries(folder, supply(folder, surroundings), surroundings);
+    }
+
+    private static LoadFault.Supply supply(Path folder, Surroundings surroundings) {
+        if (surroundings.property(PROPERTY).isPresent()) {
+            return new LoadFault.Supply(
+                    "take -D" + PROPERTY + " away, or name a folder that has the whole libraries with it",
+                    "-D" + PROPERTY + "=DIR");
+        }
+        return new LoadFault.Supply(
+                "build the project anew, or use a whole chagres-native jar",
+                folder.startsWith(surroundings.cache()) ? Surroundings.CACHE_ELSEWHERE : "-D" + PROPERTY + "=DIR");
+    }
+
+    /** Why a file cannot serve, before it is opened. */
+    Optional<LoadFault> fault(Path file) {
+        return LoadFault.before(file, supply, surroundings);
+    }
+
+    /** Of one of these files that the loader refused. */
+    MissingLibraryException notLoadable(Path file, String loaderText) {
+        LoadFault fault = LoadFault.of(file, loaderText, supply, surroundings);
+        return MissingLibraryException.notLoadable(NAME, file.toString(), loaderText, fault);
     }
 
     private static String seen(Path folder) {
@@ -114,7 +140,9 @@ record OwnLibraries(Path folder) {
             };
         } catch (IOException | URISyntaxException | ClassCastException failure) {
             attempts.add(new Attempt("resource " + guard, failure.toString()));
-            throw missing(GUARD, attempts);
+            throw failure instanceof IOException io
+                    ? notUnpacked(LoadFault.of(io, surroundings.cache(), UNPACKED), attempts)
+                    : missing(GUARD, attempts);
         }
     }
 
@@ -124,6 +152,12 @@ record OwnLibraries(Path folder) {
         try (JarFile jar = connection.getJarFile()) {
             return UnpackedResources.of(jar, resource, cache);
         }
+    }
+
+    private static MissingLibraryException notUnpacked(LoadFault fault, List<Attempt> attempts) {
+        String cause = fault.cause().isEmpty() ? "" : ", which cannot be unpacked: " + fault.cause();
+        return new MissingLibraryException(
+                NAME, new Finding(Reason.NOT_FOUND, GUARD + cause, attempts, "", fault.remedy()));
     }
 
     private static MissingLibraryException missing(String file, List<Attempt> attempts) {
@@ -136,6 +170,6 @@ record OwnLibraries(Path folder) {
                         "",
                         "put the chagres-native jar of this platform (Linux x86-64) on the class path or module path, or"
                                 + " name a folder with -D" + PROPERTY
-                                + "=DIR; a cache that cannot be written: -Dchagres.cache=DIR"));
+                                + "=DIR"));
     }
 }

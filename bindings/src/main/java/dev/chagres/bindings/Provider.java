@@ -64,7 +64,7 @@ public enum Provider {
             }
             default ->
                 throw new IllegalArgumentException(
-                        "-D" + PROPERTY + ": expected auto, cuda or reference, got \"" + value + "\"");
+                        "-D" + PROPERTY + ": expected auto, cuda or reference, got " + ForeignText.quoted(value));
         };
     }
 

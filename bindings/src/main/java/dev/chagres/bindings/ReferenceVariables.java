@@ -24,7 +24,7 @@ final class ReferenceVariables {
             surroundings.variable(variable.name).ifPresent(value -> {
                 if (!isNumber(value, variable.most)) {
                     throw new IllegalArgumentException("the variable " + variable.name + ": expected " + variable.what
-                            + ", got \"" + value + "\"");
+                            + ", got " + ForeignText.quoted(value));
                 }
             });
         }

@@ -183,7 +183,8 @@ final class SearchPlaces {
         try {
             return Path.of(value).toAbsolutePath();
         } catch (InvalidPathException invalid) {
-            throw new IllegalArgumentException("expected the path of a file or folder, got \"" + value + "\"", invalid);
+            throw new IllegalArgumentException(
+                    "expected the path of a file or folder, got " + ForeignText.quoted(value), invalid);
         }
     }
 }

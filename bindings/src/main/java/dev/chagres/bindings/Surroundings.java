@@ -16,6 +16,9 @@ import org.jspecify.annotations.Nullable;
  */
 record Surroundings(Lookup properties, Lookup environment, Path root, Supplier<List<Path>> python) {
 
+    /** What names another folder than {@link #cache}. */
+    static final String CACHE_ELSEWHERE = "-Dchagres.cache=DIR, or the variable CHAGRES_CACHE";
+
     /** A value by name, null when there is none. */
     @FunctionalInterface
     interface Lookup {

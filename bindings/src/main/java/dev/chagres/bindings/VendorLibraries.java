@@ -4,7 +4,6 @@ import dev.chagres.bindings.MissingLibraryException.Finding;
 import dev.chagres.bindings.MissingLibraryException.Reason;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
-import java.util.List;
 import java.util.Optional;
 
 /** Opens NVIDIA's libraries and checks their versions. */
@@ -22,35 +21,23 @@ final class VendorLibraries {
      *
      * @throws MissingLibraryException when the dynamic loader refuses a part
      */
-    static MemorySegment open(LibrarySearch.Found found, int flags) {
+    static MemorySegment open(LibrarySearch.Found found, int flags, Surroundings surroundings) {
         MemorySegment opened = MemorySegment.NULL;
         for (Path file : found.files()) {
             try {
                 opened = DynamicLinker.open(file, flags);
             } catch (DynamicLinker.Refusal refusal) {
-                throw notLoadable(found.library(), file, refusal.loaderText());
+                throw notLoadable(found.library(), file, refusal.loaderText(), surroundings);
             }
         }
         return opened;
     }
 
-    static MissingLibraryException notLoadable(VendorLibrary library, Path file, String loaderText) {
-        return new MissingLibraryException(
-                library.title(),
-                new Finding(
-                        Reason.NOT_LOADABLE,
-                        file + ", wanted " + library.window(),
-                        List.of(),
-                        loaderText,
-                        library.remedy() + needed(file, loaderText)));
-    }
-
-    /** Where the loader names another library that it did not find, that one is to be mended first. */
-    private static String needed(Path file, String loaderText) {
-        int colon = loaderText.indexOf(": cannot open shared object file");
-        String name = colon < 0 ? "" : loaderText.substring(0, colon);
-        boolean isOther = !name.isEmpty() && !name.contains("/") && !file.endsWith(name);
-        return isOther ? "; it needs " + name + ", so mend that first" : "";
+    static MissingLibraryException notLoadable(
+            VendorLibrary library, Path file, String loaderText, Surroundings surroundings) {
+        LoadFault fault = LoadFault.of(file, loaderText, library.supply(), surroundings);
+        return MissingLibraryException.notLoadable(
+                library.title(), file + ", wanted " + library.window(), loaderText, fault);
     }
 
     /**
@@ -65,10 +52,11 @@ final class VendorLibraries {
         if (version.isEmpty()) {
             LOGGER.log(
                     System.Logger.Level.WARNING,
-                    "{0} at {1} does not tell its version; wanted {2}",
+                    "{0} at {1} does not tell its version; wanted {2}{3}",
                     library.title(),
-                    found.mainFile(),
-                    library.window());
+                    ForeignText.plain(found.mainFile()),
+                    library.window(),
+                    library.versionSource().map("; "::concat).orElse(""));
         } else if (!library.window().contains(version.get())) {
             MissingLibraryException wrong = wrongVersion(found, version.get());
             if (strict) {
@@ -103,7 +91,7 @@ final class VendorLibraries {
             case "warn" -> false;
             default ->
                 throw new IllegalArgumentException(
-                        "-D" + VERSIONS_PROPERTY + ": expected strict or warn, got \"" + value + "\"");
+                        "-D" + VERSIONS_PROPERTY + ": expected strict or warn, got " + ForeignText.quoted(value));
         };
     }
 }

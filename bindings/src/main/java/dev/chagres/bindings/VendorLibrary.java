@@ -2,6 +2,7 @@ package dev.chagres.bindings;
 
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 
 /**
  * NVIDIA's libraries in the order in which they are opened: each finds those it needs already there.
@@ -144,6 +145,19 @@ enum VendorLibrary {
     /** Which side must move, for a version outside the window. */
     String side(LibraryVersion version) {
         return window.side(title, version);
+    }
+
+    /** How its files come to their place. */
+    LoadFault.Supply supply() {
+        return new LoadFault.Supply(remedy(), "-D" + property() + "=DIR");
+    }
+
+    /** What is needed so that the version is known; empty for a library that tells its own. */
+    Optional<String> versionSource() {
+        return this == TRANSFORMER_ENGINE
+                ? Optional.of("its version is that of its Python package, whose folder " + packageInfo()
+                        + " must lie beside it or up to three folders above")
+                : Optional.empty();
     }
 
     /** The line that brings the library. */

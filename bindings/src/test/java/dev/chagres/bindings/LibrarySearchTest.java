@@ -294,7 +294,7 @@ class LibrarySearchTest {
         machine.properties.put("chagres.te.path", "a\0b");
         IllegalArgumentException refused =
                 assertThrows(IllegalArgumentException.class, () -> find(VendorLibrary.TRANSFORMER_ENGINE));
-        assertEquals("expected the path of a file or folder, got \"a\0b\"", refused.getMessage());
+        assertEquals("expected the path of a file or folder, got \"a\\u0000b\"", refused.getMessage());
     }
 
     @Test
