@@ -75,6 +75,7 @@ generate() {
   "$jextract" --output "$generated/java" --target-package "dev.chagres.bindings.$library" \
     --header-class-name "$class" "${@/#/-I}" "@$library.txt" "$header" 2>&1 | filter_messages
   drop_opaque_structs "$library"
+  python3 "$bindings/pointers.py" "$generated/java/dev/chagres/bindings/$library"
   echo "$library: $(grep -c -- --include-function "$library.txt") functions"
 }
 

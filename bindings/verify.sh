@@ -10,12 +10,13 @@ sums=bindings/src/generated/checksums.sha256
 guarded_files() {
   find bindings/src/generated/java bindings/symbols native/generated -type f
   # Written by hand and read by jextract, or run after it: a change asks for a new run.
-  printf '%s\n' native/include/chagres/ops.h native/include/chagres/guard.h bindings/addresses.py
+  printf '%s\n' native/include/chagres/ops.h native/include/chagres/guard.h bindings/addresses.py \
+    bindings/pointers.py
 }
 
 # The file names of one library, as an extended regular expression.
 files_of() {
-  local own="bindings/src/generated/java/dev/chagres/bindings/$1/.*|bindings/symbols/$1\.txt"
+  local own="bindings/src/generated/java/dev/chagres/bindings/$1/.*|bindings/symbols/$1\.txt|bindings/pointers\.py"
   case $1 in
     te) echo "$own|native/generated/(include/.*|te_guard\.cpp|smoke_calls\.h)|native/include/chagres/guard\.h" ;;
     ops) echo "$own|native/include/chagres/ops\.h|bindings/addresses\.py" ;;

@@ -4,11 +4,17 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.bindings.cudnn.Cudnn;
+import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.te.TransformerEngine;
 import java.io.File;
 import java.io.IOException;
 import java.lang.foreign.Arena;
+import java.lang.reflect.InvocationTargetException;
+import java.net.URL;
+import java.net.URLClassLoader;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -130,7 +136,12 @@ class NativeLibrariesTest {
                 result,
                 "MissingLibraryException",
                 "Chagres native libraries: NOT_LOADABLE: " + folder.resolve("libchagres_reference.so"));
-        assertTrue(result.output().contains("./chagres doctor"), result.output());
+        assertTrue(
+                result.output()
+                        .contains(
+                                "libchagres_reference.so is not a shared library (no ELF header)|  the loader said: "),
+                result.output());
+        assertTrue(result.output().contains("to mend it: take -Dchagres.native.path away"), result.output());
     }
 
     @Test
@@ -167,6 +178,69 @@ class NativeLibrariesTest {
                 ForkedJvm.run(List.of(REFERENCE, "-Dchagres.versions=x"), LoadBadly.class),
                 "IllegalArgumentException",
                 "-Dchagres.versions: expected strict or warn, got \"x\"");
+    }
+
+    /** Opens the libraries in two class loaders that do not know each other, as two applications of a server do. */
+    static final class LoadInTwoClassLoaders {
+        public static void main(String[] arguments) throws Exception {
+            List<URL> urls = new ArrayList<>();
+            for (String part : System.getProperty("java.class.path").split(File.pathSeparator)) {
+                urls.add(Path.of(part).toUri().toURL());
+            }
+            for (int i = 0; i < 2; i++) {
+                var loader = new URLClassLoader(urls.toArray(URL[]::new), ClassLoader.getPlatformClassLoader());
+                try {
+                    loader.loadClass(NativeLibraries.class.getName())
+                            .getMethod("ensureLoaded")
+                            .invoke(null);
+                    System.out.println("loaded");
+                } catch (InvocationTargetException refused) {
+                    System.out.println(String.valueOf(refused.getCause()).replace('\n', '|'));
+                }
+            }
+        }
+    }
+
+    @Test
+    void aSecondClassLoaderIsToldToShareAParent() {
+        List<String> lines = lines(ForkedJvm.run(List.of(REFERENCE), LoadInTwoClassLoaders.class));
+        assertTrue(lines.contains("loaded"), lines.toString());
+        String refusal = lines.getLast();
+        assertTrue(
+                refusal.startsWith(
+                        "dev.chagres.bindings.MissingLibraryException: Chagres native libraries: NOT_LOADABLE: "),
+                refusal);
+        assertTrue(refusal.contains(": another class loader of this JVM has opened it"), refusal);
+        assertTrue(
+                refusal.contains(
+                        "|  to mend it: load Chagres once, in a class loader that is the parent of both: put its"
+                                + " jars into the server's lib folder, and take them out of the applications"),
+                refusal);
+    }
+
+    /** Reads constants of each library, whose classes also have the functions, and then loads twice. */
+    static final class ReadConstantsThenLoad {
+        public static void main(String[] arguments) {
+            System.out.println("constants " + TransformerEngine.TE_ERROR() + CudaRuntime.cudaErrorInvalidValue()
+                    + Nccl.ncclInvalidArgument() + Cudnn.CUDNN_STATUS_SUCCESS() + Ops.OPS_SUCCESS());
+            LoadBadly.main(arguments);
+        }
+    }
+
+    @Test
+    void deniedNativeAccessIsToldAlikeWhateverClassComesFirst() {
+        List<String> arguments = List.of(
+                "--illegal-native-access=deny",
+                "-cp",
+                ForkedJvm.classPath(),
+                REFERENCE,
+                ReadConstantsThenLoad.class.getName());
+        ForkedJvm.Result result = ForkedJvm.run(arguments, Map.of());
+        assertTrue(result.output().contains("constants 11400"), result.output());
+        assertSaidTwice(
+                result,
+                "IllegalStateException",
+                "the JVM denies calls to native libraries: start it with --enable-native-access=ALL-UNNAMED");
     }
 
     @Test
