@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.bindings.ForeignText;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashSet;
@@ -87,7 +88,7 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
         for (TensorSpec spec : expected) {
             if (!names.add(spec.name())) {
                 throw new IllegalArgumentException(
-                        "expected: each name once, got " + Names.quoted(spec.name()) + " twice");
+                        "expected: each name once, got " + ForeignText.quoted(spec.name()) + " twice");
             }
         }
         return names;
@@ -134,8 +135,8 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
             String value = joined.substring(0, at) + "value" + rest;
             if (entries.containsKey(key) && entries.containsKey(value)) {
                 return "; keys and values of cross-attention are one tensor here: join each pair of the file, first the rows of "
-                        + Names.quoted(key) + " and then those of " + Names.quoted(value) + ", to "
-                        + Names.quoted(joined);
+                        + ForeignText.quoted(key) + " and then those of " + ForeignText.quoted(value) + ", to "
+                        + ForeignText.quoted(joined);
             }
         }
         return "";
@@ -147,7 +148,7 @@ record Differences(List<Line> missing, List<Line> unexpected, List<Line> differe
     }
 
     private static String described(TensorSpec spec) {
-        return Names.quoted(spec.name()) + " "
+        return ForeignText.quoted(spec.name()) + " "
                 + SafetensorsEntry.described(
                         SafetensorsType.of(spec.dtype()), spec.shape().sizes());
     }

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.bindings.ForeignText;
 import java.nio.file.Path;
 import java.util.Comparator;
 import java.util.List;
@@ -11,7 +12,7 @@ import java.util.Map;
  * @param metadata in the order of the file
  */
 record Header(List<Entry> entries, Map<String, String> metadata) {
-    /** Longer headers are refused, as other readers do: a header must be read into memory before it can be checked. */
+    /** Longer headers are refused, as other readers do: what is in a header is held in memory. */
     static final int MAX_BYTES = 100_000_000;
 
     /** Bytes before the header, which hold its length. */
@@ -46,7 +47,7 @@ record Header(List<Entry> entries, Map<String, String> metadata) {
                 .sorted(Comparator.comparingLong(Entry::begin).thenComparingLong(Entry::end))
                 .toList();
         long end = 0;
-        String previous = "the header";
+        Entry previous = null;
         for (Entry entry : entries) {
             checkSize(file, entry);
             if (entry.begin() != end) {
@@ -54,7 +55,9 @@ record Header(List<Entry> entries, Map<String, String> metadata) {
                 throw SafetensorsException.of(
                         file,
                         entry.name(),
-                        OFFSETS + ": expected to begin at " + end + ", where " + previous + " ends, got "
+                        OFFSETS + ": expected to begin at " + end + ", where "
+                                + (previous == null ? "the header" : "tensor " + ForeignText.quoted(previous.name()))
+                                + " ends, got "
                                 + entry.begin() + fault,
                         null);
             }
@@ -67,7 +70,7 @@ record Header(List<Entry> entries, Map<String, String> metadata) {
                         null);
             }
             end = entry.end();
-            previous = "tensor " + Names.quoted(entry.name());
+            previous = entry;
         }
         if (end != dataSize) {
             throw SafetensorsException.of(

@@ -6,10 +6,13 @@ import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.core.StreamReadFeature;
-import java.io.ByteArrayInputStream;
+import com.fasterxml.jackson.core.exc.StreamConstraintsException;
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.internal.FileFailure;
+import java.io.BufferedInputStream;
 import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
-import java.io.Reader;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -31,6 +34,7 @@ final class HeaderReader {
     private static final int MAX_DEPTH = 4;
 
     private static final int MAX_DIGITS = 20;
+    private static final int BUFFER = 1 << 16;
 
     private static final JsonFactory JSON = JsonFactory.builder()
             .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
@@ -40,17 +44,20 @@ final class HeaderReader {
                     .maxNestingDepth(MAX_DEPTH)
                     .maxNumberLength(MAX_DIGITS)
                     .maxNameLength(Names.MAX_LENGTH)
-                    .maxStringLength(Header.MAX_BYTES)
+                    .maxStringLength(HeaderRoom.LONGEST_TEXT)
                     .maxDocumentLength(Header.MAX_BYTES)
                     .build())
             .build();
 
     private final Path file;
     private final JsonParser parser;
+    private final HeaderRoom room;
+    private final long[] numbers = new long[Header.MAX_RANK];
 
     private HeaderReader(Path file, JsonParser parser) {
         this.file = file;
         this.parser = parser;
+        room = new HeaderRoom(file);
     }
 
     /**
@@ -58,21 +65,33 @@ final class HeaderReader {
      *
      * @param json its bytes, UTF-8
      * @param dataSize bytes after the header
-     * @throws SafetensorsException when it is not well-formed, or does not fit the data
+     * @throws SafetensorsException when it is not well-formed, does not fit the data, or is too large for the heap
      */
-    static Header read(Path file, byte[] json, long dataSize) {
-        if (json.length == 0 || json[0] != '{') {
-            throw SafetensorsException.of(file, "header: expected it to begin with {", null);
-        }
-        Reader text = new InputStreamReader(new ByteArrayInputStream(json), StandardCharsets.UTF_8.newDecoder());
-        try (JsonParser parser = JSON.createParser(text)) {
+    static Header read(Path file, InputStream json, long dataSize) {
+        BufferedInputStream bytes = new BufferedInputStream(json, BUFFER);
+        try (JsonParser parser = JSON.createParser(new InputStreamReader(bytes, StandardCharsets.UTF_8.newDecoder()))) {
+            bytes.mark(1);
+            if (bytes.read() != '{') {
+                throw SafetensorsException.of(file, "header: expected it to begin with {", null);
+            }
+            bytes.reset();
             return new HeaderReader(file, parser).read(dataSize);
+        } catch (StreamConstraintsException invalid) {
+            boolean isText = String.valueOf(invalid.getOriginalMessage()).startsWith("String value length");
+            throw SafetensorsException.of(
+                    file,
+                    isText
+                            ? "header: expected texts of at most " + HeaderRoom.LONGEST_TEXT
+                                    + " characters, for which this Java heap has room, got a longer one; "
+                                    + HeaderRoom.LARGER_HEAP
+                            : "header: " + ForeignText.plain(invalid.getOriginalMessage()),
+                    invalid);
         } catch (CharacterCodingException invalid) {
             throw SafetensorsException.of(file, "header: expected UTF-8, got bytes that are none", invalid);
         } catch (JsonProcessingException invalid) {
-            throw SafetensorsException.of(file, "header: " + invalid.getOriginalMessage(), invalid);
+            throw SafetensorsException.of(file, "header: " + ForeignText.plain(invalid.getOriginalMessage()), invalid);
         } catch (IOException failure) {
-            throw SafetensorsException.of(file, "header: " + failure.getMessage(), failure);
+            throw SafetensorsException.of(file, "could not be read: " + FileFailure.text(failure), failure);
         }
     }
 
@@ -100,8 +119,10 @@ final class HeaderReader {
         expect(null, JsonToken.START_OBJECT, Names.METADATA);
         while (parser.nextToken() == JsonToken.FIELD_NAME) {
             String key = text(null, parser.currentName());
-            expect(null, JsonToken.VALUE_STRING, Names.METADATA + " " + Names.quoted(key));
-            metadata.put(key, text(null, parser.getText()));
+            expect(null, JsonToken.VALUE_STRING, Names.METADATA + " " + ForeignText.quoted(key));
+            String text = text(null, parser.getText());
+            room.takeText(key, text);
+            metadata.put(key, text);
         }
         return metadata;
     }
@@ -120,7 +141,7 @@ final class HeaderReader {
                     throw fault(
                             name,
                             "expected " + Header.DTYPE + ", " + Header.SHAPE + " and " + Header.OFFSETS + " alone, got "
-                                    + Names.quoted(parser.currentName()));
+                                    + ForeignText.quoted(parser.currentName()));
             }
         }
         if (type == null || sizes == null || offsets == null || offsets.length != 2) {
@@ -131,6 +152,7 @@ final class HeaderReader {
                             + (sizes == null ? "no " : "a ") + Header.SHAPE + ", "
                             + (offsets == null ? "no" : offsets.length) + " " + Header.OFFSETS);
         }
+        room.takeTensor(name, sizes);
         return new Header.Entry(name, type, sizes, offsets[0], offsets[1]);
     }
 
@@ -144,26 +166,25 @@ final class HeaderReader {
                                 + Stream.of(SafetensorsType.values())
                                         .map(Enum::name)
                                         .collect(Collectors.joining(", "))
-                                + ", got " + Names.quoted(type)));
+                                + ", got " + ForeignText.quoted(type)));
     }
 
     private long[] integers(String name, String field, int most) throws IOException {
         expect(name, JsonToken.START_ARRAY, field);
-        long[] values = new long[most];
         int count = 0;
         while (parser.nextToken() != JsonToken.END_ARRAY) {
             if (count == most) {
                 throw fault(name, field + ": expected at most " + most + " numbers, got more");
             }
-            values[count++] = integer(name, field);
+            numbers[count++] = integer(name, field);
         }
-        return Arrays.copyOf(values, count);
+        return Arrays.copyOf(numbers, count);
     }
 
     private long integer(String name, String field) throws IOException {
         String text = parser.getText();
         if (parser.currentToken() != JsonToken.VALUE_NUMBER_INT || text.startsWith("-")) {
-            throw fault(name, field + ": expected whole numbers, none negative, got " + Names.quoted(text));
+            throw fault(name, field + ": expected whole numbers, none negative, got " + ForeignText.quoted(text));
         }
         try {
             return Long.parseLong(text);
@@ -194,7 +215,7 @@ final class HeaderReader {
 
     private String text(@Nullable String tensor, String text) {
         if (!Names.isUnicode(text)) {
-            throw fault(tensor, "header: expected Unicode, got half a surrogate pair in " + Names.quoted(text));
+            throw fault(tensor, "header: expected Unicode, got half a surrogate pair in " + ForeignText.quoted(text));
         }
         return text;
     }

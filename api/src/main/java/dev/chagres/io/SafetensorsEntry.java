@@ -2,6 +2,7 @@ package dev.chagres.io;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.HostMemory;
 import java.lang.foreign.MemorySegment;
@@ -170,6 +171,6 @@ public final class SafetensorsEntry {
 
     @Override
     public String toString() {
-        return Names.quoted(name()) + " " + described(entry.type(), entry.sizes());
+        return ForeignText.quoted(name()) + " " + described(entry.type(), entry.sizes());
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.nio.file.Path;
 import java.util.Optional;
@@ -18,13 +19,16 @@ public final class SafetensorsException extends RuntimeException {
     private final @Nullable String tensor;
 
     private SafetensorsException(Path file, @Nullable String tensor, String text, @Nullable Throwable cause) {
-        super(file + ": " + (tensor == null ? "" : "tensor " + Names.quoted(tensor) + ": ") + text, cause);
+        super(
+                ForeignText.plain(file) + ": " + (tensor == null ? "" : "tensor " + ForeignText.quoted(tensor) + ": ")
+                        + ForeignText.lines(text),
+                cause);
         this.file = file.toString();
         this.tensor = tensor;
     }
 
     private SafetensorsException(String text, Path file, @Nullable String tensor) {
-        super(text);
+        super(ForeignText.lines(text));
         this.file = file.toString();
         this.tensor = tensor;
     }

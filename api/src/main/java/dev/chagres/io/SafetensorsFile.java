@@ -48,8 +48,8 @@ public final class SafetensorsFile implements AutoCloseable {
         long size = channel.size();
         int headerSize = headerSize(size);
         dataBegin = headerSize + (long) Header.LENGTH_BYTES;
-        byte[] json = new byte[headerSize];
-        fill(null, Header.LENGTH_BYTES, ByteBuffer.wrap(json));
+        HeaderBytes json =
+                new HeaderBytes((position, buffer) -> fill(null, position, buffer), Header.LENGTH_BYTES, headerSize);
         Header header = HeaderReader.read(path, json, size - dataBegin);
         metadata = Collections.unmodifiableMap(header.metadata());
         Map<String, SafetensorsEntry> byName =
@@ -65,7 +65,7 @@ public final class SafetensorsFile implements AutoCloseable {
      * Opens a file and checks its header.
      *
      * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged: the header is no JSON, has
-     *     fields other than the format's, a name twice or is longer than 100 MB; tensors overlap, leave a gap, end behind the file, or do
+     *     fields other than the format's, a name twice, is longer than 100 MB, or has so many tensors or so much metadata that they need more than a quarter of the heap; tensors overlap, leave a gap, end behind the file, or do
      *     not have the bytes that type and shape need
      */
     public static SafetensorsFile open(Path file) {

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.FileFailure;
 import dev.chagres.internal.FileReplacement;
@@ -89,7 +90,7 @@ public final class SafetensorsWriter {
         for (TensorSpec spec : specs) {
             if (!names.add(spec.name())) {
                 throw new IllegalArgumentException(
-                        "tensors: expected each name once, got " + Names.quoted(spec.name()) + " twice");
+                        "tensors: expected each name once, got " + ForeignText.quoted(spec.name()) + " twice");
             }
             try {
                 byteSize = Math.addExact(byteSize, spec.byteSize());
@@ -103,15 +104,15 @@ public final class SafetensorsWriter {
     private static void checkMetadata(Map<String, String> metadata) {
         Checks.given("metadata", metadata).forEach((key, value) -> {
             Checks.given("metadata: a key", key);
-            Checks.given("metadata: the text of " + Names.quoted(key), value);
+            Checks.given("metadata: the text of " + ForeignText.quoted(key), value);
             if (!Names.isUnicode(key) || !Names.isUnicode(value)) {
                 throw new IllegalArgumentException(
                         "metadata: expected texts that UTF-8 can hold, got half a surrogate pair in "
-                                + Names.quoted(key));
+                                + ForeignText.quoted(key));
             }
             if (key.length() > Names.MAX_LENGTH) {
                 throw new IllegalArgumentException("metadata: expected keys of at most " + Names.MAX_LENGTH
-                        + " characters, got " + Names.quoted(key));
+                        + " characters, got " + ForeignText.quoted(key));
             }
         });
     }

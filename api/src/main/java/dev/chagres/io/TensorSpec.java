@@ -2,6 +2,7 @@ package dev.chagres.io;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 
 /**
@@ -30,7 +31,7 @@ public record TensorSpec(String name, DType dtype, Shape shape) {
         }
         if (name.length() > Names.MAX_LENGTH || !Names.isUnicode(name)) {
             throw new IllegalArgumentException("name: expected at most " + Names.MAX_LENGTH
-                    + " characters that UTF-8 can hold, got " + Names.quoted(name));
+                    + " characters that UTF-8 can hold, got " + ForeignText.quoted(name));
         }
         try {
             SafetensorsType.of(dtype).byteSize(shape.sizes());
@@ -47,6 +48,6 @@ public record TensorSpec(String name, DType dtype, Shape shape) {
 
     @Override
     public String toString() {
-        return Names.quoted(name) + " " + dtype + shape;
+        return ForeignText.quoted(name) + " " + dtype + shape;
     }
 }

@@ -63,7 +63,7 @@ class SafetensorsArgumentsTest {
         assertThrown(
                 IllegalArgumentException.class,
                 "metadata: expected keys of at most 65536 characters, got \"" + "k".repeat(200)
-                        + "\" and 65337 characters more",
+                        + "…\" (65537 characters)",
                 () -> SafetensorsWriter.write(file, List.of(), Map.of("k".repeat(65_537), "")));
         assertThrown(
                 IllegalArgumentException.class,

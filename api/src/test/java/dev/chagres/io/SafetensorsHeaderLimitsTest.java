@@ -93,7 +93,7 @@ class SafetensorsHeaderLimitsTest {
         assertThrown(
                 SafetensorsException.class,
                 file + ": tensor \"\\u0007" + "n".repeat(199)
-                        + "\" and 65336 characters more: data_offsets: expected to"
+                        + "…\" (65536 characters): data_offsets: expected to"
                         + " end within the 0 bytes of data, got 1: the file is cut short or damaged",
                 () -> SafetensorsFile.open(file));
     }
