@@ -32,7 +32,7 @@ final class CudaHeaders {
             + ", or name the folder that has cuda_runtime.h with -D" + PROPERTY + "=DIR";
 
     private static final List<String> FILES = List.of("cuda_runtime.h", "cuda_runtime_api.h", "crt/host_defines.h");
-    private static final Pattern VERSION = Pattern.compile("#define\\s+CUDART_VERSION\\s+(\\d+)");
+    private static final Pattern VERSION = Pattern.compile("#define\\s+CUDART_VERSION\\s+(\\d{1,9})");
 
     private CudaHeaders() {}
 

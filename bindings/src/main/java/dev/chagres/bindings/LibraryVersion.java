@@ -12,7 +12,7 @@ import java.util.regex.Pattern;
  */
 public record LibraryVersion(int major, int minor, int patch) implements Comparable<LibraryVersion> {
 
-    private static final Pattern TEXT = Pattern.compile("(\\d+)\\.(\\d+)(?:\\.(\\d+))?.*");
+    private static final Pattern TEXT = Pattern.compile("(\\d{1,9})\\.(\\d{1,9})(?:\\.(\\d{1,9}))?.*");
     private static final Comparator<LibraryVersion> ORDER = Comparator.comparingInt(LibraryVersion::major)
             .thenComparingInt(LibraryVersion::minor)
             .thenComparingInt(LibraryVersion::patch);

@@ -63,8 +63,8 @@ record LoadFault(String cause, String remedy) {
             "libz.so.1", "zlib1g");
 
     private static final List<Rule> RULES = List.of(
-            Rule.of("already loaded in another class ?loader", LoadFault::otherClassLoader),
-            Rule.of("(?i)failed to map segment.*cannot allocate memory|cannot map .*memory", LoadFault::noMemory),
+            Rule.of("already loaded in another class ?loader", _ -> otherClassLoader()),
+            Rule.of("(?i)failed to map segment.*cannot allocate memory|cannot map .*memory", _ -> noMemory()),
             Rule.of("failed to map segment.*Permission denied", LoadFault::forbidden),
             Rule.of("failed to map segment", LoadFault::notExecutable),
             Rule.of(
@@ -87,7 +87,7 @@ record LoadFault(String cause, String remedy) {
                     "([\\w.+-]+): version [`']([^']+)' not found",
                     refusal -> new LoadFault(
                             "it needs " + refusal.group(2) + " of " + refusal.group(1)
-                                    + ", and the one that was opened has" + " another version",
+                                    + ", and the one that was opened has another version",
                             "bring the versions together: " + refusal.supply.anew())),
             Rule.of(
                     "static TLS block",
@@ -100,11 +100,10 @@ record LoadFault(String cause, String remedy) {
                     refusal -> notReadable("this user may not read it, or a folder above it", refusal.supply)),
             Rule.of(
                     "(?i)too many open files",
-                    refusal ->
-                            new LoadFault("this process may not open more files", "raise the limit: ulimit -n 65536")),
+                    _ -> new LoadFault("this process may not open more files", "raise the limit: ulimit -n 65536")),
             Rule.of("(?:^|[\\s/])([\\w.+-]+): cannot open shared object file", LoadFault::missing),
-            Rule.of("Error loading shared library ([\\w.+-]+)(?:: [^(]*)?", LoadFault::musl),
-            Rule.of("Error relocating", LoadFault::musl),
+            Rule.of("Error loading shared library ([\\w.+-]+)(?:: [^(]*)?", _ -> musl()),
+            Rule.of("Error relocating", _ -> musl()),
             Rule.of(
                     "undefined symbol: (\\w+)",
                     refusal -> new LoadFault(
@@ -176,9 +175,11 @@ record LoadFault(String cause, String remedy) {
 
     /** The first part of a path that is there and is no folder. */
     private static Optional<Path> fileAmong(Path path) {
-        return Stream.<Path>iterate(path, part -> part != null, Path::getParent)
-                .filter(part -> Files.exists(part) && !Files.isDirectory(part))
-                .findFirst();
+        Path part = path;
+        while (part != null && !Files.exists(part)) {
+            part = part.getParent();
+        }
+        return Optional.ofNullable(part).filter(found -> !Files.isDirectory(found));
     }
 
     private static LoadFault noExec(Path mount, Supply supply) {
@@ -187,7 +188,7 @@ record LoadFault(String cause, String remedy) {
                 "name a folder on a file system without noexec: " + supply.elsewhere());
     }
 
-    private static LoadFault otherClassLoader(Refusal refusal) {
+    private static LoadFault otherClassLoader() {
         return new LoadFault(
                 "another class loader of this JVM has opened it, such as that of another application of the same server:"
                         + " a JVM opens a native library for one class loader alone",
@@ -210,7 +211,7 @@ record LoadFault(String cause, String remedy) {
                         + " another place: " + refusal.supply.elsewhere());
     }
 
-    private static LoadFault noMemory(Refusal refusal) {
+    private static LoadFault noMemory() {
         return new LoadFault(
                 "there is no memory to map it", "raise the limits of this process (ulimit -v, the container's memory)");
     }
@@ -246,7 +247,7 @@ record LoadFault(String cause, String remedy) {
                 refusal.file.endsWith(name) ? refusal.supply.anew() : "install the package that has " + name + " anew");
     }
 
-    private static LoadFault musl(Refusal refusal) {
+    private static LoadFault musl() {
         return new LoadFault(
                 "this JVM runs on another C library than glibc (Alpine has musl)",
                 "use a system or container image with glibc, such as Debian, Ubuntu or Red Hat");

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.train.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -47,7 +48,8 @@ final class LossPlot implements AutoCloseable {
     LossPlot(String option, Path target) {
         this.target = target;
         if (!Files.isDirectory(target) && WholeFile.isDirect(target)) {
-            throw new TrainingException(target + ": is no place for a picture; " + option + " expects a file");
+            throw new TrainingException(
+                    ForeignText.plain(target) + ": is no place for a picture; " + option + " expects a file");
         }
         var probe = new LossCurve();
         probe.add(1, 1);
@@ -92,11 +94,11 @@ final class LossPlot implements AutoCloseable {
         try {
             return BitmapEncoder.getBitmapBytes(chart, BitmapEncoder.BitmapFormat.PNG);
         } catch (IOException e) {
-            throw new TrainingException(target + ": no picture can be drawn: " + e, e);
+            throw new TrainingException(ForeignText.plain(target) + ": no picture can be drawn: " + e, e);
         } catch (RuntimeException | LinkageError e) {
             // Where Java finds no font it fails in one of several classes, none of which says what is missing.
             throw new TrainingException(
-                    target + ": no picture can be drawn here (" + e
+                    ForeignText.plain(target) + ": no picture can be drawn here (" + e
                             + "); Java needs fonts: apt-get install fontconfig fonts-dejavu-core, or leave --plot out",
                     e);
         }

@@ -42,16 +42,17 @@ record ReportReader(String model, String recipe, String ranks, LossCurve losses)
                 losses.add(stepNumber(file, number, step, losses), loss(file, number, step));
             }
             if (losses.steps() == 0) {
-                throw new TrainingException(file + ": has no step");
+                throw new TrainingException(ForeignText.plain(file) + ": has no step");
             }
             return new ReportReader(word(file, run, "model"), word(file, run, "recipe"), ranks(file, run), losses);
         } catch (NoSuchFileException e) {
-            throw new TrainingException(file + ": there is no such file", e);
+            throw new TrainingException(ForeignText.plain(file) + ": there is no such file", e);
         } catch (CharacterCodingException e) {
-            throw new TrainingException(file + ": is no text; expected a report of train --report", e);
+            throw new TrainingException(
+                    ForeignText.plain(file) + ": is no text; expected a report of train --report", e);
         } catch (IOException e) {
             String why = Files.isDirectory(file) ? "it is a directory" : e.toString();
-            throw new TrainingException(file + ": cannot be read: " + why, e);
+            throw new TrainingException(ForeignText.plain(file) + ": cannot be read: " + ForeignText.plain(why), e);
         }
     }
 
@@ -125,6 +126,6 @@ record ReportReader(String model, String recipe, String ranks, LossCurve losses)
     }
 
     private static String notOne(Path file, int number, String what) {
-        return file + ", line " + number + ": " + what + "; expected a report of train --report";
+        return ForeignText.plain(file) + ", line " + number + ": " + what + "; expected a report of train --report";
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.train.DataPosition;
@@ -37,10 +38,10 @@ final class StateSaver {
         Path folder = replaced(file).toAbsolutePath().getParent();
         if (folder == null || !canHold(folder)) {
             throw new TrainingException(
-                    "--save: expected a file in a folder that can be written, got " + file + "; make the folder first");
+                    "--save: expected a file in a folder that can be written, got " + ForeignText.plain(file) + "; make the folder first");
         }
         if (Files.exists(file) && !Files.isRegularFile(file)) {
-            throw new TrainingException("--save: expected a file or a new name, got " + file
+            throw new TrainingException("--save: expected a file or a new name, got " + ForeignText.plain(file)
                     + (Files.isDirectory(file) ? ", a folder" : ", which is none"));
         }
     }
@@ -61,7 +62,7 @@ final class StateSaver {
             return Files.isSymbolicLink(file) ? file.toRealPath() : file;
         } catch (IOException e) {
             throw new TrainingException(
-                    "--save: expected a file or a new name, got " + file
+                    "--save: expected a file or a new name, got " + ForeignText.plain(file)
                             + ", a link to a file that is not there; remove the link or make that file",
                     e);
         }

@@ -143,12 +143,17 @@ class PlotTest {
         String line = report("line", "{\"model\":\"" + "8".repeat(1 << 22) + "\"}");
         assertEquals(1, run(line));
         assertEquals(
-                "plot: " + line + ", line 1: is longer than 4194304 characters, more than a line of a report; expected a"
+                "plot: " + line
+                        + ", line 1: is longer than 4194304 characters, more than a line of a report; expected a"
                         + " report of train --report\n",
                 err);
         String hostile = "\u001b[2J" + "n".repeat(100_000);
         for (String[] arguments : new String[][] {
-            {hostile}, {line, "--mean-of", hostile}, {line, "--mean-of=" + hostile}, {line, "--" + hostile}, {line, "--output", hostile}
+            {hostile},
+            {line, "--mean-of", hostile},
+            {line, "--mean-of=" + hostile},
+            {line, "--" + hostile},
+            {line, "--output", hostile}
         }) {
             assertTrue(run(arguments) != 0);
             assertTrue(err.length() < 3000, err);
