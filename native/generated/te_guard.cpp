@@ -4311,10 +4311,12 @@ TE_EXPORT int te_multi_tensor_gemm(
     if (!check.handles("A", A, num_gemms)) return TE_REFUSED;
     if (!check.handles("B", B, num_gemms)) return TE_REFUSED;
     if (!check.handles("D", D, num_gemms)) return TE_REFUSED;
-    if (!check.handles("bias", bias, num_gemms)) return TE_REFUSED;
-    if (!check.handles("pre_gelu_out", pre_gelu_out, num_gemms)) return TE_REFUSED;
+    if (!check.handles_or_none("bias", bias, num_gemms)) return TE_REFUSED;
+    if (!check.handles_or_none("pre_gelu_out", pre_gelu_out, num_gemms)) return TE_REFUSED;
     if (!check.handles("workspace", workspace, gemm_workspace_count(num_gemms))) return TE_REFUSED;
     if (!check.stream("stream", stream)) return TE_REFUSED;
+    if (!some_for_cutlass(check, "bias", bias, num_gemms)) return TE_REFUSED;
+    if (!some_for_cutlass(check, "pre_gelu_out", pre_gelu_out, num_gemms)) return TE_REFUSED;
     call(A, B, D, bias, pre_gelu_out, num_gemms, transa, transb, grad, workspace, accumulate, use_split_accumulator, math_sm_count, stream);
     return TE_SUCCESS;
   } catch (...) {

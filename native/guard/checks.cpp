@@ -50,11 +50,11 @@ bool Check::no_enumerator(const char *argument, const char *type, std::int64_t v
   return refuse(argument, "expected a value of %s, got %lld", type, static_cast<long long>(value));
 }
 
-bool Check::handle_list(const char *argument, const NVTETensor *values, std::uint64_t count) const {
+bool Check::handle_list(const char *argument, const NVTETensor *values, std::uint64_t count, bool or_none) const {
   if (count > largest_count) return wild_count(argument, count);
   if (!pointer(argument, values)) return false;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (is_live(Kind::tensor, values[i])) continue;
+    if ((or_none && values[i] == nullptr) || is_live(Kind::tensor, values[i])) continue;
     const std::string element = std::string(argument) + "[" + std::to_string(i) + "]";
     return dead(element.c_str(), Kind::tensor, values[i]);
   }

@@ -69,7 +69,11 @@ class Check {
   }
   template <typename Count>
   bool handles(const char *argument, const NVTETensor *values, Count count) const {
-    return count <= 0 || handle_list(argument, values, static_cast<std::uint64_t>(count));
+    return count <= 0 || handle_list(argument, values, static_cast<std::uint64_t>(count), false);
+  }
+  template <typename Count>
+  bool handles_or_none(const char *argument, const NVTETensor *values, Count count) const {
+    return count <= 0 || handle_list(argument, values, static_cast<std::uint64_t>(count), true);
   }
   template <typename Number>
   bool at_least(const char *argument, Number value, std::int64_t least) const {
@@ -99,7 +103,7 @@ class Check {
   bool refuse(const char *argument, const char *format, ...) const __attribute__((format(printf, 3, 4), cold));
 
  private:
-  bool handle_list(const char *argument, const NVTETensor *values, std::uint64_t count) const;
+  bool handle_list(const char *argument, const NVTETensor *values, std::uint64_t count, bool or_none) const;
   bool dead(const char *argument, Kind kind, const void *value) const __attribute__((cold));
   bool null(const char *argument, const void *value) const __attribute__((cold));
   bool not_a_stream(const char *argument, const void *value) const __attribute__((cold));

@@ -1,6 +1,8 @@
 #include "rules.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 
 namespace chagres::guard {
 
@@ -58,6 +60,17 @@ void look_up_asked_functions(void *library) {
 }
 
 int gemm_workspace_count(int num_gemms) { return std::min(num_gemms, compute_stream_count()); }
+
+bool some_for_cutlass(const Check &check, const char *argument, const NVTETensor *tensors, int num_gemms) {
+  constexpr const char *variable = "NVTE_USE_CUTLASS_GROUPED_GEMM";
+  const char *const value = std::getenv(variable);
+  if (value == nullptr || value == std::string("0")) return true;
+  for (int i = 0; i < num_gemms; ++i) {
+    if (tensors[i] != nullptr) continue;
+    return check.refuse(argument, "expected live tensors without data for none, as %s is set, got 0 for number %d", variable, i);
+  }
+  return true;
+}
 
 bool compute_stream_index(const Check &check, int idx) {
   const int count = compute_stream_count();

@@ -12,6 +12,9 @@ void look_up_asked_functions(void *library);
 /* How many workspaces nvte_multi_tensor_gemm reads: it deals the products out to the compute streams. */
 int gemm_workspace_count(int num_gemms);
 
+/* No element is 0 where nvte_multi_tensor_gemm may take its CUTLASS kernel, which follows each without a look. */
+bool some_for_cutlass(const Check &check, const char *argument, const NVTETensor *tensors, int num_gemms);
+
 bool compute_stream_index(const Check &check, int idx);
 
 /* A tensor's or grouped tensor's parameter that is itself a tensor: its extent and type, which the library copies

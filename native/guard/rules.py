@@ -10,7 +10,7 @@ From the type alone follows, for every argument of every function:
 The tables below name the exceptions and additions. Keys are function names without prefix.
 """
 
-# Handles for which 0 means "none" to the library.
+# Handles, and arrays of them, for which 0 means "none" to the library.
 OPTIONAL = {
     "destroy_tensor": ["tensor"],
     "destroy_grouped_tensor": ["tensor"],
@@ -54,6 +54,7 @@ OPTIONAL = {
     "group_hadamard_transform_cast_fusion": ["quant_config"],
     "group_hadamard_transform_cast_fusion_graph_safe": ["quant_config"],
     "cublas_gemm_v2": ["workspace", "config"],
+    "multi_tensor_gemm": ["bias", "pre_gelu_out"],
     "grouped_gemm": ["C", "config"],
     "grouped_gemm_with_discrete_inputA": ["C", "config"],
     "grouped_gemm_with_discrete_out": ["config"],
@@ -170,6 +171,10 @@ EXTRA = {
     "swap_first_dims": ["whole_bytes(check, input)"],
     "multi_tensor_transpose_to_bhsd": ['four_dimensions(check, "outputs", outputs, num_tensors)'],
     "cublas_gemm_v2": ["matmul_config(check, config)"],
+    "multi_tensor_gemm": [
+        'some_for_cutlass(check, "bias", bias, num_gemms)',
+        'some_for_cutlass(check, "pre_gelu_out", pre_gelu_out, num_gemms)',
+    ],
     "delayed_scaling_recipe_amax_and_scale_update_after_reduction": [
         'check.equal("scales_count", scales_count, amax_histories_count)',
     ],
@@ -216,7 +221,10 @@ NOTES = {
     "delayed_scaling_recipe_amax_and_scale_update_after_reduction": ["scales_count = amax_histories_count."],
     "multi_tensor_transpose_to_bhsd": ["outputs are of four dimensions and not empty."],
     "swap_first_dims": ["An input of 4-bit numbers has more than one after its first two dimensions."],
-    "multi_tensor_gemm": ["workspace has min(num_gemms, te_get_num_compute_streams) tensors."],
+    "multi_tensor_gemm": [
+        "That is, elements of them, unless NVTE_USE_CUTLASS_GROUPED_GEMM is set.",
+        "workspace has min(num_gemms, te_get_num_compute_streams) tensors.",
+    ],
 }
 
 # Functions that call a symbol of another library which not every version has. Without it the call would end the

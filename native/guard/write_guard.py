@@ -174,7 +174,8 @@ def pointer_check(function, p):
     if p.type in ("NVTETensor *", "const NVTETensor *") and stem not in rules.CREATES and stem not in rules.DESTROYS:
         if count is None:
             raise SystemExit(f"rules.py: how many tensors has {name} of nvte_{stem}?")
-        return f'check.handles("{name}", {name}, {count})'
+        method = "handles_or_none" if name in rules.OPTIONAL.get(stem, ()) else "handles"
+        return f'check.{method}("{name}", {name}, {count})'
     if count is not None:
         return f'check.pointer_if("{name}", {name}, {count})'
     return f'check.pointer("{name}", {name})'

@@ -91,9 +91,13 @@ void run(const Arguments &arguments, const Caller &caller) {
   multiply(gemm);
 }
 
-/* In the older functions a living handle without data means "none". */
+/* In the older functions a living handle without data means "none", in lists 0 does, too. */
 NVTETensor when_set(NVTETensor handle, const char *argument, const Caller &caller) {
   return tensor(handle, argument, caller).data().data_ptr == nullptr ? nullptr : handle;
+}
+
+NVTETensor when_given(NVTETensor handle, const char *argument, const Caller &caller) {
+  return handle == nullptr ? nullptr : when_set(handle, argument, caller);
 }
 
 Arguments from_config(const MatmulConfig &config, const Caller &caller) {
@@ -177,13 +181,14 @@ void nvte_multi_tensor_gemm(const NVTETensor *A, const NVTETensor *B, NVTETensor
   if (recorded(nvte_multi_tensor_gemm, list(A, count), list(B, count), list(D, count), list(bias, count),
                list(pre_gelu_out, count), num_gemms, transa, transb, grad, workspace, accumulate, use_split_accumulator,
                math_sm_count, stream)) return;
+  if (num_gemms <= 0) return;
   const Caller caller = Caller::here();
   CHAGRES_CHECK(A != nullptr && B != nullptr && D != nullptr && bias != nullptr && pre_gelu_out != nullptr &&
                     workspace != nullptr,
                 "Arguments \"A\", \"B\", \"D\", \"bias\", \"pre_gelu_out\" and \"workspace\" must be arrays, got NULL");
   for (int i = 0; i < num_gemms; ++i) {
-    run({A[i], B[i], D[i], transa, transb, 1, accumulate ? 1.0f : 0.0f, grad, when_set(bias[i], "bias", caller),
-         when_set(pre_gelu_out[i], "pre_gelu_out", caller), use_split_accumulator},
+    run({A[i], B[i], D[i], transa, transb, 1, accumulate ? 1.0f : 0.0f, grad, when_given(bias[i], "bias", caller),
+         when_given(pre_gelu_out[i], "pre_gelu_out", caller), use_split_accumulator},
         caller);
   }
 }

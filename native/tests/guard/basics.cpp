@@ -125,6 +125,33 @@ void refusals() {
   EXPECT(te_destroy_tensor(nullptr) == TE_SUCCESS);
 }
 
+/* In the lists of bias and GELU inputs 0 is none, where TE looks before it reads. */
+void lists_with_none() {
+  NVTETensor x[] = {tensor(), tensor()}, none[] = {nullptr, nullptr};
+  const auto products = [&](NVTETensor *a, NVTETensor *bias, NVTETensor *aux, int count) {
+    return te_multi_tensor_gemm(a, x, x, bias, aux, count, true, false, false, x, false, false, 0, nullptr);
+  };
+  EXPECT(products(x, none, none, 2) == TE_SUCCESS);
+  EXPECT(products(x, x, none, 2) == TE_SUCCESS);
+  EXPECT(products(none, nullptr, nullptr, 0) == TE_SUCCESS);
+  EXPECT(products(none, nullptr, nullptr, -1) == TE_SUCCESS);
+  EXPECT(products(none, x, x, 2) == TE_REFUSED);
+  EXPECT(text_is("te_multi_tensor_gemm: argument A[0]: expected a live NVTETensor, got 0"));
+  EXPECT(products(x, nullptr, x, 2) == TE_REFUSED);
+  EXPECT(text_is("te_multi_tensor_gemm: argument bias: expected an address, got null"));
+  NVTETensor wild[] = {nullptr, reinterpret_cast<NVTETensor>(0xdead)};
+  EXPECT(products(x, x, wild, 2) == TE_REFUSED);
+  EXPECT(text_has("argument pre_gelu_out[1]: expected a live NVTETensor, got 0xdead"));
+  EXPECT(te_set_environment("NVTE_USE_CUTLASS_GROUPED_GEMM", "1") == TE_SUCCESS);
+  EXPECT(products(x, x, none, 2) == TE_REFUSED);
+  EXPECT(text_is("te_multi_tensor_gemm: argument pre_gelu_out: expected live tensors without data for none, as "
+                 "NVTE_USE_CUTLASS_GROUPED_GEMM is set, got 0 for number 0"));
+  EXPECT(products(x, x, x, 2) == TE_SUCCESS);
+  EXPECT(te_set_environment("NVTE_USE_CUTLASS_GROUPED_GEMM", "0") == TE_SUCCESS);
+  EXPECT(products(x, x, none, 2) == TE_SUCCESS);
+  for (const NVTETensor handle : x) EXPECT(te_destroy_tensor(handle) == TE_SUCCESS);
+}
+
 void threads() {
   const NVTETensor x = tensor();
   EXPECT(te_relu(x, x, nullptr) == TE_ERROR);
@@ -165,6 +192,7 @@ int main(int count, char **arguments) {
   missing();
   exceptions();
   refusals();
+  lists_with_none();
   threads();
   churn();
   std::printf("%d failures\n", failures);

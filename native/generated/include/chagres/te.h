@@ -1049,7 +1049,8 @@ int te_cublas_atomic_gemm(
     NVTETensor A, NVTETensor B, NVTETensor D, NVTETensor bias, NVTETensor pre_gelu_out, bool transa,
     bool transb, bool grad, NVTETensor workspace, bool accumulate, bool use_split_accumulator,
     int math_sm_count, int m_split, int n_split, bool gemm_producer, NVTETensor counter, cudaStream_t stream);
-/* workspace has min(num_gemms, te_get_num_compute_streams) tensors. */
+/* None: bias, pre_gelu_out. That is, elements of them, unless NVTE_USE_CUTLASS_GROUPED_GEMM is set.
+ * workspace has min(num_gemms, te_get_num_compute_streams) tensors. */
 int te_multi_tensor_gemm(
     const NVTETensor *A, const NVTETensor *B, NVTETensor *D, const NVTETensor *bias,
     NVTETensor *pre_gelu_out, int num_gemms, bool transa, bool transb, bool grad, NVTETensor *workspace,

@@ -192,6 +192,20 @@ TEST(older_functions) {
   nvte_multi_tensor_gemm(as, bs, ds, nones, nones, 2, true, false, false, workspaces, false, false, 0, nullptr);
   EXPECT_CLOSE(o.d.values(), expected, check::rounding(c.output), absolute(c));
   EXPECT_CLOSE(aux.values(), expected, check::rounding(c.output), absolute(c));
+  /* 0 means none, and without products nothing is looked at. */
+  NVTETensor nothing[] = {nullptr, nullptr};
+  o.d.fill(0), aux.fill(0);
+  nvte_multi_tensor_gemm(as, bs, ds, nothing, nothing, 2, true, false, false, workspaces, false, false, 0, nullptr);
+  EXPECT_CLOSE(o.d.values(), expected, check::rounding(c.output), absolute(c));
+  EXPECT_CLOSE(aux.values(), expected, check::rounding(c.output), absolute(c));
+  NVTETensor second_bias[] = {nullptr, bias}, both[] = {o.d, o.d};
+  nvte_multi_tensor_gemm(as, bs, both, second_bias, nothing, 2, true, false, false, workspaces, false, false, 0, nullptr);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] += bias.get(i % 9);
+  EXPECT_CLOSE(o.d.values(), expected, check::rounding(c.output), absolute(c));
+  for (const int none_at_all : {0, -1}) {
+    nvte_multi_tensor_gemm(nullptr, nullptr, nullptr, nullptr, nullptr, none_at_all, true, false, false, nullptr, false, false,
+                           0, nullptr);
+  }
   EXPECT_THROWS(nvte_cublas_gemm(o.a, o.b, o.d, nullptr, none, true, false, false, workspace, false, false, 0, nullptr),
                 "nvte_cublas_gemm", "\"bias\"", "Invalid tensor.");
   EXPECT_THROWS(nvte_multi_tensor_gemm(nullptr, bs, ds, nones, nones, 2, true, false, false, workspaces, false, false, 0, nullptr), "NULL");
