@@ -38,21 +38,40 @@ T combine(int op, T a, T b) {
   }
 }
 
+/* What each rank's values are multiplied by before they are added. NCCL averages floats this way, by 1 / N rounded to
+ * their type: the values' sum may overflow where their average does not. */
+float multiplier(int op, const Source &source, size_t ranks, NVTEDType dtype) {
+  Factor bytes = source.factor;
+  if (op == kNcclAvg) store(bytes.bytes, 0, dtype, static_cast<float>(1.0 / static_cast<double>(ranks)));
+  return load(bytes.bytes, 0, dtype);
+}
+
+template <class T>
+T multiplier(int op, const Source &source, size_t ranks) {
+  if (op == kNcclAvg) return static_cast<T>(1.0 / static_cast<double>(ranks));
+  T factor;
+  std::memcpy(&factor, source.factor.bytes, sizeof(T));
+  return factor;
+}
+
+/* Whether the operation multiplies before it adds. */
+bool multiplies(int op, bool floats) { return op == kNcclPreMulSum || (op == kNcclAvg && floats); }
+
 template <class T>
 void reduce_typed(int op, const std::vector<Source> &sources, int64_t first, int64_t count, T *out) {
+  constexpr bool kFloats = std::is_floating_point<T>::value;
   for (size_t rank = 0; rank < sources.size(); ++rank) {
     const T *source = static_cast<const T *>(sources[rank].values) + first;
-    T factor;
-    std::memcpy(&factor, sources[rank].factor.bytes, sizeof(T));
+    const bool multiplied = multiplies(op, kFloats);
+    const T factor = multiplied ? multiplier<T>(op, sources[rank], sources.size()) : T{1};
     for (int64_t i = 0; i < count; ++i) {
-      const T value = op == kNcclPreMulSum ? combine<T>(kNcclProd, source[i], factor) : source[i];
+      const T value = multiplied ? combine<T>(kNcclProd, source[i], factor) : source[i];
       out[i] = rank == 0 ? value : combine(op, out[i], value);
     }
   }
-  if (op != kNcclAvg) return;
+  if (op != kNcclAvg || kFloats) return;
   /* Wide: the number of ranks may not fit into T. */
-  using Whole = std::conditional_t<std::is_signed<T>::value, int64_t, uint64_t>;
-  using Wide = std::conditional_t<std::is_floating_point<T>::value, T, Whole>;
+  using Wide = std::conditional_t<std::is_signed<T>::value, int64_t, uint64_t>;
   const auto ranks = static_cast<Wide>(sources.size());
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<Wide>(out[i]) / ranks);
 }
@@ -64,12 +83,12 @@ void reduce_short_floats(NVTEDType dtype, int op, const std::vector<Source> &sou
   for (size_t rank = 0; rank < sources.size(); ++rank) {
     Scratch &into = rank == 0 ? sum : values;
     to_float(into.data(), element(sources[rank].values, first, dtype), dtype, count);
-    const float factor = op == kNcclPreMulSum ? load(sources[rank].factor.bytes, 0, dtype) : 1;
-    for (int64_t i = 0; op == kNcclPreMulSum && i < count; ++i) into[i] *= factor;
+    if (multiplies(op, true)) {
+      const float factor = multiplier(op, sources[rank], sources.size(), dtype);
+      for (int64_t i = 0; i < count; ++i) into[i] *= factor;
+    }
     for (int64_t i = 0; rank > 0 && i < count; ++i) sum[i] = combine(op, sum[i], values[i]);
   }
-  const auto ranks = static_cast<float>(sources.size());
-  for (int64_t i = 0; op == kNcclAvg && i < count; ++i) sum[i] /= ranks;
   from_float(out, sum.data(), dtype, count);
 }
 

@@ -42,6 +42,34 @@ TEST(averages_over_hundreds_of_ranks) {
   for (const uint8_t value : mean) EXPECT_EQUAL(static_cast<int>(value), 0);
 }
 
+/* Floats are multiplied by 1 / N, rounded to their type, before they are added: large ones have a finite average. */
+TEST(averages_of_large_floats) {
+  const auto average_of = [](int dtype, NVTEDType format, std::vector<float> values) {
+    std::vector<std::vector<uint32_t>> stored(values.size(), std::vector<uint32_t>(1));
+    std::vector<Source> sources;
+    for (size_t rank = 0; rank < values.size(); ++rank) {
+      store(stored[rank].data(), 0, format, values[rank]);
+      sources.push_back({stored[rank].data(), {}});
+    }
+    uint32_t result = 0;
+    reduce_elements(dtype, kNcclAvg, sources, 0, 1, &result);
+    return load(&result, 0, format);
+  };
+  EXPECT_EQUAL(average_of(kNcclFloat32, kNVTEFloat32, {3e38f, 3e38f}), 3e38f);
+  EXPECT_EQUAL(average_of(kNcclFloat32, kNVTEFloat32, {-3e38f, 3e38f}), 0.0f);
+  EXPECT_EQUAL(average_of(kNcclBfloat16, kNVTEBFloat16, {0x1.9p127f, 0x1.9p127f, 0x1.9p127f, 0x1.9p127f}), 0x1.9p127f);
+  EXPECT_EQUAL(average_of(kNcclFloat16, kNVTEFloat16, {60000, 60000}), 60000.0f);
+  EXPECT_EQUAL(average_of(kNcclFloat8e5m2, kNVTEFloat8E5M2, {57344, 57344}), 57344.0f);
+  /* 1 / 3 is 0.333984375 in BF16 and 0.34375 in E4M3. */
+  EXPECT_EQUAL(average_of(kNcclBfloat16, kNVTEBFloat16, {256, 256, 256}), 256.0f);
+  EXPECT_EQUAL(average_of(kNcclBfloat16, kNVTEBFloat16, {1, 0, 0}), 0.333984375f);
+  EXPECT_EQUAL(average_of(kNcclFloat8e4m3, kNVTEFloat8E4M3, {8, 0, 0}), 2.75f);
+  const std::vector<double> doubles(1, 1.7e308);
+  double of_doubles = 0;
+  reduce_elements(kNcclFloat64, kNcclAvg, {Source{doubles.data(), {}}, Source{doubles.data(), {}}}, 0, 1, &of_doubles);
+  EXPECT_EQUAL(of_doubles, 1.7e308);
+}
+
 /* 256 MiB on each rank, of a count that nothing divides, and every element of the results. */
 TEST(hundreds_of_mebibytes) {
   with_ranks(2, [](int rank, void *comm) {

@@ -16,6 +16,6 @@ public sealed interface Reduction permits StandardReduction, PremultipliedSum {
     Reduction MAX = StandardReduction.MAX;
     /** The smallest value. */
     Reduction MIN = StandardReduction.MIN;
-    /** The sum over ranks divided by their number; integers are rounded towards zero. */
+    /** The sum over N ranks of 1/N x, with 1/N rounded to the type; of integers the sum divided by N, rounded towards zero. */
     Reduction AVERAGE = StandardReduction.AVERAGE;
 }
