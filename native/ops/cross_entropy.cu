@@ -5,6 +5,9 @@ constexpr int kWarps = kThreads / 32;
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 
+/* A power of two below 1 / classes: the sum of logits times this overflows for no finite logits, and rounds as their sum does. */
+constexpr float kShare = 1.0f / (1ll << 32);
+
 /* A running log(sum of exp): sum = sum of exp(z - shift(largest)). */
 struct RunningSum {
   float largest;
@@ -20,7 +23,7 @@ __device__ inline RunningSum merge(RunningSum a, RunningSum b) {
   return {largest, a.sum * expf(a.largest - s) + b.sum * expf(b.largest - s)};
 }
 
-/* kWithTotal: the sum of the logits goes to *total. */
+/* kWithTotal: the sum of the logits times kShare goes to *total. */
 template <class T, int N, bool kWithTotal>
 __device__ inline RunningSum sum_of_exp(const T *logits, int64_t classes, float *total) {
   RunningSum running = {-infinity(), 0.0f};
@@ -31,7 +34,7 @@ __device__ inline RunningSum sum_of_exp(const T *logits, int64_t classes, float 
     for (int j = 0; j < N; ++j) {
       z[j] = c + j < classes ? to_float(pack.value[j]) : -infinity();
       largest = fmaxf(largest, z[j]);
-      if (kWithTotal && c + j < classes) lane_total += z[j];
+      if (kWithTotal && c + j < classes) lane_total += z[j] * kShare;
     }
     const float s = shift(largest);
     float sum = running.sum == 0 ? 0.0f : running.sum * expf(running.largest - s);
@@ -59,7 +62,7 @@ __device__ inline float token_loss(const T *logits, int64_t label, float smoothi
   float loss = 0;
   if (label >= 0 && label < classes) {
     const float score = to_float(logits[t * stride + label]);
-    loss = smoothing == 0 ? lse - score : (1 - smoothing) * (lse - score) + smoothing * (lse - total / classes);
+    loss = smoothing == 0 ? lse - score : (1 - smoothing) * (lse - score) + smoothing * (lse - total / classes / kShare);
   }
   if (threadIdx.x % 32 == 0) {
     log_sum_exp[t] = lse;

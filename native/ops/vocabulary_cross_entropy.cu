@@ -3,6 +3,9 @@
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 
+/* A power of two below 1 / classes: the sum of logits times this overflows for no finite logits, and rounds as their sum does. */
+constexpr float kShare = 1.0f / (1ll << 32);
+
 /* An infinite maximum must not be subtracted from itself. */
 __device__ inline float shift(float largest) { return fabsf(largest) == infinity() ? 0.0f : largest; }
 
@@ -33,7 +36,7 @@ __device__ void sums(const T *logits, const int32_t *labels, const float *larges
         if (c + j >= classes) continue;
         const float z = to_float(pack.value[j]);
         sum += expf(z - s);
-        total += z;
+        total += z * kShare;
       }
     }
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -62,7 +65,7 @@ KERNEL(vocabulary_cross_entropy_loss, const float *largest_logit, const float *s
     float own = 0;
     if (taken) {
       own = lse - score;
-      if (smoothing != 0) own = (1 - smoothing) * own + smoothing * (lse - sums[2 * tokens + t] / classes);
+      if (smoothing != 0) own = (1 - smoothing) * own + smoothing * (lse - sums[2 * tokens + t] / classes / kShare);
       ++counted;
     }
     log_sum_exp[t] = lse;

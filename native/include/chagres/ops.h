@@ -284,15 +284,16 @@ int ops_vocabulary_cross_entropy_maximum(const void *logits, float *maximum, int
 
 /* sums[0, t] = sum of exp(z_t - m_t) over this rank's classes, where m_t is maximum[t], or 0 where that is infinite;
  * sums[1, t] = z_t[label - first] where that is a class of this rank, else 0; and, where label_smoothing is not 0,
- * sums[2, t] = sum of z_t over its classes. The rank's first class is number `first`. maximum: FP32 [T], of all ranks.
- * sums: FP32 [2, T] or, with label_smoothing, [3, T], to be added up. The order of a sum is fixed. */
+ * sums[2, t] = 2^-32 times the sum of z_t over its classes, which overflows for no finite logits. The rank's first class is
+ * number `first`. maximum: FP32 [T], of all ranks. sums: FP32 [2, T] or, with label_smoothing, [3, T], to be added up. The
+ * order of a sum is fixed. */
 int ops_vocabulary_cross_entropy_sums(const void *logits, const int32_t *labels, const float *maximum,
                                       float label_smoothing, float *sums, int64_t tokens, int64_t classes,
                                       int64_t stride, int64_t first, int dtype, OpsStream stream);
 
 /* What ops_cross_entropy_forward gives, of maximum and sums of all ranks: log_sum_exp[t] = m_t + log(sums[0, t]), and with
- * e = label_smoothing the loss l_t = log_sum_exp[t] - (1 - e) * sums[1, t] - e * sums[2, t] / classes of labels in
- * 0..classes-1. classes: of all ranks together. divisor, token_losses, loss and counted as there. */
+ * e = label_smoothing the loss l_t = log_sum_exp[t] - (1 - e) * sums[1, t] - e * 2^32 * sums[2, t] / classes of
+ * labels in 0..classes-1. classes: of all ranks together. divisor, token_losses, loss and counted as there. */
 int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, const int32_t *labels,
                                       const int32_t *divisor, float label_smoothing, float *log_sum_exp,
                                       float *token_losses, float *loss, int32_t *counted, int64_t tokens,

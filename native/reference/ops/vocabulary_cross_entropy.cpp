@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t kTokens = 64; /* tokens of a piece: where the loss's partial sums are cut */
 
+/* A power of two below 1 / classes: the sum of logits times this overflows for no finite logits, and rounds as their sum does. */
+constexpr float kShare = 0x1p-32f;
+
 /* An infinite maximum must not be subtracted from itself. */
 float shift(float largest) { return std::isinf(largest) ? 0.0f : largest; }
 
@@ -63,7 +66,7 @@ int ops_vocabulary_cross_entropy_sums(const void *logits, const int32_t *labels,
         const int64_t label = labels[t] - first;
         sums[t] = static_cast<float>(sum);
         sums[tokens + t] = label >= 0 && label < classes ? row.data()[label] : 0.0f;
-        if (label_smoothing != 0) sums[2 * tokens + t] = static_cast<float>(total);
+        if (label_smoothing != 0) sums[2 * tokens + t] = static_cast<float>(total * kShare);
       }
     });
   });
@@ -87,7 +90,7 @@ int ops_vocabulary_cross_entropy_loss(const float *maximum, const float *sums, c
         const bool taken = labels[t] >= 0 && labels[t] < classes;
         float own = taken ? lse - sums[tokens + t] : 0.0f;
         if (taken && label_smoothing != 0) {
-          const float average = sums[2 * tokens + t] / static_cast<float>(classes);
+          const float average = sums[2 * tokens + t] / static_cast<float>(classes) / kShare;
           own = (1 - label_smoothing) * own + label_smoothing * (lse - average);
         }
         log_sum_exp[t] = lse;

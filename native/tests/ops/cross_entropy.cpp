@@ -16,6 +16,7 @@ struct Loss {
   double deviation; /* of the logits */
   int ignored;      /* of eight labels */
   float smoothing = 0;
+  double least = 0; /* not 0: of logits that grow to twice that, whose sum is no float */
 };
 
 std::string loss_text(const Loss &loss) {
@@ -43,6 +44,8 @@ Batch make_batch(Session &session, const Loss &loss) {
   for (int64_t t = 0; t < loss.tokens; ++t) {
     double *row = batch.logits.data() + t * loss.stride;
     if (t % 50 == 3 && loss.smoothing == 0) row[0] = -kInfinity; /* a class that cannot be */
+    for (int64_t c = 0; loss.least != 0 && c < loss.classes; ++c)
+      row[c] = round_to(format_of(loss.dtype), loss.least * (1 + static_cast<double>(c) / static_cast<double>(loss.classes)));
     for (int64_t c = loss.classes; c < loss.stride; ++c) row[c] = c % 2 == 0 ? kInfinity : std::nan(""); /* not read */
     const int32_t outside[] = {-100, -1, static_cast<int32_t>(loss.classes), static_cast<int32_t>(loss.stride)};
     /* Label 0 only where it cannot be -infinity. */
@@ -212,6 +215,8 @@ void cross_entropy_cases(Session &session) {
   }
   loss_case(session, {6, 100, 33, 64, 0, 1, 8}); /* every label ignored: the loss is 0 */
   loss_case(session, {4, 9, 33, 64, 0, 2, 2, 1}); /* every class is as right as the label */
+  for (const int dtype : {4, 6})
+    for (const double least : {6e37, -6e37}) loss_case(session, {dtype, 1, 33, 64, 0, 2, 0, 0.1f, least});
   infinite_case(session, kInfinity, 1, kInfinity);
   infinite_case(session, -kInfinity, -kInfinity, -kInfinity);
   infinite_case(session, std::nan(""), 1, std::nan(""));

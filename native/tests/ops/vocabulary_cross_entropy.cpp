@@ -15,6 +15,7 @@ struct Split {
   int ranks;
   int64_t offset;
   float smoothing;
+  double least = 0; /* not 0: of logits that grow to twice that, whose sum is no float */
 };
 
 /* Of a rank: columns begin..end-1, of which `classes` are classes. */
@@ -49,6 +50,9 @@ class Ranks {
   Ranks(Session &session, const Split &split) : session_(session), split_(split) {
     logits_ = session.random.normal(format_of(split.dtype), split.tokens * split.columns, 4);
     for (int64_t t = 0; t < split.tokens; ++t) {
+      for (int64_t c = 0; split.least != 0 && c < split.classes; ++c)
+        at(t, c) = round_to(format_of(split.dtype),
+                            split.least * (1 + static_cast<double>(c) / static_cast<double>(split.classes)));
       if (t % 7 == 3 && split.smoothing == 0 && split.classes > 1) at(t, 0) = -kInfinity; /* a class that cannot be */
       for (int64_t c = split.classes; c < split.columns; ++c) at(t, c) = c % 2 == 0 ? kInfinity : std::nan("");
       const int64_t label = session.random.below(split.classes + 2) - 1;
@@ -199,6 +203,8 @@ void vocabulary_cross_entropy_cases(Session &session) {
         for (float smoothing : {0.0f, 0.1f})
           Ranks(session, {format.dtype, tokens, classes, columns, ranks, ranks % 3 == 1 ? 0 : 1, smoothing}).check();
   }
+  for (const int dtype : {4, 6})
+    for (const double least : {6e37, -6e37}) Ranks(session, {dtype, 1, 33, 64, 2, 0, 0.1f, least}).check();
 }
 
 }  // namespace chagres::tests

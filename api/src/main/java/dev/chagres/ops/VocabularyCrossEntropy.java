@@ -66,7 +66,7 @@ public final class VocabularyCrossEntropy {
     /**
      * Enqueues {@code sums[0, t] = sum of exp(z[t, c] - maximum[t])} over the rank's classes c, where an infinite maximum counts as 0;
      * {@code sums[1, t] = z[t, label[t] - first]} where the label is a class of the rank, else 0; and with label smoothing {@code sums[2,
-     * t] = sum of z[t, c]}.
+     * t] = 2^-32 sum of z[t, c]}, which overflows for no finite logits.
      *
      * @param logits z, floating-point numbers [T, at least classes]
      * @param labels INT32 [T]
@@ -113,7 +113,7 @@ public final class VocabularyCrossEntropy {
     }
 
     /**
-     * Enqueues {@code logSumExp[t] = maximum[t] + log(sums[0, t])}, {@code l[t] = logSumExp[t] - (1 - e) sums[1, t] - e sums[2, t] /
+     * Enqueues {@code logSumExp[t] = maximum[t] + log(sums[0, t])}, {@code l[t] = logSumExp[t] - (1 - e) sums[1, t] - e 2^32 sums[2, t] /
      * classes} for labels among the classes, else 0, and {@code loss = sum of l[t] / divisor}, 0 where the divisor is not above 0.
      *
      * @param maximum FLOAT32 [T], that of all ranks

@@ -51,7 +51,7 @@ class VocabularyCrossEntropyConformance {
         assertEquals(inf, actual[2]);
         assertEquals(Float.NaN, actual[3]);
         assertArrayEquals(new float[] {3, -inf, 0, 0}, Arrays.copyOfRange(actual, 4, 8));
-        assertArrayEquals(new float[] {4, -inf, inf, Float.NaN}, Arrays.copyOfRange(actual, 8, 12));
+        assertArrayEquals(new float[] {4 * 0x1p-32f, -inf, inf, Float.NaN}, Arrays.copyOfRange(actual, 8, 12));
     }
 
     @Test
