@@ -86,6 +86,7 @@ Outcome enqueue(std::vector<Deferred> operations) {
   std::vector<Deferred> now;
   std::map<const void *, std::vector<Deferred>> recorded;
   for (Deferred &operation : operations) {
+    if (operation.post) operation.comm->world->used_by_this_thread(operation.comm->rank);
     (is_capturing(operation.stream) ? recorded[operation.stream] : now).push_back(std::move(operation));
   }
   for (auto &[stream, all] : recorded) {

@@ -5,6 +5,17 @@
 
 namespace chagres::reference {
 
+namespace {
+
+/* From 1. No later thread has it, as it may have this one's id. */
+uint64_t number_of_this_thread() {
+  static std::atomic<uint64_t> threads{0};
+  thread_local const uint64_t number = ++threads;
+  return number;
+}
+
+}  // namespace
+
 Outcome ThreadWorld::fail_all(int code, const std::string &text) {
   if (failure_.code == kNcclSuccess) failure_ = {code, text};
   changed_.notify_all();
@@ -50,6 +61,11 @@ Outcome ThreadWorld::wait_for_all_to_join(int) {
 bool ThreadWorld::all_joined() {
   std::lock_guard<std::mutex> lock(mutex_);
   return joined_ == ranks();
+}
+
+void ThreadWorld::used_by_this_thread(int rank) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  members_[static_cast<size_t>(rank)].user = number_of_this_thread();
 }
 
 Outcome ThreadWorld::post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) {
@@ -189,21 +205,43 @@ std::string ThreadWorld::missing_ranks(const std::shared_ptr<Pending> &pending) 
   return "the others";
 }
 
+/* mutex_ held. A rank that does not come while this thread waits, as far as anyone can tell: this thread makes its calls. -1: none. */
+int ThreadWorld::awaited_of_this_thread(const std::shared_ptr<Pending> &pending) const {
+  const auto is_own = [&](size_t rank) { return members_[rank].user == number_of_this_thread(); };
+  for (const auto &round : rounds_) {
+    for (size_t rank = 0; round == pending && rank < members_.size(); ++rank) {
+      if (!round->posted[rank] && is_own(rank)) return static_cast<int>(rank);
+    }
+  }
+  for (const auto &[ends, queue] : transfers_) {
+    if (std::find(queue.begin(), queue.end(), pending) == queue.end()) continue;
+    const int peer = std::static_pointer_cast<Transfer>(pending)->has_source ? ends.second : ends.first;
+    if (is_own(static_cast<size_t>(peer))) return peer;
+  }
+  return -1;
+}
+
 Outcome ThreadWorld::wait(int rank, const std::shared_ptr<Pending> &pending) {
   std::unique_lock<std::mutex> lock(mutex_);
+  /* Another thread may take the rank's calls over, but hardly after so long. */
+  constexpr std::chrono::seconds kLongestForOwn{10};
+  const int own = awaited_of_this_thread(pending);
+  const std::chrono::seconds timeout = own < 0 ? collective_timeout() : std::min(collective_timeout(), kLongestForOwn);
   const auto ready = [&] {
     const bool given_up = is_abandoned() || (failure_.code != kNcclSuccess && !pending->outlives_failure);
     return pending->done || (given_up && !pending->computing);
   };
   /* Who abandons this does not know on what it waits. */
-  const auto end = std::chrono::steady_clock::now() + collective_timeout();
+  const auto end = std::chrono::steady_clock::now() + timeout;
   bool ended = ready();
   while (!ended && (pending->computing || std::chrono::steady_clock::now() < end)) {
-    ended = changed_.wait_for(lock, abandoned == nullptr ? std::chrono::milliseconds(collective_timeout()) : kAbandonedLook, ready);
+    ended = changed_.wait_for(lock, abandoned == nullptr ? std::chrono::milliseconds(timeout) : kAbandonedLook, ready);
   }
   if (!ended) {
-    return fail_all(kNcclRemoteError, text("Rank ", rank, " waited ", collective_timeout().count(), " s for ",
-                                           missing_ranks(pending)));
+    return fail_all(kNcclRemoteError, text("Rank ", rank, " waited ", timeout.count(), " s for ", missing_ranks(pending),
+                                           own < 0 ? "" : text("; this thread, which waits, makes the calls of rank ", own,
+                                           ": on the reference a call and the launch of a graph return when all ranks have "
+                                           "made theirs, so give each rank a thread, or put the calls into one group")));
   }
   if (pending->done) return {};
   return failure_.code != kNcclSuccess ? failure_ : abandoned_outcome();

@@ -159,6 +159,9 @@ class World {
   virtual Outcome wait_for_all_to_join(int rank) = 0;
   virtual bool all_joined() = 0;
 
+  /* The calling thread makes the rank's calls, or captures them. */
+  virtual void used_by_this_thread(int) {}
+
   /* Posts without waiting. */
   virtual Outcome post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) = 0;
   virtual Outcome post_send(int rank, int peer, const void *send, size_t count, int dtype,
@@ -192,6 +195,7 @@ class ThreadWorld final : public World {
   Outcome join(int rank, int device) override;
   Outcome wait_for_all_to_join(int rank) override;
   bool all_joined() override;
+  void used_by_this_thread(int rank) override;
   Outcome post(int rank, const Signature &signature, const Contribution &given, std::shared_ptr<Pending> *pending) override;
   Outcome post_send(int rank, int peer, const void *send, size_t count, int dtype,
                     std::shared_ptr<Pending> *pending) override;
@@ -207,6 +211,7 @@ class ThreadWorld final : public World {
   struct Member {
     bool joined = false, left = false;
     int device = -1;
+    uint64_t user = 0; /* number of the last thread that made or captured a call; 0: none has */
     uint64_t next_round = 0;
   };
   struct Round : Pending {
@@ -232,6 +237,7 @@ class ThreadWorld final : public World {
                         std::shared_ptr<Pending> *pending);
   Outcome fail_all(int code, const std::string &text); /* mutex_ held */
   std::string missing_ranks(const std::shared_ptr<Pending> &pending) const;
+  int awaited_of_this_thread(const std::shared_ptr<Pending> &pending) const;
   void compute(Round &round) const;
   void split(Round &round) const;
 
