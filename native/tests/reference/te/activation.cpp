@@ -228,6 +228,69 @@ TEST(clamped_swiglu_of_nan) {
                1e-6);
 }
 
+/* Transformer Engine's formulas, in its order of FP32 operations. */
+struct Formula {
+  const char *name;
+  float (*value)(float), (*slope)(float);
+};
+
+float float_sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+float float_sigmoid_slope(float x) { return float_sigmoid(x) * (1.0f - float_sigmoid(x)); }
+
+const Formula kFormulas[] = {
+    {"gelu", [](float x) { return x * (0.5f + 0.5f * std::tanh(x * (0.79788456f + 0.03567741f * x * x))); },
+     [](float x) {
+       const float t = std::tanh(0.79788456f * x * (1.0f + 0.044715f * x * x));
+       return 0.5f * x * ((1.0f - t * t) * (0.79788456f + 0.1070322243f * x * x)) + 0.5f * (1.0f + t);
+     }},
+    {"silu", [](float x) { return x * float_sigmoid(x); },
+     [](float x) { return x * float_sigmoid_slope(x) + float_sigmoid(x); }},
+    {"relu", [](float x) { return std::fmax(x, 0.0f); }, [](float x) { return x > 0 ? 1.0f : 0.0f; }},
+    {"qgelu", [](float x) { return x * float_sigmoid(1.702f * x); },
+     [](float x) { return 1.702f * x * float_sigmoid_slope(1.702f * x) + float_sigmoid(1.702f * x); }},
+    {"srelu", [](float x) { return x > 0 ? x * x : 0.0f; }, [](float x) { return std::fmax(2.0f * x, 0.0f); }},
+    {"sigmoid", float_sigmoid, float_sigmoid_slope},
+};
+
+/* The same infinity, NaN where it is NaN, else close; exp is 0 where it is subnormal. */
+bool as_wanted(double got, float wanted) {
+  if (std::isnan(wanted)) return std::isnan(got);
+  return std::isinf(wanted) ? got == wanted : check::close(got, wanted, 2e-6, 2e-36);
+}
+
+/* Overflows where Transformer Engine's formulas do, such as GELU's slope from about 5.6e19 on, and nowhere else. */
+TEST(extreme_numbers) {
+  std::vector<float> numbers;
+  for (const float x : {1e-45f, 1e-40f, 1.2e-38f, 1e-19f, 50.0f, 87.5f, 88.5f, 89.0f, 104.0f, 1e10f, 1e19f, 1e20f, 1.9e38f, 3e38f, 3.4e38f}) {
+    numbers.push_back(x);
+    numbers.push_back(-x);
+  }
+  for (const Formula &formula : kFormulas) {
+    const Named *named = nullptr;
+    for (const Named &one : kActivations) named = std::string(one.name) == formula.name ? &one : named;
+    for (const float number : numbers) {
+      const double other = 0.75;
+      Array x({1, 2}, kNVTEFloat32), y({1, 1}, kNVTEFloat32), dy({1, 1}, kNVTEFloat32), dx({1, 2}, kNVTEFloat32);
+      x.set(0, number);
+      x.set(1, other);
+      dy.fill(1);
+      named->gated_forward(x, y, nullptr);
+      named->gated_backward(dy, x, dx, nullptr);
+      const float value = formula.value(number), slope = formula.slope(number);
+      EXPECT(as_wanted(y.get(0), value * 0.75f));
+      EXPECT(as_wanted(dx.get(0), slope * 0.75f));
+      EXPECT(as_wanted(dx.get(1), value));
+      if (named->forward == nullptr) continue;
+      Array one({1, 1}, kNVTEFloat32), result({1, 1}, kNVTEFloat32);
+      one.set(0, number);
+      named->forward(one, result, nullptr);
+      EXPECT(as_wanted(result.get(0), value));
+      named->backward(dy, one, result, nullptr);
+      EXPECT(as_wanted(result.get(0), slope));
+    }
+  }
+}
+
 TEST(not_a_number) {
   Array x({4}, kNVTEFloat32), y({4}, kNVTEFloat32);
   for (const Named &activation : kActivations) {

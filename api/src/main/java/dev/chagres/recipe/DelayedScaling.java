@@ -9,6 +9,9 @@ import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
  * twice: a cast also records the amax for later steps. Scales begin at 1, so that small gradients vanish in the first step; a pass that
  * calibrates finds scales beforehand.
  *
+ * <p>A product multiplies its sums by {@code 1 / (scaleA scaleB)}, which is infinite where both amaxes are far too large, such as 1e38: its
+ * result is then infinite, and NaN where a sum is 0, until the history forgets that step, as in TE.
+ *
  * <p>Threading: immutable.
  *
  * <p>Source: TE's {@code DelayedScaling}.
