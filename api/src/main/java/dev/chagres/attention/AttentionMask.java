@@ -4,15 +4,22 @@ import dev.chagres.internal.Checks;
 import dev.chagres.te.MaskType;
 
 /**
- * Which keys a query sees, apart from padding, which {@link Sequences} define.
+ * Which keys a query sees, apart from padding, which {@link Sequences} define: query i of S sees key j of S' where
+ *
+ * <pre>{@code i + d - windowLeft <= j <= i + d + windowRight}</pre>
+ *
+ * <p>without a bound where the side is -1. The diagonal {@code d} is 0 for {@link Kind#CAUSAL}, and {@code S' - S} for {@link
+ * Kind#CAUSAL_BOTTOM_RIGHT} and {@link Kind#NONE}: a window without a causal mask ends at the bottom right: the last query stands on
+ * the last key. S and S' are the lengths of the one sequence, without padding; only in cross-attention do they differ. Attention in eight
+ * bits has {@code d = 0} for {@link Kind#NONE}, too.
  *
  * <p>Threading: immutable.
  *
  * <p>Source: {@code NVTE_Mask_Type} and the window arguments in TE's {@code fused_attn.h}.
  *
  * @param kind whether the mask is causal
- * @param windowLeft number of keys before its own that a query sees, -1 for all
- * @param windowRight number of keys after its own that a query sees, -1 for all
+ * @param windowLeft number of keys before the diagonal that a query sees, -1 for all
+ * @param windowRight number of keys after the diagonal that a query sees, -1 for all
  */
 public record AttentionMask(Kind kind, long windowLeft, long windowRight) {
     /** Causal form of a mask. */
@@ -57,7 +64,7 @@ public record AttentionMask(Kind kind, long windowLeft, long windowRight) {
         return new AttentionMask(Kind.CAUSAL_BOTTOM_RIGHT, -1, 0);
     }
 
-    /** Returns this mask with a sliding window of {@code left} keys before and {@code right} keys after the query's own. */
+    /** Returns this mask with a sliding window of {@code left} keys before and {@code right} keys after the diagonal. */
     public AttentionMask withWindow(long left, long right) {
         return new AttentionMask(kind, left, right);
     }

@@ -201,7 +201,8 @@ public final class Sequences {
     }
 
     /**
-     * Returns the same queries over the keys of other sequences, as in cross-attention: query sequence i sees key sequence i.
+     * Returns the same queries over the keys of other sequences, for cross-attention: query sequence i sees key sequence i. Self-attention in
+     * the same pass reads the queries' tokens, without these keys.
      *
      * @param keySequences as many sequences, in the same format
      * @throws IllegalArgumentException when format or number differ

@@ -10,7 +10,8 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Self-attention with its norm and projections: {@code y = attention(rotate(norm(x) Wqkv^T + bqkv)) Wo^T + bo}, over {@link
- * Pass#sequences()}; without bias there are no bqkv and bo.
+ * Pass#sequences()}; without bias there are no bqkv and bo. It sees the queries' tokens alone: keys that {@link
+ * dev.chagres.attention.Sequences#withKeys} gave are those of the decoder's {@link CrossAttention}.
  *
  * <p>Parameters: {@code qkv.norm}, unless made {@link #withoutNorm}; {@code qkv.linear} [(h + 2 g) d, H] with the rows of the h query
  * heads, then those of the g key heads ({@link AttentionConfig#keyHeads}: fewer in grouped or multi-query attention), then those of the g

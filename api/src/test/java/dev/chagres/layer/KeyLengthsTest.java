@@ -1,5 +1,6 @@
 package dev.chagres.layer;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -16,12 +17,16 @@ import dev.chagres.conformance.Comparison;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.TokenRows;
 import dev.chagres.conformance.Tolerances;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.AttentionDropoutWitness;
 import dev.chagres.witness.AttentionWitness;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
 import java.util.List;
 import org.apache.commons.math3.linear.MatrixUtils;
 import org.apache.commons.math3.linear.RealMatrix;
@@ -169,6 +174,51 @@ class KeyLengthsTest {
         assertEquals(Padding.NONE, full.withKeys(padded).queries().padding());
         assertEquals(Padding.BY_LENGTHS, padded.withKeys(full).padding());
         assertEquals(Padding.NONE, full.withKeys(full).padding());
+    }
+
+    /** A window without a causal mask is aligned with the last query and key, in longer and in shorter sequences of keys. */
+    @ParameterizedTest
+    @EnumSource(
+            value = DType.class,
+            names = {"FLOAT32", "BFLOAT16"})
+    void windowsEndAtTheBottomRight(DType dtype) {
+        AttentionMask window = AttentionMask.none().withWindow(2, 1);
+        AttentionConfig config = AttentionConfig.of(HEADS, DIM, window);
+        compare(dtype, config, TokenRows.packed(4, 2, 5), TokenRows.packed(9, 2, 3));
+        double[] o = new double[WIDTH];
+        Pass pass = open.pass().begin(Sequences.packed(open.scope(), 1).withKeys(Sequences.packed(open.scope(), 9)));
+        RealMatrix values = MatrixUtils.createRealMatrix(9, WIDTH);
+        for (int key = 0; key < 9; key++) {
+            values.setRowVector(key, values.getRowVector(key).mapAdd(key));
+        }
+        RealMatrix zero = MatrixUtils.createRealMatrix(9, WIDTH);
+        Tensor output = new DotProductAttention(config)
+                .forward(
+                        heads(dtype, TokenRows.packed(1), zero.getSubMatrix(0, 0, 0, WIDTH - 1)),
+                        heads(dtype, TokenRows.packed(9), zero),
+                        heads(dtype, TokenRows.packed(9), values),
+                        pass);
+        Arrays.fill(o, 7); // the mean of keys 6, 7 and 8: the only query stands on the last key
+        open.assertClose("o", o, output, Tolerances.attention(dtype));
+    }
+
+    /** Keys that the pass names besides are those of cross-attention. */
+    @Test
+    void selfAttentionReadsTheQueriesAlone() {
+        ModelPlan plan = new ModelPlan();
+        MultiheadAttention layer = new MultiheadAttention(
+                NormConfig.layerNorm(WIDTH),
+                AttentionConfig.of(HEADS, DIM, AttentionMask.none()),
+                Initializer.normal(0.1f),
+                plan);
+        Sequences queries = Sequences.packed(open.scope(), 2, 1);
+        Sequences both = queries.withKeys(Sequences.packed(open.scope(), 9, 4));
+        Tensor x = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 3, WIDTH, 1));
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 3)) {
+            open.draw(parameters);
+            float[] alone = open.read(layer.forward(x, open.pass().begin(queries)));
+            assertArrayEquals(alone, open.read(layer.forward(x, open.pass().begin(both))));
+        }
     }
 
     /** TE refuses them, and our own kernels compute them. */
