@@ -1,6 +1,6 @@
 /*
- * Assertions and tensors for the C tests of the reference. A test is TEST(name) { ... }; one file is one program.
- * CHAGRES_SEED replays a run.
+ * Assertions and tensors for the C tests of the reference. A test is TEST(name) { ... }. All files are one program, so that
+ * they are linked once; each runs in a process of its own: `reference_tests FILE`. CHAGRES_SEED replays a run.
  */
 #ifndef CHAGRES_CHECK_H
 #define CHAGRES_CHECK_H
@@ -21,7 +21,7 @@
 namespace check {
 
 struct Test {
-  const char *name;
+  const char *file, *name;
   void (*body)();
 };
 
@@ -36,7 +36,21 @@ inline int &failures() {
 }
 
 struct Registration {
-  Registration(const char *name, void (*body)()) { tests().push_back({name, body}); }
+  Registration(const char *file, const char *name, void (*body)()) { tests().push_back({file, name, body}); }
+};
+
+/* What the reference reads once, from the environment, in the process that runs a file's tests. */
+struct Variable {
+  const char *file, *name, *value;
+};
+
+inline std::vector<Variable> &variables() {
+  static std::vector<Variable> all;
+  return all;
+}
+
+struct Setting {
+  explicit Setting(const Variable &variable) { variables().push_back(variable); }
 };
 
 template <class... Parts>
@@ -215,10 +229,13 @@ inline std::string thrown_text(const std::function<void()> &call) {
 
 }  // namespace check
 
-#define TEST(name)                                               \
-  static void name();                                            \
-  static check::Registration registration_##name(#name, &name);  \
+#define TEST(name)                                                         \
+  static void name();                                                      \
+  static check::Registration registration_##name(__FILE__, #name, &name);  \
   static void name()
+
+/* Before the first test of this file. */
+#define SET_VARIABLE(name, value) static check::Setting setting_##name(check::Variable{__FILE__, #name, value})
 
 #define EXPECT(condition)                                                 \
   do {                                                                    \
@@ -244,20 +261,5 @@ inline std::string thrown_text(const std::function<void()> &call) {
       if (thrown.find(part) == std::string::npos)                                                                 \
         check::report(__FILE__, __LINE__, #call ": expected a text with \"", part, "\", got: ", thrown);          \
   } while (false)
-
-int main() {
-  std::printf("CHAGRES_SEED=%llu\n", static_cast<unsigned long long>(check::seed()));
-  for (const check::Test &test : check::tests()) {
-    const int before = check::failures();
-    try {
-      test.body();
-    } catch (const std::exception &e) {
-      check::report(test.name, 0, "threw: ", e.what());
-    }
-    std::printf("%s %s\n", check::failures() == before ? "ok    " : "FAILED", test.name);
-  }
-  std::printf("%zu tests, %d failed checks\n", check::tests().size(), check::failures());
-  return check::failures() == 0 && !check::tests().empty() ? 0 : 1;
-}
 
 #endif /* CHAGRES_CHECK_H */

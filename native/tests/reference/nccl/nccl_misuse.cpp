@@ -38,6 +38,7 @@ TEST(an_abort_frees_the_others) {
   TestUniqueId id;
   ncclGetUniqueId(&id);
   std::vector<std::thread> threads;
+  std::atomic<int> waiting[3] = {};
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       cudaSetDevice(rank);
@@ -45,10 +46,11 @@ TEST(an_abort_frees_the_others) {
       EXPECT_EQUAL(ncclCommInitRank(&comm, 3, id, rank), 0);
       Buffer<float> buffer(4);
       if (rank == 1) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        for (const int other : {0, 2}) until_asleep(waiting[other]);
         EXPECT_EQUAL(ncclCommAbort(comm), 0);
         return;
       }
+      waiting[rank] = gettid();
       EXPECT_EQUAL(ncclAllReduce(buffer, buffer, 4, kNcclFloat32, kNcclSum, comm, nullptr), static_cast<int>(kNcclRemoteError));
       EXPECT(std::string(ncclGetLastError(nullptr)).find("Rank 1 aborted") != std::string::npos);
       EXPECT_EQUAL(ncclCommAbort(comm), 0);

@@ -1,16 +1,11 @@
-/* Sixteen ranks, and collectives of 256 MiB. A program of its own, since the number of devices is read once. */
+/* Sixteen ranks, and collectives of 256 MiB. In a process of their own, since the number of devices is read once. */
 #include "nccl/ranks.h"
 
 using namespace ranks_test;
 
-namespace {
-
-const int kDevicesAreSet = setenv("CHAGRES_REFERENCE_DEVICES", "16", 1);
-
-}  // namespace
+SET_VARIABLE(CHAGRES_REFERENCE_DEVICES, "16");
 
 TEST(sixteen_ranks) {
-  EXPECT_EQUAL(kDevicesAreSet, 0);
   for (const int ranks : {9, 13, 16}) {
     with_ranks(ranks, [&](int rank, void *comm) {
       constexpr size_t kCount = 30011;

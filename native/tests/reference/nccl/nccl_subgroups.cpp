@@ -93,10 +93,12 @@ TEST(a_failed_split_lets_the_next_collective_begin) {
 TEST(a_revoked_rank_waits_until_nobody_writes_to_its_buffer) {
   constexpr size_t kCount = size_t{1} << 22;
   std::atomic<bool> computed{false};
+  std::atomic<int> waiting{0};
   with_ranks(2, [&](int rank, void *comm) {
     Buffer<double> buffer(kCount);
     std::memset(buffer, 0, kCount * sizeof(double));
     if (rank == 0) { /* waits while the other one computes and is revoked */
+      waiting = gettid();
       ncclAllReduce(buffer, buffer, kCount, kNcclFloat64, kNcclSum, comm, nullptr);
       for (size_t i = 0; i < kCount; ++i) buffer[i] = 7;
       while (!computed) std::this_thread::yield();
@@ -105,7 +107,7 @@ TEST(a_revoked_rank_waits_until_nobody_writes_to_its_buffer) {
       EXPECT_EQUAL(overwritten, size_t{0});
       return;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    until_asleep(waiting);
     std::thread revoking([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       EXPECT_EQUAL(ncclCommRevoke(comm, 0), 0);
@@ -129,13 +131,15 @@ TEST(the_others_go_on_without_a_rank) {
 }
 
 TEST(a_rank_that_revokes_frees_the_others_which_shrink) {
-  with_ranks(3, [](int rank, void *comm) {
+  std::atomic<int> waiting[2] = {};
+  with_ranks(3, [&](int rank, void *comm) {
     Buffer<float> buffer(4);
     if (rank == 2) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      for (const std::atomic<int> &other : waiting) until_asleep(other);
       EXPECT_EQUAL(ncclCommRevoke(comm, 0), 0);
       return;
     }
+    waiting[rank] = gettid();
     EXPECT_EQUAL(ncclAllReduce(buffer, buffer, 4, kNcclFloat32, kNcclSum, comm, nullptr), static_cast<int>(kNcclRemoteError));
     EXPECT(says("Rank 2 revoked the communicator"));
     int async = 0;

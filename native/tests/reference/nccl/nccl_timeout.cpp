@@ -1,4 +1,4 @@
-/* Ranks that come too late. A program of its own, since the timeout is read once. */
+/* Ranks that come too late. In a process of their own, since the timeout is read once. */
 #include "check.h"
 #include "nccl/world.h"
 
@@ -30,16 +30,15 @@ int cudaMalloc(void **, size_t);
 int cudaFree(void *);
 }
 
-namespace {
+SET_VARIABLE(CHAGRES_REFERENCE_NCCL_TIMEOUT, "1");
 
-const int kTimeoutIsSet = setenv("CHAGRES_REFERENCE_NCCL_TIMEOUT", "1", 1);
+namespace {
 
 bool says(const char *part) { return std::string(ncclGetLastError(nullptr)).find(part) != std::string::npos; }
 
 }  // namespace
 
 TEST(a_rank_that_never_joins) {
-  EXPECT_EQUAL(kTimeoutIsSet, 0);
   TestUniqueId id;
   void *comm;
   EXPECT_EQUAL(ncclGetUniqueId(&id), 0);

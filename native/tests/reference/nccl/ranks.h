@@ -1,8 +1,13 @@
 /* Ranks as threads, with buffers of their own, for the tests of communicators. */
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
+#include <chrono>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <thread>
 
 #include "check.h"
@@ -94,6 +99,18 @@ inline void with_ranks(int ranks, const std::function<void(int, void *)> &body) 
     });
   }
   for (std::thread &thread : threads) thread.join();
+}
+
+/* Returns once the thread of this number, which is 0 until it is about to call, sleeps: it waits in its call. */
+inline void until_asleep(const std::atomic<int> &thread) {
+  while (true) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (thread == 0) continue;
+    std::ifstream file(text("/proc/", thread.load(), "/stat"));
+    const std::string stat(std::istreambuf_iterator<char>(file), {});
+    const size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || stat.compare(name_end, 3, ") S") == 0) return; /* it has ended, or sleeps */
+  }
 }
 
 }  // namespace ranks_test
