@@ -1,6 +1,5 @@
 /* The functions of the CUDA runtime and NVRTC that chagres_ops and its tests call, over the emulator. */
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -185,22 +184,20 @@ EXPORT int cudaStreamCreateWithFlags(void **stream, unsigned) {
 EXPORT int cudaStreamSynchronize(void *) { return capturing == nullptr ? 0 : failed(kCaptureUnsupported); }
 
 EXPORT int cudaEventCreate(void **event) {
-  *event = new std::chrono::steady_clock::time_point;
+  *event = new int64_t;
   return 0;
 }
 EXPORT int cudaEventDestroy(void *event) {
-  delete static_cast<std::chrono::steady_clock::time_point *>(event);
+  delete static_cast<int64_t *>(event);
   return 0;
 }
 EXPORT int cudaEventSynchronize(void *) { return capturing == nullptr ? 0 : failed(kCaptureUnsupported); }
 EXPORT int cudaEventRecord(void *event, void *) {
-  *static_cast<std::chrono::steady_clock::time_point *>(event) = std::chrono::steady_clock::now();
+  *static_cast<int64_t *>(event) = emulator_faults()->nanoseconds;
   return 0;
 }
 EXPORT int cudaEventElapsedTime(float *milliseconds, void *start, void *stop) {
-  using Point = std::chrono::steady_clock::time_point;
-  *milliseconds =
-      std::chrono::duration<float, std::milli>(*static_cast<Point *>(stop) - *static_cast<Point *>(start)).count();
+  *milliseconds = static_cast<float>(*static_cast<int64_t *>(stop) - *static_cast<int64_t *>(start)) / 1e6f;
   return 0;
 }
 

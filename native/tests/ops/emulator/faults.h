@@ -3,6 +3,7 @@
 #define CHAGRES_TESTS_OPS_FAULTS_H
 
 #include <atomic>
+#include <cstdint>
 
 struct Faults {
   std::atomic<const char *> call{nullptr}; /* the next call of this function fails */
@@ -14,6 +15,7 @@ struct Faults {
   std::atomic<int> heuristics{0};  /* questions that cuBLASLt was asked */
   std::atomic<int> products{0};    /* that it was given */
   std::atomic<int> last_kernel{0}; /* of the last one, from 1 */
+  std::atomic<int64_t> nanoseconds{0}; /* the clock of the device: what its products take, however busy the machine is */
 };
 
 extern "C" Faults *emulator_faults();
