@@ -77,6 +77,11 @@ final class InsideFields extends Fields {
     }
 
     @Override
+    public boolean isTakenBack(Object tensor, int issue) {
+        return ((Tensor) tensor).isTakenBack(issue);
+    }
+
+    @Override
     public @Nullable Object base(Object tensor) {
         return ((Tensor) tensor).base();
     }

@@ -25,11 +25,12 @@ final class QuantizedParts {
     private final @Nullable Tensor[] parts = new Tensor[COLUMNWISE_SCALE_INVERSE + 1];
     /** The issue number of each part when it was set. */
     private final int[] issues = new int[parts.length];
-    /** A handle has its scaling for life: one a scaling, made when it is asked for first. */
-    private final @Nullable QuantizedHandle[] handles = new QuantizedHandle[Scaling.values().length];
 
-    QuantizedParts(DeviceState device) {
+    private final QuantizedHandles handles;
+
+    QuantizedParts(DeviceState device, QuantizedHandles handles) {
         this.device = device;
+        this.handles = handles;
     }
 
     void clear() {
@@ -60,22 +61,18 @@ final class QuantizedParts {
         for (int i = 0; i < parts.length; i++) {
             Tensor part = parts[i];
             if (part != null) {
-                part.ensureUsable();
-                if (part.issueNumber() != issues[i]) {
+                if (part.isTakenBack(issues[i])) {
                     throw new IllegalStateException(owner + ": its " + QuantizedPart.name(i)
-                            + " was handed out again for something else; set it again");
+                            + " is closed, for its scope was restarted; set another one");
                 }
+                part.ensureUsable();
             }
         }
     }
 
     /** Returns the handle of these parts. */
     MemorySegment handle(Scaling scaling, DType dtype) {
-        QuantizedHandle handle = handles[scaling.ordinal()];
-        if (handle == null) {
-            handle = new QuantizedHandle(device, scaling);
-            handles[scaling.ordinal()] = handle;
-        }
+        QuantizedHandle handle = handles.of(scaling);
         for (int i = 0; i < parts.length; i++) {
             // TE reads the type of the rowwise data even where that is absent.
             handle.set(i, parts[i], i == ROWWISE || i == COLUMNWISE ? dtype : DType.FLOAT32);
@@ -84,13 +81,7 @@ final class QuantizedParts {
     }
 
     void destroyHandles() {
-        for (int i = 0; i < handles.length; i++) {
-            QuantizedHandle dead = handles[i];
-            handles[i] = null;
-            if (dead != null) {
-                dead.destroy();
-            }
-        }
+        handles.destroy();
     }
 
     /** Checks that {@code tensor} is a matrix of exactly this type and shape on this device. */

@@ -31,9 +31,9 @@ public final class QuantizedTensor {
     /** The scope's epoch when it handed this out last. */
     private int epoch = -1;
 
-    QuantizedTensor(ScopeState scope) {
+    QuantizedTensor(ScopeState scope, QuantizedHandles handles) {
         this.scope = scope;
-        parts = new QuantizedParts(scope.device());
+        parts = new QuantizedParts(scope.device(), handles);
     }
 
     /** Gives the tensor scaling, type and shape for its scope's present epoch; its parts are absent. */

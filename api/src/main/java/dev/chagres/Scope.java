@@ -3,6 +3,7 @@ package dev.chagres;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.internal.memory.ScopeState;
+import dev.chagres.internal.memory.Turns;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -12,50 +13,29 @@ import org.jspecify.annotations.Nullable;
  * nothing. Closing a scope closes its tensors: using one of them throws. Memory is reused in the order of the scope's stream, so no wait is
  * needed.
  *
- * <p>{@link #restart()} takes all memory back. The scope then hands out the same Java objects in the same order, each with the type and
- * shape that is asked for. A program that restarts its scopes makes no garbage, and equal shapes give equal addresses. A tensor from before
- * the restart is closed until it is handed out again.
+ * <p>{@link #restart()} takes all memory back and closes the tensors. A program that restarts its scopes makes no garbage, and equal shapes
+ * give equal addresses: the scope has {@value Turns#COUNT} Java objects for each tensor of a step, which restarts hand out in turn. Using a
+ * tensor from before a restart throws until {@value Turns#COUNT} restarts have passed; after that it is a tensor of the present step.
  *
  * {@snippet file="dev/chagres/ExamplesTest.java" region="scope"}
  *
  * <p>Threading: the device's thread.
  */
 public final class Scope implements AutoCloseable {
-    /** Programs nest few scopes; more than this many come from a loop that closes none. */
-    private static final int MAX_DEPTH = 1000;
-
+    private final ScopeLevel level;
     private final Stream stream;
     private final DeviceMemory memory;
-    private final @Nullable Scope parent;
-    /** Scopes that this one is nested in. */
-    private final int depth;
-
-    /**
-     * Whether this scope, or the one that it is nested in, belongs to a stream and holds memory of single calls, which no collective uses
-     * after the call.
-     */
-    private final boolean ofStream;
-
     private final ScopeState state;
-    private final Leaks.@Nullable Trace trace;
     private final IssuedTensors issued;
-    /** The scope on top of this one; made once and reused. */
-    private @Nullable Scope nested;
+    private Leaks.@Nullable Trace trace;
 
-    private long bottomSmall;
-    private long bottomLarge;
-    private boolean covered;
-    private boolean destroyed;
-
-    private Scope(Stream stream, DeviceMemory memory, Leaks.@Nullable Trace trace, boolean ofStream) {
-        this.stream = stream;
-        this.memory = memory;
-        parent = null;
-        depth = 0;
-        state = new ScopeState(stream.device().state(), "scope of " + stream.device());
-        issued = new IssuedTensors(state);
-        this.trace = trace;
-        this.ofStream = ofStream;
+    /** Makes a scope that {@code level} opens. */
+    Scope(ScopeLevel level) {
+        this.level = level;
+        stream = level.stream;
+        memory = level.memory;
+        state = level.state;
+        issued = level.issued;
     }
 
     /** Opens a scope that its user closes. */
@@ -65,7 +45,9 @@ public final class Scope implements AutoCloseable {
 
     /** Opens a scope of {@code memory} that its user closes. */
     static Scope over(Stream stream, DeviceMemory memory) {
-        return new Scope(stream, memory, Leaks.opened("scope of " + stream.device()), false);
+        Scope scope = ScopeLevel.bottom(stream, memory, false);
+        scope.trace = Leaks.opened("scope of " + stream.device());
+        return scope;
     }
 
     private static DeviceMemory memory(Stream stream) {
@@ -74,18 +56,7 @@ public final class Scope implements AutoCloseable {
 
     /** Makes a scope that closes with {@code stream}. */
     static Scope ofStream(Stream stream) {
-        return new Scope(stream, memory(stream), null, true);
-    }
-
-    private Scope(Scope parent) {
-        stream = parent.stream;
-        memory = parent.memory;
-        this.parent = parent;
-        depth = parent.depth + 1;
-        ofStream = parent.ofStream;
-        state = new ScopeState(stream.device().state(), depth == 1 ? "nested " + parent.state : parent.toString());
-        issued = new IssuedTensors(state);
-        trace = null;
+        return ScopeLevel.bottom(stream, memory(stream), true);
     }
 
     /** Returns the stream in whose order the memory is used. */
@@ -237,49 +208,26 @@ public final class Scope implements AutoCloseable {
     }
 
     /**
-     * Opens a scope on top of this one. Once that is closed, the next call returns the same object for a new scope, so close each scope
-     * once, and use its variable no longer.
+     * Opens a scope on top of this one. Scope objects are handed out in turn, as tensors are: once closed, an object is closed, and closing
+     * it does nothing, for the next {@value Turns#COUNT} - 1 scopes that are opened at this depth.
      *
-     * @throws IllegalStateException when this one is closed, has an open scope on top, or {@value #MAX_DEPTH} below it
+     * @throws IllegalStateException when this one is closed, has an open scope on top, or {@value ScopeLevel#MAX_DEPTH} below it
      */
     public Scope open() {
         ensureOnTop();
-        if (depth == MAX_DEPTH) {
-            throw new IllegalStateException(state + " is nested in " + MAX_DEPTH
-                    + " open scopes, the most there may be; close each in the method that opened it");
-        }
-        Scope top = nested;
-        if (top == null) {
-            top = new Scope(this);
-            nested = top;
-        }
-        top.bottomSmall = memory.markSmall();
-        top.bottomLarge = memory.markLarge();
-        top.begin();
-        covered = true;
-        return top;
+        return level.open();
     }
 
     /**
-     * Takes all memory back; the same objects are then handed out in the same order. If more memory was used than ever before, this waits
-     * once for the device and allocates the memory as one chunk.
+     * Takes all memory back and closes the tensors. If more memory was used than ever before, this waits once for the device and
+     * allocates the memory as one chunk.
      *
      * @throws IllegalStateException when it is closed or has an open scope on top, or inside {@code Communicator.group}
      */
     public void restart() {
         ensureOnTop();
         state.device().ensureNotGrouping("restart");
-        // First, so that the old tensors are closed even if the device has no memory left.
-        begin();
-        memory.rewind(bottomSmall, bottomLarge);
-        if (parent == null) {
-            memory.unite();
-        }
-    }
-
-    private void begin() {
-        issued.restart();
-        state.renew();
+        level.restart();
     }
 
     /** Returns the most bytes that this scope and those it is nested in have handed out at one time. */
@@ -299,10 +247,10 @@ public final class Scope implements AutoCloseable {
 
     private void ensureOnTop() {
         state.device().ensureCurrent();
-        if (!state.isLive()) {
+        if (!level.isHeldBy(this)) {
             throw new IllegalStateException(state + " is closed");
         }
-        if (covered) {
+        if (level.isCovered()) {
             throw new IllegalStateException(state + " has an open nested scope, which must be closed first");
         }
     }
@@ -315,29 +263,21 @@ public final class Scope implements AutoCloseable {
      */
     @Override
     public void close() {
-        if (destroyed || (parent != null && !state.isLive())) {
+        if (!level.isHeldBy(this)) {
             return;
         }
         state.device().ensureCurrent();
-        if (parent == null) {
+        if (level.isBottom()) {
             state.device().ensureCloses();
-        } else if (!ofStream && holdsMemory()) {
+        } else if (!level.ofStream && level.holdsMemory()) {
             state.device().ensureNotGrouping("close");
         }
-        Scope top = this;
-        while (top.covered && top.nested != null) {
-            top = top.nested;
-        }
-        // A loop, since recursion to this depth could overflow a small stack.
-        for (; top != this; top = top.below()) {
-            top.giveBack();
-        }
-        if (parent != null) {
-            giveBack();
+        level.uncover();
+        if (!level.isBottom()) {
+            level.giveBack();
             return;
         }
         state.endForGood();
-        destroyed = true;
         Leaks.closed(trace);
         stream.device().forget(this);
         try {
@@ -345,33 +285,8 @@ public final class Scope implements AutoCloseable {
                 stream.synchronize();
             }
         } finally {
-            destroyHandles();
+            level.destroyHandles();
             memory.free();
-        }
-    }
-
-    private boolean holdsMemory() {
-        return memory.markSmall() != bottomSmall || memory.markLarge() != bottomLarge;
-    }
-
-    /** Ends a nested scope. */
-    private void giveBack() {
-        state.end();
-        memory.rewind(bottomSmall, bottomLarge);
-        below().covered = false;
-    }
-
-    private Scope below() {
-        if (parent == null) {
-            throw new IllegalStateException(state + " is not nested");
-        }
-        return parent;
-    }
-
-    private void destroyHandles() {
-        for (Scope scope = this; scope != null; scope = scope.nested) {
-            scope.destroyed = true;
-            scope.issued.destroyHandles();
         }
     }
 

@@ -29,7 +29,7 @@ public final class Tensor {
     private long count;
     /** The scope's epoch when it handed this tensor out last. */
     private int epoch = -1;
-    /** How often this object was handed out. Code that relies on the contents remembers the number and compares it later. */
+    /** The number of its handing-out, among those of the scope. Code that relies on the contents remembers the number and compares it later. */
     private int issue;
 
     /** How often a method of this class has written to the memory, through this tensor or a view of it. */
@@ -44,14 +44,15 @@ public final class Tensor {
     private boolean constant;
     private boolean requiresGradient;
     private long address;
-    private final TensorHandle handle = new TensorHandle();
+    private final TensorHandle handle;
     /** The tensor that this one is a view of, and that tensor's issue number when the view was made. */
     private @Nullable Tensor base;
 
     private int baseIssue;
 
-    Tensor(ScopeState scope) {
+    Tensor(ScopeState scope, TensorHandle handle) {
         this.scope = scope;
+        this.handle = handle;
     }
 
     /** Gives the tensor memory, type and shape for its scope's present epoch. */
@@ -72,29 +73,20 @@ public final class Tensor {
     }
 
     private void place(DType newType, long newAddress, int newRank, long d0, long d1, long d2, long d3) {
-        boolean same = address == newAddress
-                && dtype == newType
-                && rank == newRank
-                && sizes[0] == d0
-                && sizes[1] == d1
-                && sizes[2] == d2
-                && sizes[3] == d3;
-        if (!same) {
-            address = newAddress;
-            dtype = newType;
-            rank = newRank;
-            sizes[0] = d0;
-            sizes[1] = d1;
-            sizes[2] = d2;
-            sizes[3] = d3;
-            count = Shape.product(newRank, d0, d1, d2, d3);
-            handle.outdate();
-        }
+        address = newAddress;
+        dtype = newType;
+        rank = newRank;
+        sizes[0] = d0;
+        sizes[1] = d1;
+        sizes[2] = d2;
+        sizes[3] = d3;
+        count = Shape.product(newRank, d0, d1, d2, d3);
+        handle.describe(newAddress, newType, sizes, newRank);
         epoch = scope.epoch();
-        issue++;
+        issue = scope.nextIssue();
     }
 
-    /** Destroys TE's handle; the tensor can be handed out again. */
+    /** Destroys TE's handle, which this tensor shares with the others of its place; it can be handed out again. */
     void destroyHandle() {
         handle.destroy();
     }
@@ -136,7 +128,7 @@ public final class Tensor {
         return count * dtype.byteSize();
     }
 
-    /** Returns whether the tensor may be used: its scope is open and has handed it out since its last restart. */
+    /** Returns whether the tensor may be used: its scope is open, and was not restarted since it handed the tensor out. */
     public boolean isLive() {
         return epoch == scope.epoch() && (base == null || (base.issue == baseIssue && base.isLive()));
     }
@@ -150,6 +142,11 @@ public final class Tensor {
             return false;
         }
         return base == null ? scope.holds(epoch) : base.holds(baseIssue);
+    }
+
+    /** Returns whether a scope that is open has taken back what it handed out as {@code issued}. */
+    boolean isTakenBack(int issued) {
+        return issue != issued || (scope.isLive() && !isLive());
     }
 
     /** Returns CUDA's number of the device that holds the tensor. */
@@ -201,7 +198,7 @@ public final class Tensor {
      */
     public MemorySegment handle() {
         ensureUsable();
-        return handle.of(scope.device(), address, dtype, sizes, rank);
+        return handle.of(scope.device());
     }
 
     /**
@@ -410,7 +407,7 @@ public final class Tensor {
     /**
      * Checks that the tensor may be used now, on this thread.
      *
-     * @throws IllegalStateException when its scope is closed, or was restarted and has not handed it out again
+     * @throws IllegalStateException when its scope is closed, or was restarted since it handed the tensor out
      * @throws WrongThreadException when the device belongs to another thread
      */
     void ensureUsable() {
@@ -452,7 +449,7 @@ public final class Tensor {
         return writtenAt;
     }
 
-    /** Returns how often this object was handed out. */
+    /** Returns the number of its handing-out, among those of the scope. */
     int issueNumber() {
         return issue;
     }

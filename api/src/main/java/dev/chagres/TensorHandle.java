@@ -7,21 +7,38 @@ import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Transformer Engine's handle of one tensor object: made at the first use, written anew when the tensor was handed out otherwise.
+ * Transformer Engine's handle of the tensors that a scope hands out in one place of its order, one of which is live at a time: made at the
+ * first use, written anew when it is to describe something else.
  *
  * <p>Threading: the device's thread.
  */
 final class TensorHandle {
+    private final long[] sizes = new long[Shape.MAX_RANK];
+    private long address;
+    private DType dtype = DType.BYTE;
+    private int rank;
     private MemorySegment handle = MemorySegment.NULL;
     private boolean stale = true;
 
-    /** Says that address, type or shape of the tensor have changed. */
-    void outdate() {
-        stale = true;
+    /** Says what the handle is to describe from now on; {@code newSizes} has a 1 for each dimension that is not there. */
+    void describe(long newAddress, DType newType, long[] newSizes, int newRank) {
+        if (address != newAddress
+                || dtype != newType
+                || rank != newRank
+                || sizes[0] != newSizes[0]
+                || sizes[1] != newSizes[1]
+                || sizes[2] != newSizes[2]
+                || sizes[3] != newSizes[3]) {
+            address = newAddress;
+            dtype = newType;
+            rank = newRank;
+            System.arraycopy(newSizes, 0, sizes, 0, sizes.length);
+            stale = true;
+        }
     }
 
-    /** Returns the handle with this address, type and shape. */
-    MemorySegment of(DeviceState device, long address, DType dtype, long[] sizes, int rank) {
+    /** Returns the handle. */
+    MemorySegment of(DeviceState device) {
         if (stale) {
             BasicTensor description = device.basicTensor();
             int code = dtype.code();

@@ -181,7 +181,7 @@ class MisuseOfLayersTest {
         assertThrown(STATE, lost, () -> first.backward(dy, pass));
         assertThrown(
                 STATE,
-                "tensor BFLOAT16[2] of scope of device 0 is closed: so is its scope",
+                "tensor BFLOAT16[8, 32] of scope of device 0 is closed: so is its scope",
                 () -> first.forward(input, pass));
         assertNoGradientChanged();
     }

@@ -136,7 +136,7 @@ class QuantizedTensorMisuseTest {
     }
 
     @Test
-    void partsThatWereHandedOutAgain() {
+    void partsWhoseScopeWasRestarted() {
         try (Scope other = device.openScope()) {
             QuantizedTensor tensor =
                     quantized(Scaling.TENSOR).allocateRowwise(scope).scale(other.tensor(DType.FLOAT32, 1));
@@ -145,8 +145,8 @@ class QuantizedTensorMisuseTest {
             assertFalse(tensor.isLive());
             assertThrown(
                     STATE,
-                    "QuantizedTensor FLOAT8_E4M3[16, 300] TENSOR: its scale was handed out again for something else; set it"
-                            + " again",
+                    "QuantizedTensor FLOAT8_E4M3[16, 300] TENSOR: its scale is closed, for its scope was restarted; set"
+                            + " another one",
                     tensor::handle);
         }
     }

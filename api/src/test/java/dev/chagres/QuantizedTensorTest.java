@@ -3,6 +3,7 @@ package dev.chagres;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertNotSame;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -12,6 +13,7 @@ import dev.chagres.bindings.te.NVTEBasicTensor;
 import dev.chagres.bindings.te.NVTEShape;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.conformance.Allocation;
+import dev.chagres.internal.memory.Turns;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -174,14 +176,21 @@ class QuantizedTensorTest {
                 .allocateColumnwise(scope);
         List<String> before = described(first);
         MemorySegment handle = first.handle();
+        for (int later = 1; later < Turns.COUNT; later++) {
+            scope.restart();
+            assertFalse(first.isLive());
+            assertNotSame(first, scope.quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 16, 48));
+            assertFalse(first.isLive());
+        }
         scope.restart();
-        assertFalse(first.isLive());
         assertSame(first, scope.quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 16, 48));
         assertNull(first.rowwise());
         first.allocateRowwise(scope).allocateColumnwise(scope);
         assertEquals(before, described(first), "shapes repeat, so addresses do");
-        assertSame(handle, first.handle());
-        scope.restart();
+        assertEquals(handle, first.handle());
+        for (int i = 0; i < Turns.COUNT; i++) {
+            scope.restart();
+        }
         QuantizedTensor blocks = scope.quantized(Scaling.BLOCK_2D, DType.FLOAT8_E5M2, 32, 48);
         assertSame(first, blocks);
         assertNotEquals(handle.address(), blocks.handle().address(), "a handle has its scaling for life");

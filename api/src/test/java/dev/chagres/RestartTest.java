@@ -4,10 +4,13 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotSame;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.conformance.Allocation;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Turns;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
@@ -16,7 +19,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** Scopes that begin again: the same objects in the same order, and no garbage. */
+/** Scopes that begin again: closed tensors, objects that come back in turn, and no garbage. */
 @Tag("L0")
 @Tag("L1")
 class RestartTest {
@@ -35,35 +38,70 @@ class RestartTest {
     }
 
     @Test
-    void handsOutTheSameObjects() {
+    void aTensorOfAnEarlierStepStaysClosedForSixSteps() {
         Tensor first = scope.tensor(DType.FLOAT32, 2, 3);
         Tensor second = scope.tensor(DType.INT32, 5);
         Tensor view = scope.view(first, 3, 3);
         long address = second.pointer().address();
+        for (int later = 1; later < Turns.COUNT; later++) {
+            scope.restart();
+            assertClosed("FLOAT32[2, 3]", first);
+            Tensor again = scope.tensor(DType.FLOAT32, 2, 3);
+            assertNotSame(first, again);
+            assertClosed("FLOAT32[2, 3]", first);
+            assertEquals(address, scope.tensor(DType.INT32, 5).pointer().address());
+            assertClosed("INT32[5]", second);
+            Tensor other = scope.view(again, 0, 6);
+            assertEquals(again.pointer().address(), other.pointer().address());
+            assertClosed("FLOAT32[3]", view);
+        }
         scope.restart();
-        assertFalse(first.isLive());
+        assertClosed("FLOAT32[2, 3]", first);
+        assertSame(first, scope.tensor(DType.FLOAT32, 2, 3), "its turn has come again");
+        assertClosed("INT32[5]", second);
+        assertSame(second, scope.tensor(DType.INT32, 5));
+        assertClosed("FLOAT32[3]", view);
+        assertSame(view, scope.view(first, 0, 6));
+    }
+
+    private static void assertClosed(String which, Tensor tensor) {
+        assertFalse(tensor.isLive());
         assertThrown(
                 IllegalStateException.class,
-                "tensor FLOAT32[2, 3] of scope of device 0 is closed: the scope was restarted since",
-                first::pointer);
-        assertSame(first, scope.tensor(DType.FLOAT32, 2, 3));
-        assertTrue(first.isLive());
-        assertFalse(second.isLive(), "not handed out again yet");
-        assertSame(second, scope.tensor(DType.INT32, 5));
-        assertEquals(address, second.pointer().address());
-        assertSame(view, scope.view(first, 0, 6));
-        assertEquals(first.pointer().address(), view.pointer().address());
+                "tensor " + which + " of scope of device 0 is closed: the scope was restarted since",
+                tensor::pointer);
+    }
+
+    private void restartUntilTheSameTurn() {
+        for (int i = 0; i < Turns.COUNT; i++) {
+            scope.restart();
+        }
     }
 
     @Test
     void resizesWhereAShapeChanged() {
         Tensor tensor = scope.tensor(DType.FLOAT32, 2, 3);
-        scope.restart();
+        restartUntilTheSameTurn();
         assertSame(tensor, scope.tensor(DType.FLOAT32, 100, 2, 7));
         assertEquals(Shape.of(100, 2, 7), tensor.shape());
-        scope.restart();
+        restartUntilTheSameTurn();
         assertSame(tensor, scope.tensor(DType.FLOAT32));
         assertEquals(Shape.of(), tensor.shape());
+    }
+
+    /** A process has a limited number of TE's handles. */
+    @Test
+    void theObjectsOfOnePlaceShareAHandle() {
+        long first = scope.tensor(DType.FLOAT32, 2, 3).handle().address();
+        for (int i = 0; i < Turns.COUNT; i++) {
+            scope.restart();
+            Tensor again = scope.tensor(i % 2 == 0 ? DType.BFLOAT16 : DType.FLOAT32, 5, i + 1);
+            assertEquals(first, again.handle().address());
+            assertEquals(
+                    5L * (i + 1),
+                    Inside.state(device).basicTensor().readFrom(again.handle()).byteSize()
+                            / again.dtype().byteSize());
+        }
     }
 
     @Test
@@ -87,7 +125,7 @@ class RestartTest {
         Tensor first = scope.tensor(DType.FLOAT32, 2);
         Tensor second = scope.tensor(DType.FLOAT32, 2);
         Tensor third = scope.view(first, 0, 1);
-        scope.restart();
+        restartUntilTheSameTurn();
         assertSame(first, scope.tensor(DType.FLOAT32, 2));
         assertSame(second, scope.tensor(DType.BFLOAT16, 4, 3));
         assertEquals(DType.BFLOAT16, second.dtype());
@@ -97,7 +135,7 @@ class RestartTest {
         first.zero(device.stream());
         third.set(device.stream(), -1L);
         assertArrayEquals(new float[2], first.toFloats(device.stream()));
-        scope.restart();
+        restartUntilTheSameTurn();
         scope.tensor(DType.FLOAT32, 2);
         try (Scope nested = scope.open()) {
             assertTrue(nested.tensor(DType.FLOAT32, 2).isLive());
@@ -109,20 +147,32 @@ class RestartTest {
 
     @Test
     void nestedScopesComeBackToo() {
-        Scope nested = scope.open();
-        Tensor inside = nested.tensor(DType.FLOAT32, 2);
-        nested.close();
-        Tensor after = scope.tensor(DType.FLOAT32, 2);
-        scope.restart();
+        Scope first = scope.open();
+        Tensor inside = first.tensor(DType.FLOAT32, 2);
+        first.close();
+        for (int later = 1; later < Turns.COUNT; later++) {
+            try (Scope again = scope.open()) {
+                assertNotSame(first, again);
+                assertNotSame(inside, again.tensor(DType.FLOAT32, 2));
+                assertClosed(inside);
+            }
+        }
         try (Scope again = scope.open()) {
-            assertSame(nested, again);
-            assertFalse(inside.isLive());
+            assertSame(first, again, "its turn has come again");
+            assertClosed(inside);
             assertSame(inside, again.tensor(DType.FLOAT32, 2));
             again.restart();
-            assertFalse(inside.isLive(), "a nested scope restarts by itself");
-            assertSame(inside, again.tensor(DType.FLOAT32, 3));
+            assertClosed(inside);
+            assertNotSame(inside, again.tensor(DType.FLOAT32, 3), "a nested scope restarts by itself");
         }
-        assertSame(after, scope.tensor(DType.FLOAT32, 2));
+    }
+
+    private static void assertClosed(Tensor inside) {
+        assertFalse(inside.isLive());
+        assertThrown(
+                IllegalStateException.class,
+                "tensor FLOAT32[2] of nested scope of device 0 is closed: the scope was restarted since",
+                inside::pointer);
     }
 
     @Test

@@ -102,10 +102,10 @@ public final class Alibi {
      * @throws IllegalStateException when their scope is closed, or was restarted since
      */
     public Tensor slopes() {
-        if (Inside.issue(slopes) != issue) {
+        if (Inside.isTakenBack(slopes, issue)) {
             throw new IllegalStateException(
                     "alibi: the scope that holds the slopes was restarted since they were made, and"
-                            + " has handed out their memory for something else; make them again");
+                            + " may have handed out their memory for something else; make them again");
         }
         slopes.address();
         return slopes;

@@ -279,10 +279,10 @@ public final class CuSeqlens {
 
     private Tensor ensureOwn() {
         Tensor present = Checks.given("offsets", offsets);
-        if (Inside.issue(present) != issue) {
+        if (Inside.isTakenBack(present, issue)) {
             throw new IllegalStateException(
                     "sequences: the scope that holds the offsets of the CuSeqlens was restarted since they were set, and"
-                            + " has handed out their memory for something else; set them again");
+                            + " may have handed out their memory for something else; set them again");
         }
         present.address();
         return present;

@@ -269,12 +269,12 @@ public final class RotaryEmbedding {
      */
     public void checkSequences(Sequences sequences, Stream stream) {
         Checks.given("sequences", sequences).check();
-        Checks.on(stream, "rotary embedding", angles);
-        if (Inside.issue(angles) != issue) {
+        if (Inside.isTakenBack(angles, issue)) {
             throw new IllegalStateException(
-                    "rotary embedding: its scope was restarted since it was made, and has handed"
+                    "rotary embedding: its scope was restarted since it was made, and may have handed"
                             + " out its memory for something else; make it in a scope that is not restarted");
         }
+        Checks.on(stream, "rotary embedding", angles);
         if (sequences.positions() > positions) {
             throw new IllegalArgumentException("sequences: expected none longer than the " + positions
                     + " positions of the rotary embedding, got " + sequences.length()

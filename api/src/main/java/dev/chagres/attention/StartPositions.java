@@ -82,9 +82,9 @@ final class StartPositions {
     }
 
     void check(long sequences) {
-        if (Inside.issue(starts) != issue) {
+        if (Inside.isTakenBack(starts, issue)) {
             throw new IllegalStateException(
-                    "sequences: the scope that holds the start positions was restarted since they were made, and has"
+                    "sequences: the scope that holds the start positions was restarted since they were made, and may have"
                             + " handed out their memory for something else; make them again");
         }
         starts.address();

@@ -122,9 +122,14 @@ public final class Inside {
         return FIELDS.writtenAt(tensor);
     }
 
-    /** Returns how often a tensor object was handed out: whoever relies on its contents compares. */
+    /** Returns the number of a tensor's handing-out, among those of its scope: whoever relies on its contents remembers it. */
     public static int issue(Tensor tensor) {
         return FIELDS.issue(tensor);
+    }
+
+    /** Returns whether a scope that is open has taken back what it handed out as {@code issue} of {@code tensor}: it was restarted. */
+    public static boolean isTakenBack(Tensor tensor, int issue) {
+        return FIELDS.isTakenBack(tensor, issue);
     }
 
     /** Returns the tensor whose memory {@code tensor} is a view of, or {@code tensor} itself when it is no view. */

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.Turns;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.ops.ProductPlan;
@@ -23,7 +24,8 @@ import org.jspecify.annotations.Nullable;
  * the order in which forward calls have saved tensors.
  *
  * <p>A pass is made once, and {@link #begin()} is called for each micro-batch; from the second micro-batch on nothing is allocated. {@link
- * #begin()} closes every tensor that the pass has handed out. Several passes may be in use at once on one stream, as long as calls of one
+ * #begin()} closes every tensor that the pass has handed out: using one throws until {@link #begin()} was called {@value Turns#COUNT}
+ * times, see {@link Scope}. Several passes may be in use at once on one stream, as long as calls of one
  * are not made inside a layer's call of another.
  *
  * <p>Two switches: a <em>training</em> pass applies dropout, and a <em>saving</em> pass keeps what backward needs.
@@ -41,8 +43,8 @@ public final class Pass implements AutoCloseable {
     private final PassGradients gradients;
     private final SavedStack saved;
     private final Observers observers = new Observers();
-    /** The object that {@link #withoutSaving} returns. */
-    private final SavingSwitch savingSwitch = new SavingSwitch();
+    /** What {@link #withoutSaving} returns. */
+    private final Turns<SavingSwitch> savingSwitches = new Turns<>(SavingSwitch::new);
 
     private final PassCalls calls = new PassCalls(this);
     private final PassRing ring = new PassRing(this);
@@ -343,17 +345,18 @@ public final class Pass implements AutoCloseable {
      */
     public SavingSwitch withoutSaving() {
         ensureThread();
-        if (savingSwitch.open) {
+        if (savingSwitches.present().open) {
             throw new IllegalStateException("saving is switched off already; close what withoutSaving returned first");
         }
-        savingSwitch.open = true;
-        savingSwitch.before = saving;
+        SavingSwitch made = savingSwitches.next();
+        made.open = true;
+        made.before = saving;
         saving = false;
-        return savingSwitch;
+        return made;
     }
 
     /**
-     * Switches saving on again when it is closed.
+     * Switches saving on again when it is closed. A second call does nothing.
      *
      * <p>Threading: the device's thread.
      */

@@ -421,7 +421,7 @@ public final class Parameter {
     }
 
     private void ensureOwn(Tensor present, int issue) {
-        if (Inside.issue(present) != issue) {
+        if (Inside.isTakenBack(present, issue)) {
             throw new IllegalStateException(
                     "parameter " + name + " has lost its memory: the scope of its Parameters was"
                             + " restarted; close them and call Parameters.allocate again");

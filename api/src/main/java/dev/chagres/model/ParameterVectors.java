@@ -112,7 +112,7 @@ final class ParameterVectors {
 
     /** Returns whether the memory is still that of these vectors: its scope was not restarted. */
     boolean isLive() {
-        return Inside.issue(gradients) == issue;
+        return !Inside.isTakenBack(gradients, issue);
     }
 
     /** Returns the stretches of trained parameters that optimizers treat alike, in the order of the gradients. */

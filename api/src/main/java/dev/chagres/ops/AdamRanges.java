@@ -185,11 +185,11 @@ public final class AdamRanges {
     }
 
     private static void ensureSame(Part part, Stream stream) {
-        Checks.on(stream, part.name(), part.tensor());
-        if (Inside.issue(part.tensor()) != part.issue()) {
+        if (Inside.isTakenBack(part.tensor(), part.issue())) {
             throw new IllegalStateException("ranges: expected the tensors that they were made of, got " + part.text()
                     + " handed out anew, for its scope was restarted; make them again with AdamRanges.of");
         }
+        Checks.on(stream, part.name(), part.tensor());
     }
 
     @Override

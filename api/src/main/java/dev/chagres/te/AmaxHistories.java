@@ -131,12 +131,12 @@ public final class AmaxHistories implements AutoCloseable {
             throw new IllegalStateException("amax histories are closed");
         }
         for (int i = 0; i < tensors.length; i++) {
-            Checks.on(stream, "amaxHistories", tensors[i]);
-            if (Inside.issue(tensors[i]) != issues[i]) {
+            if (Inside.isTakenBack(tensors[i], issues[i])) {
                 throw new IllegalStateException(
                         name(i) + ": its scope was restarted since the amax histories were made, and"
-                                + " has handed out its memory for something else; make the amax histories again");
+                                + " may have handed out its memory for something else; make the amax histories again");
             }
+            Checks.on(stream, "amaxHistories", tensors[i]);
         }
     }
 

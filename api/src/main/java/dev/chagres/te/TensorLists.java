@@ -202,12 +202,12 @@ public final class TensorLists implements AutoCloseable {
         }
         for (int i = 0; i < tensors.length; i++) {
             for (int j = 0; j < tensors[i].length; j++) {
-                tensors[i][j].address();
-                if (Inside.issue(tensors[i][j]) != issues[i][j]) {
+                if (Inside.isTakenBack(tensors[i][j], issues[i][j])) {
                     throw new IllegalStateException(
                             name(i, j) + ": its scope was restarted since the lists were made, and"
-                                    + " has handed out its memory for something else; make the lists again");
+                                    + " may have handed out its memory for something else; make the lists again");
                 }
+                tensors[i][j].address();
             }
         }
         return lists;

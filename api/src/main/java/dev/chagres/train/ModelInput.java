@@ -8,8 +8,8 @@ import dev.chagres.optim.LossScaler;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The tensors of a micro-batch that a model reads. {@link UploadRing#next} fills the same object each time, with tensors in the given
- * scope; a {@link StepGraph} fills tensors at fixed addresses.
+ * The tensors of a micro-batch that a model reads. {@link UploadRing#next} returns one with tensors in the given scope, valid as
+ * long as they are; a {@link StepGraph} fills tensors at fixed addresses.
  *
  * <p>Threading: the device's thread.
  */

@@ -11,6 +11,8 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.Opened;
 import dev.chagres.model.ContextParallel;
 import dev.chagres.te.QkvFormat;
+import java.util.ArrayList;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -26,6 +28,8 @@ import org.jspecify.annotations.Nullable;
  */
 public final class UploadRing implements AutoCloseable {
     private static final int MOST = 1024;
+    /** More objects than a scope has for a place in its order: a scope that hands out in another order each step fills no list. */
+    private static final int MOST_INPUTS = 64;
 
     private final BatchShape shape;
     private final Stream copies;
@@ -87,7 +91,8 @@ public final class UploadRing implements AutoCloseable {
     private static final class Brought {
         private final CuSeqlens cuSeqlens = new CuSeqlens();
         private @Nullable Sequences sequences;
-        private @Nullable ModelInput input;
+        /** One for each pair of objects that the scope has for ids and labels. */
+        private final List<ModelInput> inputs = new ArrayList<>();
     }
 
     private UploadRing(Device device, BatchShape shape, int batches, int padding, ContextParallel ranks) {
@@ -142,8 +147,7 @@ public final class UploadRing implements AutoCloseable {
      * Enqueues the copy of the next micro-batch into the scope's memory, on the scope's stream and after the upload.
      *
      * @param scope receives ids, labels and offsets
-     * @return the same object each time the scope hands out the same tensors for a micro-batch of this number; valid until the scope is
-     *     restarted, also after further calls
+     * @return an object that is valid until the scope is restarted, also after further calls
      * @throws IllegalArgumentException when the scope is one of another device
      * @throws IllegalStateException when {@code next} was called for every micro-batch of every uploaded batch, or this is closed
      */
@@ -165,12 +169,21 @@ public final class UploadRing implements AutoCloseable {
         if (following == 0) {
             brought++;
         }
-        ModelInput present = one.input;
-        if (present == null || !present.isOf(ids, labels, described)) {
-            present = new ModelInput(ids, labels, described);
-            one.input = present;
+        return inputOf(one, ids, labels, described).set(share, following);
+    }
+
+    private static ModelInput inputOf(Brought one, Tensor ids, Tensor labels, Sequences sequences) {
+        for (int i = 0; i < one.inputs.size(); i++) {
+            if (one.inputs.get(i).isOf(ids, labels, sequences)) {
+                return one.inputs.get(i);
+            }
         }
-        return present.set(share, following);
+        if (one.inputs.size() == MOST_INPUTS) {
+            one.inputs.clear();
+        }
+        ModelInput made = new ModelInput(ids, labels, sequences);
+        one.inputs.add(made);
+        return made;
     }
 
     BatchShape shape() {

@@ -220,7 +220,7 @@ class RotaryConformance {
             inner.tensor(DType.INT32, 2);
             assertThrown(
                     IllegalStateException.class,
-                    "sequences: the scope that holds the start positions was restarted since they were made, and has"
+                    "sequences: the scope that holds the start positions was restarted since they were made, and may have"
                             + " handed out their memory for something else; make them again",
                     gone::check);
         }

@@ -151,7 +151,7 @@ class MultiTensorMisuseTest {
             scope.tensor(DType.FLOAT32, 4);
             assertThrown(
                     IllegalStateException.class,
-                    "list 0, tensor 0: its scope was restarted since the lists were made, and has handed out its memory for"
+                    "list 0, tensor 0: its scope was restarted since the lists were made, and may have handed out its memory for"
                             + " something else; make the lists again",
                     () -> MultiTensor.l2norm(flag, lists, partials, norm, open.stream()));
         }

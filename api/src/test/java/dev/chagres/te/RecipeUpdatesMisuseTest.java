@@ -189,7 +189,7 @@ class RecipeUpdatesMisuseTest {
             other.tensor(DType.FLOAT32, 4, 3);
             assertThrown(
                     IllegalStateException.class,
-                    "amaxHistories[0]: its scope was restarted since the amax histories were made, and has handed out its memory"
+                    "amaxHistories[0]: its scope was restarted since the amax histories were made, and may have handed out its memory"
                             + " for something else; make the amax histories again",
                     () -> update(null, histories));
         }

@@ -45,8 +45,11 @@ public abstract class Fields {
     /** Returns the device address of a tensor that was found usable already. */
     public abstract long address(Object tensor);
 
-    /** Returns how often a tensor object was handed out. */
+    /** Returns the number of a tensor's handing-out, among those of its scope. */
     public abstract int issue(Object tensor);
+
+    /** Returns whether a scope that is open has taken back what it handed out as that issue of a tensor. */
+    public abstract boolean isTakenBack(Object tensor, int issue);
 
     /** Returns the tensor that a tensor is a view of, null when it is no view. */
     public abstract @Nullable Object base(Object tensor);

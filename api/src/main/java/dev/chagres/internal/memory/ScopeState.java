@@ -11,6 +11,7 @@ public final class ScopeState {
     private final DeviceState device;
     private final String name;
     private int epoch;
+    private int issues;
     private boolean live = true;
     /** The epoch in which the scope was closed for good. */
     private int lastEpoch = NEVER;
@@ -31,12 +32,17 @@ public final class ScopeState {
         return epoch;
     }
 
+    /** Returns another number for each tensor that is handed out. */
+    public int nextIssue() {
+        return ++issues;
+    }
+
     /** Returns whether the scope is open. */
     public boolean isLive() {
         return live;
     }
 
-    /** Opens the scope again: what was handed out before is closed until it is handed out again. */
+    /** Opens the scope again: what was handed out before is closed. */
     public void renew() {
         live = true;
         epoch++;
