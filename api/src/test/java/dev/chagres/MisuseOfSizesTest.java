@@ -148,7 +148,9 @@ class MisuseOfSizesTest {
             assertThrown(
                     ARGUMENT, "buffers: expected at least one, got none", () -> TensorLists.ofRange(scope, 0, count));
         }
-        assertThrown(ARGUMENT, "count: expected no negative number, got -1", () -> Sequential.of(-1, i -> null));
+        for (int count : new int[] {Integer.MIN_VALUE, -1, 0, 65_537, Integer.MAX_VALUE}) {
+            assertThrown(ARGUMENT, "count: expected 1 to 65536, got " + count, () -> Sequential.of(count, i -> null));
+        }
         @SuppressWarnings({"unchecked", "rawtypes"}) // What a program can do all the same.
         IntFunction<Layer> cast = (IntFunction) i -> "a text";
         assertThrown(ARGUMENT, "maker: expected a layer for 0, got a java.lang.String", () -> Sequential.of(2, cast));

@@ -9,14 +9,35 @@ import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.layer.ActivationLayer;
 import dev.chagres.layer.Layer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.PassObserver;
+import dev.chagres.layer.ProfilerRanges;
 import dev.chagres.layer.Sequential;
+import dev.chagres.model.GroupPiece;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameter;
+import dev.chagres.model.ParameterSharing;
+import dev.chagres.model.ParameterSplit;
+import dev.chagres.model.Parameters;
+import dev.chagres.model.PipelineStages;
+import dev.chagres.model.PipelineStages.Tied;
+import dev.chagres.model.PlacedGroup;
 import dev.chagres.model.State;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.UniqueId;
+import dev.chagres.sharding.PipelineSchedule;
 import dev.chagres.te.Activation;
 import dev.chagres.te.TensorLists;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
@@ -38,6 +59,55 @@ class NullsInListsTest {
         assertEquals(2, new Sequential("s", gelu, gelu).layers().size());
         missing("frequencies", 1, () -> RotaryConfig.of(4).withFrequencies(Arrays.asList(1.0, null)));
         missing("parts", 0, () -> State.of((State) null));
+    }
+
+    @Test
+    void ofPartsOfAModel() {
+        missing("members", 0, () -> new PlacedGroup("g", Arrays.asList((Parameter) null), 0, 0, List.of()));
+        missing("pieces", 0, () -> new PlacedGroup("g", List.of(), 0, 0, Arrays.asList((GroupPiece) null)));
+        missing("sections", 1, () -> new ParameterSplit(Shape.of(8), 0, Arrays.asList(4L, null), 0, 1));
+        missing("transfers", 0, () -> new PipelineSchedule.Exchange(Arrays.asList((PipelineSchedule.Transfer) null)));
+    }
+
+    @Test
+    void ofParametersInUse() {
+        ModelPlan plan = new ModelPlan();
+        Linear linear = new Linear(8, 8, Initializer.zeros(), plan.group("group"));
+        try (Device device = Device.open();
+                Scope scope = device.openScope();
+                Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
+                ProfilerRanges ranges = new ProfilerRanges();
+                Pass pass = Pass.training(device)) {
+            ParameterSharing sharing = parameters.sharing();
+            for (int group : new int[] {Integer.MIN_VALUE, -1, 1, Integer.MAX_VALUE}) {
+                String text = "group: expected the number of one of 1 groups, counted from 0, got " + group;
+                assertThrown(IllegalArgumentException.class, text, () -> sharing.takeBackGradients(group));
+                assertThrown(IllegalArgumentException.class, text, () -> sharing.forgetGradients(group));
+                assertThrown(IllegalArgumentException.class, text, () -> sharing.completeGradients(group));
+            }
+            Tensor tensor = scope.tensor(DType.FLOAT32, 8, 8);
+            none("gradient", () -> sharing.lendGradient(linear.weight(), null));
+            none("parameter", () -> sharing.lendGradient(null, tensor));
+            none("weight", () -> sharing.lendWeight(linear.weight(), null));
+            none("scope", () -> sharing.counted(null));
+            none("direction", () -> ranges.entering(linear, null, pass));
+            none("layer", () -> ranges.entering(null, PassObserver.Direction.FORWARD, pass));
+            try (Communicator one = Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard())) {
+                missing(
+                        "tied",
+                        0,
+                        () -> new PipelineStages(scope, one, Arrays.asList((Tied) null), Set.of(), rank -> List.of()));
+                assertThrown(
+                        NullPointerException.class,
+                        "countedElsewhere: expected values, got a null among them",
+                        () -> new PipelineStages(
+                                scope, one, List.of(), Collections.singleton(null), rank -> List.of()));
+            }
+        }
+    }
+
+    private static void none(String argument, Executable call) {
+        assertThrown(NullPointerException.class, argument + ": expected a value, got null", call);
     }
 
     @Test

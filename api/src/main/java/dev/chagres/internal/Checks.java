@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -241,6 +242,17 @@ public final class Checks {
             index++;
         }
         return List.copyOf(values);
+    }
+
+    /** Returns a copy of {@code values} after a check that each is there. */
+    public static <V> Set<V> givenAll(String argument, @Nullable Set<? extends @Nullable V> values) {
+        // A set that holds no null may throw when it is asked for one.
+        for (V value : given(argument, values)) {
+            if (value == null) {
+                throw new NullPointerException(argument + ": expected values, got a null among them");
+            }
+        }
+        return Set.copyOf(values);
     }
 
     /** Checks that each of {@code values} is there, and returns them. */

@@ -36,6 +36,7 @@ public final class ProfilerRanges implements PassObserver, AutoCloseable {
         if (closed) {
             throw new IllegalStateException("the profiler ranges are closed; call pass.forget(ranges) before close()");
         }
+        Checks.given("direction", direction);
         Names both = names.get(Checks.given("layer", layer));
         if (both == null) {
             both = new Names(new Range(layer.name()), new Range(layer.name() + " backward"));

@@ -15,6 +15,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class Sequential extends Layer {
+    /** More than any model has: a larger number is a size that was passed by mistake, and its layers would fill the heap. */
+    private static final int MOST = 65_536;
+
     private final Layer[] layers;
     private final boolean inPlace;
 
@@ -37,11 +40,15 @@ public final class Sequential extends Layer {
         inPlace = all;
     }
 
-    /** Puts {@code count} layers one after another, each made by {@code maker} from its number. */
+    /**
+     * Puts {@code count} layers one after another, each made by {@code maker} from its number.
+     *
+     * @throws IllegalArgumentException when there are none, or more than {@value #MOST}, or {@code maker} gives something else
+     */
     public static Sequential of(int count, IntFunction<? extends Layer> maker) {
         Checks.given("maker", maker);
-        if (count < 0) {
-            throw new IllegalArgumentException("count: expected no negative number, got " + count);
+        if (count < 1 || count > MOST) {
+            throw new IllegalArgumentException("count: expected 1 to " + MOST + ", got " + count);
         }
         Layer[] made = new Layer[count];
         for (int i = 0; i < count; i++) {

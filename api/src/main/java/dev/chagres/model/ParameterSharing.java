@@ -184,7 +184,7 @@ public final class ParameterSharing {
      * @throws IllegalArgumentException when it has another shape than the parameter
      */
     public void lendWeight(Parameter parameter, Tensor weight) {
-        ensureFits(parameter, weight);
+        ensureFits(parameter, "weight", weight);
         parameter.lendWeight(parameters, weight);
     }
 
@@ -195,29 +195,35 @@ public final class ParameterSharing {
      * @throws IllegalArgumentException when it has another shape than the parameter, or another type
      */
     public void lendGradient(Parameter parameter, Tensor gradient) {
-        ensureFits(parameter, gradient);
+        ensureFits(parameter, "gradient", gradient);
         if (!parameter.isWrittenByProducts() || gradient.dtype() != parameter.placedType()) {
             Checks.typed(stream(), "gradient", gradient, DType.FLOAT32);
         }
         parameter.lendGradient(gradient);
     }
 
-    /** Takes the lent gradients of a group's parameters back: reading them throws until other memory is lent. */
+    /**
+     * Takes the lent gradients of a group's parameters back: reading them throws until other memory is lent.
+     *
+     * @param group its number in {@link #groups}
+     * @throws IllegalArgumentException when there is no such group
+     */
     public void takeBackGradients(int group) {
-        List<Parameter> members = groups.get(group).members();
+        List<Parameter> members = members(group);
         for (int i = 0; i < members.size(); i++) {
             members.get(i).takeBackGradient();
         }
     }
 
-    private static void ensureFits(Parameter parameter, Tensor tensor) {
-        boolean fits = tensor.rank() == parameter.shape().rank();
+    private static void ensureFits(Parameter parameter, String argument, Tensor tensor) {
+        boolean fits = Checks.given(argument, tensor).rank()
+                == Checks.given("parameter", parameter).shape().rank();
         for (int i = 0; fits && i < tensor.rank(); i++) {
             fits = tensor.size(i) == parameter.shape().size(i);
         }
         if (!fits) {
             throw new IllegalArgumentException(
-                    "tensor: expected the shape of " + parameter + ", got " + Checks.describe(tensor));
+                    argument + ": expected the shape of " + parameter + ", got " + Checks.describe(tensor));
         }
     }
 
@@ -287,6 +293,7 @@ public final class ParameterSharing {
      * @param scope hands out the views
      */
     public List<Tensor> counted(Scope scope) {
+        Checks.given("scope", scope);
         Tensor gradients = parameters.gradients(); // refuses closed parameters
         List<Tensor> pieces = new ArrayList<>();
         counted = true;
@@ -374,20 +381,38 @@ public final class ParameterSharing {
         }
     }
 
-    /** Enqueues zeroing of the gradients of a group that no backward pass of this step has written. */
+    /**
+     * Enqueues zeroing of the gradients of a group that no backward pass of this step has written.
+     *
+     * @param group its number in {@link #groups}
+     * @throws IllegalArgumentException when there is no such group
+     */
     public void completeGradients(int group) {
-        List<Parameter> members = groups.get(group).members();
+        List<Parameter> members = members(group);
         for (int i = 0; i < members.size(); i++) {
             members.get(i).completeGradient(stream());
         }
     }
 
-    /** Marks the gradients of a group as not written in this step. */
+    /**
+     * Marks the gradients of a group as not written in this step.
+     *
+     * @param group its number in {@link #groups}
+     * @throws IllegalArgumentException when there is no such group
+     */
     public void forgetGradients(int group) {
-        List<Parameter> members = groups.get(group).members();
+        List<Parameter> members = members(group);
         for (int i = 0; i < members.size(); i++) {
             members.get(i).forgetGradient();
         }
+    }
+
+    private List<Parameter> members(int group) {
+        if (group < 0 || group >= groups.size()) {
+            throw new IllegalArgumentException(
+                    "group: expected the number of one of " + groups.size() + " groups, counted from 0, got " + group);
+        }
+        return groups.get(group).members();
     }
 
     private Stream stream() {

@@ -28,7 +28,7 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
      */
     public ParameterSplit {
         Checks.given("whole", whole);
-        sections = List.copyOf(Checks.given("sections", sections));
+        sections = Checks.givenAll("sections", sections);
         if (dimension < 0 || dimension >= whole.rank()) {
             throw new IllegalArgumentException("dimension: expected 0 to " + (whole.rank() - 1) + ", got " + dimension);
         }

@@ -62,8 +62,8 @@ public final class PipelineStages implements ShardedStep, AutoCloseable {
             IntFunction<List<Parameter>> ofRank) {
         this.ofRank = Checks.given("ofRank", ofRank);
         this.ranks = Checks.given("ranks", ranks);
-        this.tied = List.copyOf(Checks.given("tied", tied));
-        this.countedElsewhere = Set.copyOf(Checks.given("countedElsewhere", countedElsewhere));
+        this.tied = Checks.givenAll("tied", tied);
+        this.countedElsewhere = Checks.givenAll("countedElsewhere", countedElsewhere);
         stream = Checks.given("scope", scope).stream();
         norm = new NormOverRanks(scope, ranks);
     }

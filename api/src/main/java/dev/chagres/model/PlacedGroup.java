@@ -19,7 +19,7 @@ public record PlacedGroup(
     /** Checks that everything is there, and copies the lists. */
     public PlacedGroup {
         Checks.given("name", name);
-        members = List.copyOf(Checks.given("members", members));
-        pieces = List.copyOf(Checks.given("pieces", pieces));
+        members = Checks.givenAll("members", members);
+        pieces = Checks.givenAll("pieces", pieces);
     }
 }

@@ -196,7 +196,7 @@ public final class Quantizers implements AutoCloseable {
      * @throws IllegalStateException when they are closed, or ranks cast parts of weights already
      */
     public WeightParts shardWeights(List<WeightPart> parts, GatheredWeights gathered, AmaxReduction reduction) {
-        Checks.given("parts", parts).forEach(part -> at(part.site()));
+        Checks.givenAll("parts", parts).forEach(part -> at(part.site()));
         return weights.shardWeights(this, parts, gathered, reduction);
     }
 

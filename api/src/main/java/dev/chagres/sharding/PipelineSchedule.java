@@ -61,7 +61,7 @@ public final class PipelineSchedule {
     public record Exchange(List<Transfer> transfers) implements Step {
         /** Copies the list. */
         public Exchange {
-            transfers = List.copyOf(Checks.given("transfers", transfers));
+            transfers = Checks.givenAll("transfers", transfers);
         }
     }
 
