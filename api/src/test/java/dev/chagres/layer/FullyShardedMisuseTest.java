@@ -183,7 +183,7 @@ class FullyShardedMisuseTest {
                     () -> new AdamW(parameters, AdamW.Config.standard(), groups));
             assertThrown(
                     IllegalArgumentException.class,
-                    "tensor: expected the shape of layer.weight[16, 16], got FLOAT32[1]",
+                    "weight: expected the shape of layer.weight[16, 16], got FLOAT32[1]",
                     () -> parameters
                             .sharing()
                             .lendWeight(layer.weight(), pass.scope().tensor(DType.FLOAT32, 1)));
