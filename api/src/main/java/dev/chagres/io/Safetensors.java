@@ -17,6 +17,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.stream.Collectors;
 
 /**
  * Saves a {@link State} to a safetensors file, and loads it: each tensor under its name, each number of the host as an I64 scalar.
@@ -33,7 +34,7 @@ public final class Safetensors {
 
     /**
      * Writes everything in {@code state}, after the work enqueued on {@code stream}. The new file is written beside the old one and then
-     * replaces it; a failure leaves the old one.
+     * replaces it; a failure leaves the old one. It has checksums ({@link SafetensorsWriter#writeWithChecksums}).
      *
      * @param metadata text that goes into the header
      * @throws SafetensorsException when the file cannot be written
@@ -46,20 +47,20 @@ public final class Safetensors {
             state.eightBits()
                     .forEach((name, weight) -> sources.add(new DequantizedWeight(name, weight, stream, views)));
             state.numbers().forEach((name, number) -> sources.add(new HostNumber(name, number)));
-            SafetensorsWriter.write(file, sources, metadata);
+            SafetensorsWriter.writeWithChecksums(file, sources, metadata);
         }
     }
 
     /**
      * Loads everything in {@code state} from a file that has exactly that, or also tensors that the state leaves out, and waits until it is
-     * on the device. First names, types and shapes are compared, then the host's numbers and the elements of tensors with limited values
-     * are checked. If anything does not fit, nothing is loaded, and the error lists the first names, types and shapes. If the state has
+     * on the device. First names, types and shapes are compared, then the bytes with their checksums if the file has some, then the host's
+     * numbers and the elements of tensors with limited values are checked. If anything does not fit, nothing is loaded, and the error lists the first names, types and shapes. If the state has
      * only weights ({@link State#weightsAlone}), the file may have them in FLOAT32, BFLOAT16 or FLOAT16, whichever of these types the state
      * has: a wider type has the same numbers, a narrower one rounds to nearest even. Weights that are kept only in eight bits are loaded
      * last, one after another: the file has them in FLOAT32, BFLOAT16 or FLOAT16, and they are cast with their scales, which the state may
      * have, too. A state with weights discards the gradients of the current step, and their sums over ranks.
      *
-     * @throws SafetensorsException when the file cannot be read, has other names, types and shapes than the state, or has
+     * @throws SafetensorsException when the file cannot be read, is damaged, has other names, types and shapes than the state, or has
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
      */
     public static void load(Path file, State state, Stream stream) {
@@ -141,6 +142,7 @@ public final class Safetensors {
                     "host: expected at least " + Long.BYTES + " bytes, got " + memory.byteSize());
         }
         file.ensureHolds(expected, entry -> isLeftOut(entry, state), state.weightsAlone());
+        file.verify(expected.stream().map(TensorSpec::name).collect(Collectors.toSet()));
         Map<String, Long> numbers = numbers(file, state, memory.asSlice(0, Long.BYTES));
         Checks.given("limits", limits)
                 .forEach((name, may) -> checkElements(file.path(), file.entry(name), may, memory));

@@ -5,9 +5,12 @@ import dev.chagres.Shape;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.HostMemory;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import java.util.Optional;
+import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
 
 /**
  * One tensor of a {@link SafetensorsFile}; usable until that is closed.
@@ -15,12 +18,18 @@ import java.util.Optional;
  * <p>Threading: thread-safe.
  */
 public final class SafetensorsEntry {
+    /** Stays in a core's cache between reading and checking. */
+    private static final long CHECKED_AT_A_TIME = 1 << 18;
+
     private final SafetensorsFile file;
     private final Header.Entry entry;
+    /** Null in a file without checksums. */
+    private final @Nullable String checksum;
 
-    SafetensorsEntry(SafetensorsFile file, Header.Entry entry) {
+    SafetensorsEntry(SafetensorsFile file, Header.Entry entry, @Nullable String checksum) {
         this.file = file;
         this.entry = entry;
+        this.checksum = checksum;
     }
 
     /** Returns the name. */
@@ -76,6 +85,43 @@ public final class SafetensorsEntry {
     }
 
     /**
+     * Reads all bytes and compares them with the checksum that {@link SafetensorsWriter#writeWithChecksums} has written. Does nothing in a
+     * file without checksums. Loading a state does this first; call it before reading {@link #bytes} or pieces of a tensor.
+     *
+     * @throws IllegalStateException when the file is closed
+     * @throws SafetensorsException when the tensor is damaged, or the file cannot be read
+     */
+    public void verify() {
+        damage().ifPresent(damage -> {
+            throw damage;
+        });
+    }
+
+    /** Returns what {@link #verify} throws. */
+    Optional<SafetensorsException> damage() {
+        if (checksum == null) {
+            return Optional.empty();
+        }
+        CRC32C checked = new CRC32C();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment memory = arena.allocate(Math.min(byteSize(), CHECKED_AT_A_TIME));
+            for (long offset = 0; offset < byteSize(); offset += memory.byteSize()) {
+                MemorySegment piece = memory.asSlice(0, Math.min(memory.byteSize(), byteSize() - offset));
+                file.read(entry, offset, piece, checked);
+            }
+        } catch (SafetensorsException unreadable) {
+            return Optional.of(unreadable);
+        }
+        return damage(checked);
+    }
+
+    private Optional<SafetensorsException> damage(CRC32C checked) {
+        return Optional.ofNullable(checksum)
+                .flatMap(expected -> Checksums.difference(expected, checked))
+                .map(text -> SafetensorsException.of(file.path(), name(), text, null));
+    }
+
+    /**
      * Returns the mapped bytes, little-endian, row-major, read-only. They may begin at any address: read them
      * with unaligned layouts such as {@link java.lang.foreign.ValueLayout#JAVA_FLOAT_UNALIGNED}.
      *
@@ -89,12 +135,12 @@ public final class SafetensorsEntry {
     }
 
     /**
-     * Copies all bytes into {@code target}.
+     * Copies all bytes into {@code target}, and then compares them with the tensor's checksum if the file has one.
      *
      * @param target memory of as many bytes, native or on the heap
      * @throws IllegalArgumentException when it has more or fewer bytes, or is read-only
      * @throws IllegalStateException when the file is closed
-     * @throws SafetensorsException when the file cannot be read, or has become shorter since it was opened
+     * @throws SafetensorsException when the tensor is damaged, the file cannot be read, or has become shorter since it was opened
      */
     public void copyTo(MemorySegment target) {
         if (Checks.given("target", target).byteSize() != byteSize()) {
@@ -105,7 +151,8 @@ public final class SafetensorsEntry {
     }
 
     /**
-     * Fills {@code target} with the bytes from {@code offset} on, to read a tensor piece by piece.
+     * Fills {@code target} with the bytes from {@code offset} on, to read a tensor piece by piece. Only a piece that is the whole tensor is
+     * compared with its checksum: call {@link #verify} before.
      *
      * @param target memory, native or on the heap
      * @throws IndexOutOfBoundsException when the tensor has not that many bytes from there on
@@ -119,7 +166,15 @@ public final class SafetensorsEntry {
                     + byteSize() + " of " + this + ", got " + offset);
         }
         HostMemory.ensureWritable("target", target);
-        file.read(entry, offset, target);
+        if (target.byteSize() < byteSize()) {
+            file.read(entry, offset, target, null);
+            return;
+        }
+        CRC32C checked = new CRC32C();
+        file.read(entry, offset, target, checked);
+        damage(checked).ifPresent(damage -> {
+            throw damage;
+        });
     }
 
     /**

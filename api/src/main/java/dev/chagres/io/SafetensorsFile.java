@@ -14,12 +14,16 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.function.Predicate;
+import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -48,13 +52,23 @@ public final class SafetensorsFile implements AutoCloseable {
         long size = channel.size();
         int headerSize = headerSize(size);
         dataBegin = headerSize + (long) Header.LENGTH_BYTES;
-        HeaderBytes json =
-                new HeaderBytes((position, buffer) -> fill(null, position, buffer), Header.LENGTH_BYTES, headerSize);
+        HeaderBytes.Source source = (position, buffer) -> fill(null, position, buffer);
+        boolean hasChecksums = Checksums.check(path, source, dataBegin);
+        HeaderBytes json = new HeaderBytes(source, Header.LENGTH_BYTES, headerSize);
         Header header = HeaderReader.read(path, json, size - dataBegin);
-        metadata = Collections.unmodifiableMap(header.metadata());
+        Map<String, String> texts = new LinkedHashMap<>(header.metadata());
+        texts.keySet().removeIf(key -> key.startsWith(Checksums.PREFIX));
+        metadata = Collections.unmodifiableMap(texts);
+        Iterator<String> checksums = hasChecksums
+                ? Checksums.ofTensors(path, header.metadata(), header.entries().size())
+                        .iterator()
+                : Collections.emptyIterator();
         Map<String, SafetensorsEntry> byName =
                 LinkedHashMap.newLinkedHashMap(header.entries().size());
-        header.entries().forEach(entry -> byName.put(entry.name(), new SafetensorsEntry(this, entry)));
+        header.entries()
+                .forEach(entry -> byName.put(
+                        entry.name(),
+                        new SafetensorsEntry(this, entry, checksums.hasNext() ? checksums.next() : null)));
         entries = Collections.unmodifiableMap(byName);
         arena = Arena.ofShared();
         data = map(size - dataBegin);
@@ -64,8 +78,10 @@ public final class SafetensorsFile implements AutoCloseable {
     /**
      * Opens a file and checks its header.
      *
-     * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged: the header is no JSON, has
-     *     fields other than the format's, a name twice, is longer than 100 MB, or has so many tensors or so much metadata that they need more than a quarter of the heap; tensors overlap, leave a gap, end behind the file, or do
+     * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged: the header has not the checksum that
+     *     {@link SafetensorsWriter#writeWithChecksums} has written, is no JSON, has fields other than the format's, a name twice, is longer
+     *     than 100 MB, or has so many tensors or so much metadata that they need more than a quarter of the heap; tensors overlap, leave a
+     *     gap, end behind the file, or do
      *     not have the bytes that type and shape need
      */
     public static SafetensorsFile open(Path file) {
@@ -128,7 +144,7 @@ public final class SafetensorsFile implements AutoCloseable {
         return path;
     }
 
-    /** Returns the metadata, unmodifiable; empty if the file has none. */
+    /** Returns the metadata without the file's checksums, unmodifiable; empty if the file has none. */
     public Map<String, String> metadata() {
         return metadata;
     }
@@ -190,16 +206,37 @@ public final class SafetensorsFile implements AutoCloseable {
     /**
      * Reads through the file channel rather than the mapping: so a truncated file shows as end of file, and a disk fault as an exception,
      * while a mapping would fault at an undefined time.
+     *
+     * @param checksum updated by the bytes read, null for none
      */
-    void read(Header.Entry entry, long offset, MemorySegment target) {
+    void read(Header.Entry entry, long offset, MemorySegment target, @Nullable CRC32C checksum) {
         ensureOpen();
         try {
-            SegmentReader.read(
-                    target, (buffer, done) -> fill(entry, dataBegin + entry.begin() + offset + done, buffer));
+            SegmentReader.read(target, (buffer, done) -> {
+                fill(entry, dataBegin + entry.begin() + offset + done, buffer);
+                if (checksum != null) {
+                    checksum.update(buffer.flip());
+                }
+            });
         } catch (IOException failure) {
             throw SafetensorsException.of(
                     path, entry.name(), "could not be read: " + FileFailure.text(failure), failure);
         }
+    }
+
+    /**
+     * Throws if one of these tensors is damaged, the first of them in the order of the file. Several threads read, for a checksum takes
+     * longer than a copy of the bytes.
+     */
+    void verify(Set<String> names) {
+        entries.values().parallelStream()
+                .filter(entry -> names.contains(entry.name()))
+                .map(SafetensorsEntry::damage)
+                .flatMap(Optional::stream)
+                .findFirst()
+                .ifPresent(damage -> {
+                    throw damage;
+                });
     }
 
     private void fill(Header.@Nullable Entry entry, long position, ByteBuffer buffer) throws IOException {

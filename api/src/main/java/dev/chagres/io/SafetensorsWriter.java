@@ -11,10 +11,12 @@ import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Path;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.zip.CRC32C;
 
 /**
  * Writes safetensors files.
@@ -28,6 +30,8 @@ public final class SafetensorsWriter {
     /** How many bytes of a tensor are in host memory at a time; a multiple of every element's size. */
     private static final long PIECE = 32L << 20;
 
+    private static final String PREFIX = ".safetensors-";
+
     private SafetensorsWriter() {}
 
     /**
@@ -40,12 +44,41 @@ public final class SafetensorsWriter {
      *
      * @param tensors no name twice
      * @param metadata texts by key, for readers
-     * @throws IllegalArgumentException when a name comes twice, a text has half a surrogate pair, or there are so many names
-     *     that the header would be longer than 100 MB
+     * @throws IllegalArgumentException when a name comes twice, a text has half a surrogate pair, a key begins with {@code
+     *     chagres.crc32c.}, or there are so many names that the header would be longer than 100 MB
      * @throws SafetensorsException when the file cannot be written: the disk is full, the folder is missing or may not be
      *     written; the old file is then unchanged. Exceptions of sources are passed on
      */
     public static void write(Path file, List<? extends TensorSource> tensors, Map<String, String> metadata) {
+        write(file, tensors, metadata, false);
+    }
+
+    /**
+     * Writes as {@link #write} does, with checksums in the metadata, which {@link SafetensorsFile#open} and loading compare. Other programs
+     * read the file as any other.
+     *
+     * @param tensors no name twice
+     * @param metadata texts by key, for readers
+     * @throws IllegalArgumentException as {@link #write} does
+     * @throws SafetensorsException as {@link #write} does
+     */
+    public static void writeWithChecksums(
+            Path file, List<? extends TensorSource> tensors, Map<String, String> metadata) {
+        write(file, tensors, metadata, true);
+    }
+
+    /**
+     * Tries whether a file of this name can be written or replaced, which stays as it is.
+     *
+     * @throws SafetensorsException when it cannot: the folder is missing or may not be written, the name is too long, or the file may not be
+     *     replaced
+     */
+    public static void tryOut(Path file) {
+        place(Checks.given("file", file), () -> FileReplacement.tryOut(file, PREFIX));
+    }
+
+    private static void write(
+            Path file, List<? extends TensorSource> tensors, Map<String, String> metadata, boolean withChecksums) {
         Checks.given("file", file);
         List<Planned> planned = Checks.<TensorSource>givenAll("tensors", tensors).stream()
                 .map(source -> new Planned(Checks.given("spec", source.spec()), source))
@@ -54,22 +87,44 @@ public final class SafetensorsWriter {
         List<TensorSpec> specs = planned.stream().map(Planned::spec).toList();
         checkNames(specs);
         checkMetadata(metadata);
-        ByteBuffer header = HeaderWriter.bytes(specs, metadata);
-        long largest = specs.stream().mapToLong(TensorSpec::byteSize).max().orElse(0);
-        replace(file, channel -> {
-            write(channel, header);
-            try (Arena arena = Arena.ofConfined()) {
-                MemorySegment piece = arena.allocate(Math.min(PIECE, largest), Long.BYTES);
-                for (Planned tensor : planned) {
-                    write(file, channel, tensor, piece);
-                }
-            }
-        });
+        Map<String, String> texts = new HashMap<>(metadata);
+        if (withChecksums) {
+            texts.putAll(Checksums.unknown(specs.size()));
+        }
+        ByteBuffer header = HeaderWriter.bytes(specs, texts);
+        place(
+                file,
+                () -> FileReplacement.write(file, PREFIX, channel -> {
+                    write(channel, header.duplicate());
+                    List<CRC32C> checksums = write(file, channel, planned);
+                    if (withChecksums) {
+                        Checksums.put(header, checksums);
+                        write(channel.position(0), header);
+                    }
+                }));
     }
 
-    private static void replace(Path file, FileReplacement.Content content) {
+    /** Returns a checksum of each tensor's bytes. */
+    private static List<CRC32C> write(Path file, FileChannel channel, List<Planned> planned) {
+        long largest = planned.stream()
+                .mapToLong(tensor -> tensor.spec().byteSize())
+                .max()
+                .orElse(0);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment piece = arena.allocate(Math.min(PIECE, largest), Long.BYTES);
+            return planned.stream()
+                    .map(tensor -> write(file, channel, tensor, piece))
+                    .toList();
+        }
+    }
+
+    private interface Placing {
+        void run() throws IOException;
+    }
+
+    private static void place(Path file, Placing placing) {
         try {
-            FileReplacement.write(file, ".safetensors-", content);
+            placing.run();
         } catch (FileReplacement.PlaceException unfit) {
             throw SafetensorsException.of(file, String.valueOf(unfit.getMessage()), null);
         } catch (IOException failure) {
@@ -110,6 +165,10 @@ public final class SafetensorsWriter {
                         "metadata: expected texts that UTF-8 can hold, got half a surrogate pair in "
                                 + ForeignText.quoted(key));
             }
+            if (key.startsWith(Checksums.PREFIX)) {
+                throw new IllegalArgumentException("metadata: expected keys that do not begin with " + Checksums.PREFIX
+                        + ", which name the file's own checksums, got " + Names.quoted(key));
+            }
             if (key.length() > Names.MAX_LENGTH) {
                 throw new IllegalArgumentException("metadata: expected keys of at most " + Names.MAX_LENGTH
                         + " characters, got " + ForeignText.quoted(key));
@@ -117,14 +176,17 @@ public final class SafetensorsWriter {
         });
     }
 
-    private static void write(Path file, FileChannel channel, Planned tensor, MemorySegment piece) {
+    private static CRC32C write(Path file, FileChannel channel, Planned tensor, MemorySegment piece) {
+        CRC32C checksum = new CRC32C();
         long byteSize = tensor.spec().byteSize();
         try {
             for (long offset = 0; offset < byteSize; offset += piece.byteSize()) {
                 MemorySegment part = piece.asSlice(0, Math.min(piece.byteSize(), byteSize - offset));
                 tensor.source().copyTo(offset, part);
+                checksum.update(part.asByteBuffer());
                 write(channel, part.asByteBuffer());
             }
+            return checksum;
         } catch (IOException failure) {
             throw SafetensorsException.of(
                     file, tensor.spec().name(), "could not be written: " + FileFailure.text(failure), failure);

@@ -107,14 +107,14 @@ public final class ShardedState {
                 long[] value = {number.reader().getAsLong()};
                 sources.add(TensorSource.of(Safetensors.number(name), MemorySegment.ofArray(value)));
             });
-            SafetensorsWriter.write(file, sources, metadata);
+            SafetensorsWriter.writeWithChecksums(file, sources, metadata);
         });
     }
 
     /**
      * Reads a file on rank 0 and sends each rank its parts. Each rank calls it and waits. The file must have exactly the entries of {@link
-     * #specs}; for weights alone it may have more, which are ignored. Names, types and shapes are compared first, then numbers and the
-     * values of tensors with limits are checked: if anything does not fit, nothing is loaded, and the error lists the first names, types
+     * #specs}; for weights alone it may have more, which are ignored. Names, types and shapes are compared first, then checksums, numbers
+     * and the values of tensors with limits, all on rank 0: if anything does not fit, nothing is loaded, and the error lists the first names, types
      * and shapes. Weights alone are converted as {@link Safetensors#load} does, on rank 0.
      *
      * <p>Gradients of the current step are discarded.
