@@ -25,6 +25,12 @@ import java.nio.file.StandardOpenOption;
  * <p>Threading: one thread at a time.
  */
 public final class WholeFile implements AutoCloseable {
+    /** No system follows more. */
+    private static final int MOST_LINKS = 40;
+
+    private static final Path DEVICES = Path.of("/dev");
+    private static final Path PROCESSES = Path.of("/proc");
+
     private final Path name;
     /** The name, or the file that it is a link to. */
     private final Path whole;
@@ -74,14 +80,27 @@ public final class WholeFile implements AutoCloseable {
     }
 
     /**
-     * Returns whether bytes are written directly to a file of this name, because it cannot be replaced: a pipe, a device, or a path into
-     * {@code /dev} or {@code /proc}.
+     * Returns whether bytes are written directly to a file of this name, because it cannot be replaced: a pipe, a device, or a name in {@code
+     * /dev} or {@code /proc}, or a link to one. In folders of {@code /dev} that hold files, such as {@code /dev/shm}, a file is a file.
      */
     public static boolean isDirect(Path name) {
-        Path absolute = Checks.given("name", name).toAbsolutePath().normalize();
-        return absolute.startsWith("/dev")
-                || absolute.startsWith("/proc")
-                || (Files.exists(name) && !Files.isRegularFile(name));
+        Path next = Checks.given("name", name).toAbsolutePath().normalize();
+        try {
+            for (int links = 0; links < MOST_LINKS; links++) {
+                Path parent = next.getParent();
+                Path folder = parent == null ? next : parent.toRealPath();
+                if (folder.equals(DEVICES) || folder.startsWith(PROCESSES)) {
+                    return true;
+                }
+                if (!Files.isSymbolicLink(next)) {
+                    break;
+                }
+                next = folder.resolve(Files.readSymbolicLink(next)).normalize();
+            }
+        } catch (IOException absent) {
+            return false; // Nothing can be written there, which whoever tries is told.
+        }
+        return Files.exists(name) && !Files.isRegularFile(name);
     }
 
     /**
@@ -98,6 +117,9 @@ public final class WholeFile implements AutoCloseable {
     }
 
     private static FileChannel openDirect(Path name) throws IOException {
+        if (!Files.exists(name)) {
+            throw FileProblems.unwritable(name, "there is no such device, and no file can be made there");
+        }
         if (Files.isRegularFile(name)) {
             // Two writers, each with its own position in the file, would overwrite each other.
             throw FileProblems.unwritable(

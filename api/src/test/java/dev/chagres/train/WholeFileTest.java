@@ -120,6 +120,38 @@ class WholeFileTest {
         assertFalse(Files.isRegularFile(none));
     }
 
+    /** Of folders in /dev only that of shared memory is one in which programs keep files. */
+    @Test
+    void filesInSharedMemoryAreFiles() throws IOException {
+        Path shared = Path.of("/dev/shm");
+        Assumptions.assumeTrue(Files.isWritable(shared), "this system has no /dev/shm");
+        Path own = Files.createTempDirectory(shared, "whole-file-");
+        Path target = own.resolve("r.jsonl");
+        try (WholeFile file = WholeFile.create(target)) {
+            assertEquals(own.resolve("r.jsonl.part"), file.written());
+            file.append(bytes("a"));
+            file.publish();
+            Path link = Files.createSymbolicLink(own.resolve("link"), target);
+            assertFalse(WholeFile.isDirect(target) || WholeFile.isDirect(link));
+            assertEquals("a", Files.readString(link));
+            Files.delete(link);
+        } finally {
+            Files.deleteIfExists(target);
+            Files.delete(own);
+        }
+    }
+
+    @Test
+    void aLinkToAnOpenFileIsASecondName() throws IOException {
+        Path link = Files.createSymbolicLink(folder.resolve("link"), Path.of("/proc/self/comm"));
+        assertTrue(WholeFile.isDirect(link));
+        for (Path absent : new Path[] {Path.of("/dev/none"), Path.of("/proc/none")}) {
+            assertProblem(
+                    absent + ": cannot be written: there is no such device, and no file can be made there",
+                    () -> WholeFile.create(absent));
+        }
+    }
+
     @Test
     void aFullDiskIsToldInOneLine() {
         Path full = Path.of("/dev/full");
