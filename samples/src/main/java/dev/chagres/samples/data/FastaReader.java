@@ -166,6 +166,7 @@ public final class FastaReader implements AutoCloseable {
         headerLength = 0;
         for (int c = next(); c >= 0; c = next()) {
             if (c == '\n') {
+                refusePir();
                 return;
             }
             if (c == 0) {
@@ -177,6 +178,12 @@ public final class FastaReader implements AutoCloseable {
             header[headerLength++] = (byte) c;
         }
         ended = true;
+    }
+
+    private void refusePir() {
+        if (headerLength > 2 && header[2] == ';' && OtherFormat.isPir(header())) {
+            throw new FastaException(name, headerLine, OtherFormat.PIR.refusal());
+        }
     }
 
     private void readResidues() {
@@ -267,6 +274,10 @@ public final class FastaReader implements AutoCloseable {
     }
 
     private FastaException refuseStart(int c) {
+        var other = OtherFormat.ofStart((char) c + following(OtherFormat.START));
+        if (other.isPresent()) {
+            return new FastaException(name, line, other.get().refusal());
+        }
         if (EsmVocabulary.residueToken((byte) c) >= 0 || c == '*') {
             return new FastaException(name, line, "residues before the first header; a record begins with a '>' line");
         }
@@ -278,10 +289,24 @@ public final class FastaReader implements AutoCloseable {
                 what + (text ? "a FASTA record begins with a '>' line" : "this is a binary file, not FASTA"));
     }
 
+    /** Returns the bytes from here on, as many as can be read, of a file that is refused anyway. */
+    private String following(int most) {
+        String read = new String(buffer, position, limit - position, StandardCharsets.ISO_8859_1);
+        try {
+            return read + new String(in.readNBytes(Math.max(0, most - read.length())), StandardCharsets.ISO_8859_1);
+        } catch (IOException e) {
+            return read;
+        }
+    }
+
     private FastaException refuse(int c) {
         String reason;
         if (c == 0) {
-            reason = "a FASTA file is text";
+            reason = "a FASTA file is text"
+                    + (column == 1
+                            ? ", and MMseqs2 ends entries of a database with one; convert it "
+                                    + "by mmseqs convert2fasta DATABASE FILE.fasta"
+                            : "");
         } else if (c >= '0' && c <= '9') {
             reason = "a sequence holds letters only, no position numbers";
         } else if (c == '*') {

@@ -60,6 +60,54 @@ class FastaReaderTest {
                 Arguments.of("'>' and Ctrl-A within a header", ">a>b\u0001c 1\nMK\n", "[a>b\u0001c 1=MK]"));
     }
 
+    static List<Arguments> otherFormats() {
+        String pir = "PIR (NBRF), whose second line is a title";
+        String database = "a database of MMseqs2";
+        return List.of(
+                Arguments.of(">P1;CRAB_ANAPL\nALPHA CRYSTALLIN B CHAIN.\n  MDITIHNPLI RRPLFSWLAP*\n", 1, pir),
+                Arguments.of(">a\nMK\n>F1;X\nPART OF A PROTEIN\nMK*\n", 3, pir),
+                Arguments.of("LOCUS       AAB12345   2 aa\nORIGIN\n  1 mk\n//\n", 1, "GenBank"),
+                Arguments.of("ID   X56734; SV 1; linear; mRNA; STD; PLN; 1859 BP.\n", 1, "EMBL"),
+                Arguments.of("ID   CRAB_ANAPL   Reviewed;   174 AA.\n", 1, "UniProtKB's text format"),
+                Arguments.of("<?xml version=\"1.0\"?>\n<uniprot/>\n", 1, "XML"),
+                Arguments.of("CLUSTAL W (1.82) multiple sequence alignment\n\na MK\n", 1, "Clustal"),
+                Arguments.of("\n# STOCKHOLM 1.0\n\na MK\n//\n", 2, "Stockholm"),
+                Arguments.of("#NEXUS\nbegin data;\n", 1, "NEXUS"),
+                Arguments.of(" 2 4\na MKVL\nb MKVI\n", 1, "PHYLIP"),
+                Arguments.of("HEADER    EYE LENS PROTEIN\n", 1, "PDB"),
+                Arguments.of("data_1ABC\n#\n", 1, "mmCIF"),
+                Arguments.of("@SQ\tSN:chr1\tLN:4\n", 1, "SAM"),
+                Arguments.of("@read1\nACGT\n+\nIIII\n", 1, "FASTQ"),
+                Arguments.of("MKVL\n\u0000MKVI\n\u0000", 1, database));
+    }
+
+    @ParameterizedTest
+    @MethodSource("otherFormats")
+    void namesTheFormatThatAFileHasInstead(String content, int line, String format) {
+        for (byte[] bytes : List.of(Fasta.bytes(content), Fasta.gzip(Fasta.bytes(content)))) {
+            String text = assertThrows(FastaException.class, () -> read(bytes)).getMessage();
+            String expected = "x.fasta:" + line + ": this looks like " + format + ", not FASTA; convert it by ";
+            assertTrue(text.startsWith(expected) && text.contains("FILE"), text);
+        }
+    }
+
+    /** Headers of other programs, such as of VSEARCH, have semicolons, too. */
+    @Test
+    void takesHeadersThatOnlyResembleOtherFormats() {
+        assertEquals(
+                "[s1;size=3;=MK, P1 x;=VL, Q1;=AC]",
+                read(">s1;size=3;\nMK\n>P1 x;\nVL\n>Q1;\nAC\n").toString());
+    }
+
+    @Test
+    void namesWhatEndsEntriesWithZeros() {
+        assertEquals(
+                "x.fasta:3: a NUL byte at column 1: a FASTA file is text, and MMseqs2 ends entries of a database with one;"
+                        + " convert it by mmseqs convert2fasta DATABASE FILE.fasta",
+                assertThrows(FastaException.class, () -> read(">a\nMK\n\u0000>b\nVL\n\u0000"))
+                        .getMessage());
+    }
+
     @ParameterizedTest(name = "{0}")
     @MethodSource("taken")
     void takesFilesAsPeopleHaveThem(String name, String text, String expected) {
@@ -85,7 +133,7 @@ class FastaReaderTest {
                         "\nMKV\n>a\nL\n",
                         "x.fasta:2: residues before the first header; a record begins with a '>' line"),
                 Arguments.of(
-                        "@read1\nACGT\n", start + "'@' before the first header; a FASTA record begins with a '>' line"),
+                        "%PDF-1.4\n", start + "'%' before the first header; a FASTA record begins with a '>' line"),
                 Arguments.of(" >a\nMK\n", start + "'>' at column 2; a header begins at the start of its line"),
                 Arguments.of(">a\nMK>b\nL\n", "x.fasta:2: '>' at column 3; a header begins at the start of its line"),
                 Arguments.of(
