@@ -9,6 +9,8 @@ import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Where FASTA records come from: opened anew for each pass over them.
@@ -17,10 +19,14 @@ import java.nio.file.Path;
  */
 public final class FastaSource {
     private static final String SHIPPED = "uniprot.fasta.gz";
+    /** How much of the beginning, and of the end, tells a content from another one. */
+    private static final int END_BYTES = 1 << 20;
 
     private final String name;
     private final boolean repeatable;
     private final Opener opener;
+    /** Null where the content lies in memory or in a jar. */
+    private final @Nullable Path file;
 
     /** Opens the bytes of a source from their beginning. */
     @FunctionalInterface
@@ -29,9 +35,14 @@ public final class FastaSource {
     }
 
     FastaSource(String name, boolean repeatable, Opener opener) {
+        this(name, repeatable, opener, null);
+    }
+
+    private FastaSource(String name, boolean repeatable, Opener opener, @Nullable Path file) {
         this.name = name;
         this.repeatable = repeatable;
         this.opener = opener;
+        this.file = file;
     }
 
     /**
@@ -40,12 +51,13 @@ public final class FastaSource {
      * @param file the file's path
      */
     public static FastaSource of(Path file) {
-        return new FastaSource(file.toString(), Files.isRegularFile(file), () -> {
+        Opener opener = () -> {
             if (Files.isDirectory(file)) {
                 throw new FastaException(file.toString(), "is a directory; name one FASTA file, plain or gz");
             }
             return Files.newInputStream(file);
-        });
+        };
+        return new FastaSource(file.toString(), Files.isRegularFile(file), opener, file);
     }
 
     /**
@@ -73,6 +85,36 @@ public final class FastaSource {
     /** Returns the name that errors begin with: the path as it was given. */
     public String name() {
         return name;
+    }
+
+    /**
+     * Returns a text that tells this content from another one: its bytes, and a checksum of its first and last MiB, where a gz file has the
+     * checksum of all. The file is not read as a whole. Of a pipe or a terminal it tells nothing but that.
+     *
+     * @throws FastaException when the file cannot be read
+     */
+    public String content() {
+        boolean absent = file != null && (Files.isDirectory(file) || !Files.exists(file)); // which opening tells
+        if (!repeatable && !absent) {
+            return "a pipe";
+        }
+        try (InputStream in = opener.open()) {
+            if (file != null) {
+                return content(in, Files.size(file));
+            }
+            byte[] all = in.readAllBytes();
+            return content(new ByteArrayInputStream(all), all.length);
+        } catch (IOException e) {
+            throw unreadable(name, e);
+        }
+    }
+
+    private static String content(InputStream in, long bytes) throws IOException {
+        var checksum = new CRC32C();
+        checksum.update(in.readNBytes(END_BYTES));
+        in.skipNBytes(Math.max(0, bytes - 2L * END_BYTES));
+        checksum.update(in.readNBytes(END_BYTES));
+        return String.format("%d bytes of checksum %08x", bytes, checksum.getValue());
     }
 
     /** Whether a second {@link #open} begins at the first record again; false for pipes and terminals. */

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.samples.train.SavingPlan.Data;
 import dev.chagres.samples.train.SavingPlan.Recipes;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -13,7 +14,8 @@ final class SaveOptions {
             names = "--save",
             converter = FileOption.class,
             paramLabel = "FILE",
-            description = "when the run ends, also by Ctrl-C, write the state that --resume needs, as safetensors")
+            description =
+                    "when the run ends, also by Ctrl-C or a failure, write the state that --resume needs, as safetensors")
     private @Nullable Path save;
 
     @Option(
@@ -39,6 +41,13 @@ final class SaveOptions {
                             + " launch --max-restarts does; else begin as without this option")
     private boolean resumeSaved;
 
+    @Option(
+            names = "--resume-with-other-data",
+            description =
+                    "go on, after as many sequences, though the content of --fasta, or --context, is not the saved"
+                            + " run's, which is refused otherwise")
+    private boolean otherData;
+
     /** Returns where the state goes, null for nowhere. */
     @Nullable
     Path save() {
@@ -54,7 +63,7 @@ final class SaveOptions {
 
     /** Returns the files as the plan has them. */
     SavingPlan plan(Recipes recipes, Map<String, String> defaults) {
-        return new SavingPlan(save, every, resume(), recipes, defaults);
+        return new SavingPlan(save, every, resume(), recipes, otherData ? Data.OTHER : Data.SAME, defaults);
     }
 
     /**
@@ -72,6 +81,10 @@ final class SaveOptions {
         if (resumeSaved && save == null) {
             throw new IllegalArgumentException(
                     "--resume-saved: expected --save beside it, whose file the run goes on from, got none");
+        }
+        if (otherData && resume == null && !resumeSaved) {
+            throw new IllegalArgumentException(
+                    "--resume-with-other-data: expected --resume or --resume-saved beside it, got none");
         }
     }
 }

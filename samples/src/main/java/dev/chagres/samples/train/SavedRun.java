@@ -6,6 +6,7 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
+import dev.chagres.samples.train.SavingPlan.Data;
 import dev.chagres.train.DataPosition;
 import dev.chagres.train.SequencePacker;
 import dev.chagres.train.TokenSequences;
@@ -46,6 +47,9 @@ record SavedRun(
 
     private static final String PROGRAM = "chagres train";
     private static final String RECIPE = "recipe";
+    private static final String FASTA = "fasta";
+    private static final String CONTENT = "fasta-content";
+    private static final String CONTEXT = "context";
     private static final String STEPS = "step";
     private static final String UPDATES = "optimizer.step";
     private static final String SKIPPED = "loss_scaler.skipped_steps";
@@ -55,8 +59,20 @@ record SavedRun(
         this(steps, data, null, null);
     }
 
-    /** Returns the texts of a file that a run of {@code plan} writes, by key. */
+    /**
+     * Returns the texts of a file that a run of {@code plan} writes, by key.
+     *
+     * @throws dev.chagres.samples.data.FastaException when the data cannot be read
+     */
     static Map<String, String> description(TrainingPlan plan) {
+        Map<String, String> texts = described(plan);
+        texts.put(FASTA, plan.source().name());
+        texts.put(CONTENT, plan.source().content());
+        texts.put(CONTEXT, Integer.toString(plan.shape().context()));
+        return texts;
+    }
+
+    private static Map<String, String> described(TrainingPlan plan) {
         Map<String, String> texts = new LinkedHashMap<>();
         texts.put("program", PROGRAM);
         texts.put("model", plan.size().label());
@@ -69,7 +85,7 @@ record SavedRun(
     /**
      * Reads how far the run was that {@code plan} resumes.
      *
-     * @throws WrongOptionException when the file is none of {@code --save}, or is that of a run of another model, recipe or seed, or of
+     * @throws WrongOptionException when the file is none of {@code --save}, or is that of a run of another model, recipe, seed or other data, or of
      *     so many steps that none is left; not when it is the plan's own file, of exactly its steps
      * @throws TrainingException when it cannot be read, or its numbers do not fit together
      */
@@ -85,6 +101,7 @@ record SavedRun(
                         + (program == null ? "another" : "one of " + ForeignText.quoted(program)));
             }
             ensureSame(file, plan);
+            ensureSameData(file, plan);
             long steps = number(file, STEPS);
             if (steps == plan.steps() && path.equals(plan.saving().file())) {
                 return new SavedRun(plan.steps(), checked(file, steps)); // The same command was started again.
@@ -105,8 +122,32 @@ record SavedRun(
         }
     }
 
-    private static void ensureSame(SafetensorsFile file, TrainingPlan plan) {
+    /** Refuses other data, with which a run would go on as if nothing had changed; older files do not tell theirs. */
+    private static void ensureSameData(SafetensorsFile file, TrainingPlan plan) {
+        if (plan.saving().data() == Data.OTHER) {
+            return;
+        }
         Map<String, String> own = description(plan);
+        Map<String, String> saved = file.metadata();
+        String different = !isSame(CONTENT, own, saved)
+                ? "--fasta " + own.get(FASTA) + ", " + own.get(CONTENT) + ", got " + saved.get(FASTA) + ", "
+                        + saved.get(CONTENT) + "; give that"
+                : !isSame(CONTEXT, own, saved)
+                        ? "--context " + own.get(CONTEXT) + ", got " + saved.get(CONTEXT) + "; give that"
+                        : "";
+        if (!different.isEmpty()) {
+            throw new WrongOptionException("--resume: " + file.path() + ": expected a run with " + different
+                    + ", or go on with other data: --resume-with-other-data");
+        }
+    }
+
+    private static boolean isSame(String key, Map<String, String> own, Map<String, String> saved) {
+        String value = saved.get(key);
+        return value == null || value.equals(own.get(key));
+    }
+
+    private static void ensureSame(SafetensorsFile file, TrainingPlan plan) {
+        Map<String, String> own = described(plan);
         for (String key : new String[] {"model", RECIPE, "seed"}) {
             String expected = Objects.requireNonNull(own.get(key));
             String got = file.metadata().get(key);
