@@ -77,6 +77,9 @@ public final class Esm2Training implements TrainingModel {
     /** Of the step that is captured; launches have rates of their own. */
     private float rate;
 
+    /** False from where a step changes the state to its end. */
+    private boolean whole = true;
+
     private boolean closed;
 
     /**
@@ -262,17 +265,27 @@ public final class Esm2Training implements TrainingModel {
     private void enqueueStep(float learningRate) {
         readback.begin();
         if (captured != null) {
+            whole = false;
             rate = learningRate;
             optimizer.rate(learningRate);
             captured.step(ranks.own(), readback);
             readback.finish(gradientNorm.norm());
+            whole = true;
             return;
         }
+        whole = quantizers == null; // A recipe may change scales in forward.
         gradients.compute(uploads, readback);
+        whole = false;
         gradientNorm.compute();
         keepMeasured();
         optimizer.step(learningRate, gradientNorm);
         readback.finish(gradientNorm.norm());
+        whole = true;
+    }
+
+    @Override
+    public boolean isWhole() {
+        return whole;
     }
 
     /**

@@ -1,5 +1,6 @@
 package dev.chagres.samples.train;
 
+import dev.chagres.samples.data.ShuffledSequences;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
 
@@ -40,6 +41,11 @@ interface Platform extends AutoCloseable {
 
     /** Returns how many multiprocessors, or cores, the device has. */
     int multiprocessors();
+
+    /** Returns how many residues of the data are held at a time. */
+    default int windowResidues() {
+        return ShuffledSequences.WINDOW_RESIDUES;
+    }
 
     /** Returns the device's name. */
     String device();

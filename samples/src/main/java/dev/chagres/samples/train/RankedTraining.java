@@ -243,6 +243,12 @@ final class RankedTraining implements TrainingModel {
         tell(training -> training.step(learningRate));
     }
 
+    /** A rank that fails ends all, and a state is saved by all. */
+    @Override
+    public boolean isWhole() {
+        return !ended.isDone();
+    }
+
     /** Waits for the oldest step: the parts of the loss add up, and the slowest rank is the step's time. */
     @Override
     public void result(StepResult result) {

@@ -1,13 +1,13 @@
 package dev.chagres.samples.train;
 
-import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
+import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.train.DataPosition;
-import java.io.IOException;
-import java.nio.file.Files;
+import dev.chagres.train.WholeFile;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -18,53 +18,39 @@ import org.jspecify.annotations.Nullable;
 final class StateSaver {
     private final TrainingPlan plan;
     private final TrainingModel model;
-    private boolean saved;
+    /** Of the data as they were when the run began. */
+    private final Map<String, String> description;
+
+    private int tried;
+    private int saved;
 
     StateSaver(TrainingPlan plan, TrainingModel model) {
         this.plan = plan;
         this.model = model;
+        description = isAsked() ? SavedRun.description(plan) : Map.of();
     }
 
     /**
-     * Checks, before anything is computed, that the file can be written.
+     * Tries, before anything is computed, whether the file can be written, and keeps other runs from it.
      *
-     * @throws TrainingException when it cannot
+     * @return locks {@code FILE.part} until it is discarded, or this process ends; null where nothing is saved
+     * @throws TrainingException when it cannot be written
+     * @throws java.io.UncheckedIOException when another run writes it
      */
-    static void ensureWritable(TrainingPlan plan) {
+    static @Nullable WholeFile claim(TrainingPlan plan) {
         Path file = plan.saving().file();
         if (file == null) {
-            return;
+            return null;
         }
-        Path folder = replaced(file).toAbsolutePath().getParent();
-        if (folder == null || !canHold(folder)) {
-            throw new TrainingException(
-                    "--save: expected a file in a folder that can be written, got " + ForeignText.plain(file) + "; make the folder first");
-        }
-        if (Files.exists(file) && !Files.isRegularFile(file)) {
-            throw new TrainingException("--save: expected a file or a new name, got " + ForeignText.plain(file)
-                    + (Files.isDirectory(file) ? ", a folder" : ", which is none"));
-        }
+        naming("--save: ", () -> SafetensorsWriter.tryOut(file));
+        return WholeFile.create(file);
     }
 
-    /** Makes a file and removes it: permissions do not tell of file systems that take none, such as {@code /proc}. */
-    private static boolean canHold(Path folder) {
+    private static void naming(String option, Runnable work) {
         try {
-            Files.delete(Files.createTempFile(folder, ".safetensors-", ".tmp"));
-            return true;
-        } catch (IOException e) {
-            return false;
-        }
-    }
-
-    /** Returns the file behind a link, which is the one that is replaced. */
-    private static Path replaced(Path file) {
-        try {
-            return Files.isSymbolicLink(file) ? file.toRealPath() : file;
-        } catch (IOException e) {
-            throw new TrainingException(
-                    "--save: expected a file or a new name, got " + ForeignText.plain(file)
-                            + ", a link to a file that is not there; remove the link or make that file",
-                    e);
+            work.run();
+        } catch (SafetensorsException e) {
+            throw new TrainingException(option + e.getMessage(), e);
         }
     }
 
@@ -111,24 +97,26 @@ final class StateSaver {
      * Replaces the file.
      *
      * @param position what of the data was taken so far
+     * @param steps after how many steps
      * @throws TrainingException when it cannot be written
      */
-    void save(DataPosition position) {
+    void save(DataPosition position, int steps) {
         Path file = plan.saving().file();
         if (file == null) {
             return;
         }
-        try {
-            model.save(file, position, SavedRun.description(plan));
-            saved = true;
-        } catch (SafetensorsException e) {
-            throw new TrainingException("--save: " + e.getMessage(), e);
-        }
+        tried = steps;
+        naming("--save: ", () -> model.save(file, position, description));
+        saved = steps;
     }
 
-    /** Returns the file when it was written, null before. */
-    @Nullable
-    Path written() {
-        return saved ? plan.saving().file() : null;
+    /** Returns after how many steps the state was to be saved last; 0 before. */
+    int tried() {
+        return tried;
+    }
+
+    /** Returns after how many steps it was saved last; 0 before. */
+    int saved() {
+        return saved;
     }
 }

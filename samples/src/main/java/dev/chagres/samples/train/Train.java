@@ -5,6 +5,7 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.samples.data.FastaException;
+import dev.chagres.train.WholeFile;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.OutputStream;
@@ -24,7 +25,7 @@ import picocli.CommandLine.Spec;
  * Trains ESM-2 on protein sequences: masked tokens of a FASTA file, one command for a laptop's CPU and for a GPU.
  *
  * <p>Exit statuses: 0 done; 1 the data, the machine or an output failed, told in one line (also standard output, when it is
- * full or closed); 2 the options are wrong; 130
+ * full or closed), but after the last whole step {@code --save} has written its state; 2 the options are wrong; 130
  * ended by Ctrl-C (143 by SIGTERM) after the step under way, with report, picture and summary of the steps done.
  *
  * <p>Threading: one thread at a time.
@@ -183,7 +184,14 @@ public final class Train implements Callable<Integer> {
             TrainingPlan plan = plan(platform);
             var session = options.isSilent() ? silent(plan, platform) : new TrainingSession(plan, platform, out, err);
             interruption.onInterrupt(session::stop);
-            session.train();
+            WholeFile claim = options.isSilent() ? null : StateSaver.claim(plan); // Rank 0 has the file.
+            try {
+                session.train();
+            } finally {
+                if (claim != null) {
+                    claim.discard();
+                }
+            }
         }
     }
 }

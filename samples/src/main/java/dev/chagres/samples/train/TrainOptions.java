@@ -222,6 +222,10 @@ final class TrainOptions {
         FileChecks.requireDifferent("--save", saving.save(), "--plot", plot);
         FileChecks.requireDifferent("--report", report, "--resume", saving.resume());
         FileChecks.requireDifferent("--plot", plot, "--resume", saving.resume());
+        FileChecks.requireOtherPart("--save", saving.save(), "--fasta", fasta);
+        FileChecks.requireOtherPart("--save", saving.save(), "--report", report);
+        FileChecks.requireOtherPart("--save", saving.save(), "--plot", plot);
+        FileChecks.requireOtherPart("--save", saving.save(), "--resume", saving.resume());
         FileChecks.requireOtherPart("--report", report, "--save", saving.save());
         FileChecks.requireOtherPart("--plot", plot, "--save", saving.save());
         FileChecks.requireOtherPart("--report", report, "--resume", saving.resume());

@@ -44,6 +44,11 @@ public interface TrainingModel extends AutoCloseable {
      */
     void step(float learningRate);
 
+    /** Returns whether {@link #save} would save the state after whole steps; false once a step has failed that may have changed it. */
+    default boolean isWhole() {
+        return true;
+    }
+
     /** Waits for the oldest step whose result was not read yet, and reads it. */
     void result(StepResult result);
 

@@ -4,6 +4,7 @@ import dev.chagres.train.Batch;
 import dev.chagres.train.BatchSource;
 import dev.chagres.train.DataPosition;
 import dev.chagres.train.StepResult;
+import java.io.UncheckedIOException;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -43,8 +44,18 @@ final class TrainingRun {
     /** Steps of the run that this one goes on from. */
     private int first;
 
+    /** Steps whose work was enqueued wholly. */
+    private int made;
+
     private int unreported;
     private @Nullable StateSaver saver;
+    /** What ends the run though its state is good: it is thrown once that is saved. */
+    private @Nullable RuntimeException failure;
+
+    private boolean canReport = true;
+    /** Whether a step has made numbers that are not finite. */
+    private boolean spoilt;
+
     private int skippedInARow;
     private volatile boolean stopRequested;
 
@@ -102,32 +113,68 @@ final class TrainingRun {
      * @param before what was done already
      * @param steps how many steps at most, those before included
      * @return how many were done and reported now
+     * <p>However it ends, the state of the last whole step is saved first, unless that step has spoilt it.
+     *
      * @throws TrainingException as {@link #run(int)}, and when the state cannot be saved
      * @throws dev.chagres.samples.data.FastaException when the data fails
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
      */
     int run(SavedRun before, int steps) throws InterruptedException {
         first = before.steps();
+        made = first;
         unreported = first;
+        try {
+            makeSteps(steps);
+        } catch (RuntimeException | InterruptedException | Error e) {
+            saveAfter(e);
+            RuntimeException earlier = failure;
+            if (earlier == null) {
+                throw e;
+            }
+            earlier.addSuppressed(e);
+        }
+        if (failure != null) {
+            throw failure;
+        }
+        return made - first;
+    }
+
+    private void makeSteps(int steps) throws InterruptedException {
         if (first >= steps || !uploadIfAllGoOn(first)) {
-            return 0;
+            return;
         }
         int step = first;
         boolean more = true;
         while (more) {
             model.step(metrics[step % STEPS_IN_FLIGHT].learningRate());
             int after = step + 1;
+            made = after;
             more = after < steps && uploadIfAllGoOn(after);
             reportBefore(step);
             StateSaver present = saver;
             if (present != null && (more ? present.isDue(after) : present.isAsked())) {
                 reportBefore(after); // What a step has spoilt is not saved.
-                present.save(position(step));
+                present.save(position(step), after);
             }
             step = after;
         }
         reportBefore(step);
-        return step - first;
+    }
+
+    /** Saves the state that a failure has left whole, if it was not saved already. */
+    private void saveAfter(Throwable e) {
+        StateSaver present = saver;
+        if (present == null || !present.isAsked() || made == first || present.tried() == made || !model.isWhole()) {
+            return;
+        }
+        try {
+            reportBefore(made);
+            if (!spoilt) {
+                present.save(position(made - 1), made);
+            }
+        } catch (RuntimeException second) {
+            e.addSuppressed(second);
+        }
     }
 
     private void reportBefore(int step) {
@@ -141,12 +188,12 @@ final class TrainingRun {
     }
 
     /**
-     * Takes the next batch to the device; false when a rank has none or is to stop. A rank that waits for data is stopped while it waits, so
-     * ranks agree once each has its batch.
+     * Takes the next batch to the device; false when a rank has none, has failed or is to stop. A rank that waits for data is stopped while it
+     * waits, so ranks agree once each has its batch. They end together, for all take part in saving.
      */
     private boolean uploadIfAllGoOn(int step) throws InterruptedException {
-        Batch batch = takeOrReportFirst(step);
-        boolean all = model.agree(batch != null && !stopRequested);
+        Batch batch = take();
+        boolean all = model.agree(batch != null && !stopRequested && failure == null);
         if (batch == null) {
             return false;
         }
@@ -164,13 +211,21 @@ final class TrainingRun {
         metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.at(step));
     }
 
-    /** When the data fails, the steps that were enqueued before are still true: they are reported first. */
-    private @Nullable Batch takeOrReportFirst(int step) throws InterruptedException {
+    /** Null where there is none; when the data fails, the steps that were enqueued before are still true. */
+    private @Nullable Batch take() throws InterruptedException {
         try {
             return batches.take();
         } catch (RuntimeException e) {
-            reportBefore(step);
-            throw e;
+            fail(e);
+            return null;
+        }
+    }
+
+    private void fail(RuntimeException e) {
+        if (failure == null) {
+            failure = e;
+        } else {
+            failure.addSuppressed(e);
         }
     }
 
@@ -187,7 +242,7 @@ final class TrainingRun {
         if (skipped) {
             finished.skip();
         }
-        reported.accept(finished);
+        tell(finished);
         if (skippedInARow == MOST_SKIPPED) {
             throw new TrainingException(
                     "step " + finished.step() + ": the gradients of the last " + MOST_SKIPPED
@@ -195,14 +250,29 @@ final class TrainingRun {
         }
     }
 
+    /** A report that cannot be written ends the run, and gets no further step. */
+    private void tell(StepMetrics finished) {
+        if (!canReport) {
+            return;
+        }
+        try {
+            reported.accept(finished);
+        } catch (UncheckedIOException e) {
+            canReport = false;
+            fail(e);
+        }
+    }
+
     private void requireFinite(String what, double value, StepMetrics step) {
-        if (!Double.isFinite(value) && first > 0 && step.step() == first + 1) {
+        if (Double.isFinite(value)) {
+            return;
+        }
+        spoilt = true;
+        if (first > 0 && step.step() == first + 1) {
             throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " before anything was"
                     + " learned here, so the weights of the file of --resume are not finite; resume an older one");
         }
-        if (!Double.isFinite(value)) {
-            throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " at learning rate "
-                    + step.learningRate() + "; lower --learning-rate");
-        }
+        throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " at learning rate "
+                + step.learningRate() + "; lower --learning-rate");
     }
 }

@@ -11,7 +11,6 @@ import dev.chagres.train.BatchSource;
 import dev.chagres.train.SequencePacker;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
-import java.nio.file.Path;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -40,7 +39,8 @@ final class TrainingSession {
     /** Steps of the run that this one goes on from. */
     private int begun;
 
-    private @Nullable Path saved;
+    /** After so many steps the state was saved last; 0 for never. */
+    private int saved;
 
     private volatile boolean stopRequested;
     private volatile @Nullable BatchSource data;
@@ -105,12 +105,26 @@ final class TrainingSession {
             makeSteps(files, before);
             files.publishReport();
         } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
+            tellSaved(e);
             throw files.named(e);
+        } catch (RuntimeException | InterruptedException | Error e) {
+            tellSaved(e);
+            throw e;
+        }
+    }
+
+    /** Says, before a failure is told, which state it has left. */
+    private void tellSaved(Throwable failure) {
+        for (Throwable second : failure.getSuppressed()) {
+            err.println("train: " + second.getMessage());
+        }
+        if (saved > 0) {
+            err.println("train: the state of step " + saved + " was saved: "
+                    + plan.saving().file());
         }
     }
 
     private void makeSteps(RunFiles files, SavedRun before) throws InterruptedException {
-        StateSaver.ensureWritable(plan);
         begun = before.steps();
         if (before.otherSums() != null) {
             err.println("train: --resume: " + ForeignText.plain(plan.saving().resumed()) + " was saved with --recipe "
@@ -158,7 +172,7 @@ final class TrainingSession {
         try (Progress progress = progress()) {
             loop(model, batches, files, progress, saver, before);
         } finally {
-            saved = saver.written();
+            saved = saver.saved();
         }
     }
 
@@ -179,8 +193,7 @@ final class TrainingSession {
     }
 
     private MaskedProteins sequences(SavedRun before) {
-        var all = new MaskedProteins(
-                new ShuffledSequences(plan.source(), plan.seed(), ShuffledSequences.WINDOW_RESIDUES));
+        var all = new MaskedProteins(new ShuffledSequences(plan.source(), plan.seed(), platform.windowResidues()));
         try {
             before.skip(all, () -> stopRequested);
             return all;
@@ -206,11 +219,11 @@ final class TrainingSession {
         if (failure == null) {
             return;
         }
-        if (plan.report() == null && plan.plot() == null) {
+        if (plan.report() == null && plan.plot() == null && plan.saving().file() == null) {
             throw new TrainingException(
-                    failure + "; the run ends, since nothing would be left of it: ask for --report or --plot");
+                    failure + "; the run ends, since nothing would be left of it: ask for --save, --report or --plot");
         }
-        err.println("train: " + failure + "; training goes on for --report or --plot");
+        err.println("train: " + failure + "; training goes on for --save, --report or --plot");
     }
 
     private void loop(
@@ -277,8 +290,8 @@ final class TrainingSession {
         if (plan.report() != null) {
             text.wrote("report", plan.report());
         }
-        if (saved != null) {
-            text.wrote("state", saved);
+        if (saved > 0 && plan.saving().file() != null) {
+            text.wrote("state", plan.saving().file());
         }
     }
 

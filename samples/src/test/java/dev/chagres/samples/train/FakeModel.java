@@ -21,6 +21,9 @@ final class FakeModel implements TrainingModel {
     boolean lossScaling;
     int overflowFrom = Integer.MAX_VALUE;
     Runnable onStep = () -> {};
+    Runnable onUpload = () -> {};
+    Runnable onSave = () -> {};
+    boolean whole = true;
     Runnable onWarmUp = () -> {};
     boolean closed;
 
@@ -43,6 +46,7 @@ final class FakeModel implements TrainingModel {
 
     @Override
     public void upload(Batch batch) {
+        onUpload.run();
         note("upload", uploaded++);
         double sum = 0;
         for (int part = 0; part < batch.microBatches(); part++) {
@@ -60,6 +64,11 @@ final class FakeModel implements TrainingModel {
     }
 
     @Override
+    public boolean isWhole() {
+        return whole;
+    }
+
+    @Override
     public void result(StepResult result) {
         note("result", read++);
         result.set(
@@ -70,6 +79,7 @@ final class FakeModel implements TrainingModel {
 
     @Override
     public void save(Path file, DataPosition position, Map<String, String> description) {
+        onSave.run();
         note("save", stepped);
         saved.add(position.next());
     }

@@ -14,6 +14,9 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
+import dev.chagres.io.SafetensorsWriter;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
 import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.samples.esm.Esm2;
@@ -25,8 +28,6 @@ import java.io.IOException;
 import java.io.PrintStream;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -34,6 +35,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.function.BiFunction;
 import java.util.stream.Stream;
 import javax.imageio.ImageIO;
 import org.jspecify.annotations.Nullable;
@@ -420,28 +422,28 @@ class SaveAndResumeTest {
         assertTrue(told().contains(text), told());
     }
 
-    /** Writes {@code file} again with one number of the host, or with all of one tensor's bytes, set to {@code value}. */
-    private Path with(Path file, String name, long value) throws IOException {
-        Path changed = folder.resolve("changed");
-        byte[] bytes = Files.readAllBytes(file);
-        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
-            var entry = opened.entry(name);
-            byte[] own = entry.bytes().toArray(JAVA_BYTE);
-            int data = bytes.length
-                    - (int) opened.entries().values().stream()
-                            .mapToLong(one -> one.byteSize())
-                            .sum();
-            long begin = entry.bytes().address()
-                    - opened.entries().values().stream()
-                            .mapToLong(one -> one.bytes().address())
-                            .min()
-                            .orElseThrow();
-            var buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
-            for (int i = 0; i < own.length / Long.BYTES; i++) {
-                buffer.putLong(data + (int) begin + i * Long.BYTES, value);
+    /** Writes {@code file} again as other programs would, with one number of the host, or with all of one tensor's bytes, set to {@code value}. */
+    private Path with(Path file, String name, long value) {
+        return rewritten(file, folder.resolve("changed"), (own, bytes) -> {
+            for (int i = 0; own.equals(name) && i < bytes.byteSize() / Long.BYTES; i++) {
+                bytes.setAtIndex(JAVA_LONG_UNALIGNED, i, value);
             }
+            return own;
+        });
+    }
+
+    /** Writes {@code file} again without checksums. */
+    private static Path rewritten(Path file, Path other, BiFunction<String, MemorySegment, String> change) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            List<TensorSource> sources = new ArrayList<>();
+            opened.entries().forEach((name, entry) -> {
+                MemorySegment bytes = MemorySegment.ofArray(entry.bytes().toArray(JAVA_BYTE));
+                String changed = change.apply(name, bytes);
+                sources.add(TensorSource.of(new TensorSpec(changed, entry.dtype(), entry.shape()), bytes));
+            });
+            SafetensorsWriter.write(other, sources, opened.metadata());
         }
-        return Files.write(changed, bytes);
+        return other;
     }
 
     @Test
@@ -507,9 +509,8 @@ class SaveAndResumeTest {
                 1, "train: --resume: " + none + ": expected a safetensors file, got no such file", "--resume=" + none);
         Path damaged = Files.write(folder.resolve("damaged"), Arrays.copyOf(before, before.length - 5));
         assertRefused(1, "train: --resume: " + damaged + ": ", "--steps=3", "--resume=" + damaged);
-        Path renamed = folder.resolve("renamed");
-        String bytes = new String(before, StandardCharsets.ISO_8859_1);
-        Files.write(renamed, bytes.replace("\"embedding.", "\"elsewhere.").getBytes(StandardCharsets.ISO_8859_1));
+        Path renamed = rewritten(
+                file, folder.resolve("renamed"), (name, bytes) -> name.replaceFirst("^embedding\\.", "elsewhere."));
         assertRefused(
                 1,
                 "type or shape; nothing was loaded; the first is missing: \"embedding.weight\" ",
@@ -524,15 +525,13 @@ class SaveAndResumeTest {
                 "--resume=" + with(file, "embedding.weight.exp_avg_sq", -1));
         assertRefused(
                 1,
-                "train: --save: expected a file in a folder that can be written, got " + none.resolve("x")
-                        + "; make the folder first",
+                "train: --save: " + none.resolve("x") + ": could not be written: no such folder: " + none,
                 "--save=" + none.resolve("x"));
+        assertRefused(1, "train: --save: /proc/x: could not be written: ", "--save=/proc/x");
         assertRefused(
                 1,
-                "train: --save: expected a file in a folder that can be written, got /proc/x; make the folder first",
-                "--save=/proc/x");
-        assertRefused(
-                1, "train: --save: expected a file or a new name, got " + folder + ", a folder", "--save=" + folder);
+                "train: --save: " + folder + ": expected the name of a file to write, got a folder",
+                "--save=" + folder);
         assertRefused(2, "--save-every: expected --save beside it, which is written, got none", "--save-every=2");
         assertRefused(
                 2,
@@ -546,8 +545,7 @@ class SaveAndResumeTest {
         Path link = Files.createSymbolicLink(folder.resolve("link"), none);
         assertRefused(
                 1,
-                "train: --save: expected a file or a new name, got " + link
-                        + ", a link to a file that is not there; remove the link or make that file",
+                "train: --save: " + link + ": could not be written: no such file or folder: " + link,
                 "--save=" + link);
         assertArrayEquals(before, Files.readAllBytes(file));
         assertFalse(Files.exists(none));

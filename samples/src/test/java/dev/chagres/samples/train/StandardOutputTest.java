@@ -66,7 +66,7 @@ class StandardOutputTest {
         assertEquals(1, train("--steps", "9"));
         assertEquals(
                 "train: standard output cannot be written: Broken pipe; the run ends, since nothing would be left of it:"
-                        + " ask for --report or --plot" + System.lineSeparator(),
+                        + " ask for --save, --report or --plot" + System.lineSeparator(),
                 err());
         assertEquals("[]", platform.model.calls.toString());
         assertTrue(platform.closed && platform.model.closed);
@@ -78,10 +78,21 @@ class StandardOutputTest {
         Path report = folder.resolve("r.jsonl");
         assertEquals(1, train("--steps", "9", "--report", report.toString()));
         assertEquals(
-                "train: standard output cannot be written: Broken pipe; training goes on for --report or --plot",
+                "train: standard output cannot be written: Broken pipe; training goes on for --save, --report or --plot",
                 err().lines().findFirst().orElseThrow());
         assertEquals(1, err().lines().filter(line -> line.startsWith("train: ")).count(), err());
         assertEquals(10, Files.readAllLines(report).size());
+    }
+
+    /** Its state is worth more than its lines. */
+    @Test
+    void aRunThatSavesGoesOnWithoutStandardOutput() {
+        stdout = new Closing(40);
+        assertEquals(1, train("--steps", "9", "--save", folder.resolve("state").toString()));
+        assertEquals("save9", platform.model.calls.getLast());
+        assertEquals(
+                "train: standard output cannot be written: Broken pipe; training goes on for --save, --report or --plot",
+                err().lines().findFirst().orElseThrow());
     }
 
     @Test

@@ -5,7 +5,9 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.io.SafetensorsFile;
 import java.io.IOException;
+import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -68,11 +70,13 @@ class TrainProcessTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"INT, 130", "TERM, 143"})
+    @CsvSource({"INT, 130", "TERM, 143", "HUP, 129"})
     void aSignalEndsTheRunWithWhatIsTrue(String signal, int status) throws Exception {
         Path report = folder.resolve("r.jsonl");
         Path plot = folder.resolve("p.png");
-        Process process = start("--steps", "100000", "--report", report.toString(), "--plot", plot.toString());
+        Path state = folder.resolve("state");
+        Process process =
+                start("--steps", "100000", "--report", "" + report, "--plot", "" + plot, "--save", state.toString());
         awaitLines(process, folder.resolve("r.jsonl.part"), 4);
         assertTrue(process.isAlive(), () -> "ended early");
         assertFalse(Files.exists(report));
@@ -86,8 +90,34 @@ class TrainProcessTest {
         assertTrue(lines.size() >= 4, lines.toString());
         assertTrue(text("out").contains("stopped after " + (lines.size() - 1) + " of 100,000 steps"), text("out"));
         assertTrue(Files.size(plot) > 1000);
-        assertFalse(Files.exists(folder.resolve("r.jsonl.part")));
+        try (SafetensorsFile saved = SafetensorsFile.open(state)) {
+            assertEquals(lines.size() - 1, saved.entry("step").bytes().get(ValueLayout.JAVA_LONG_UNALIGNED, 0));
+        }
+        assertFalse(Files.exists(folder.resolve("r.jsonl.part")) || Files.exists(folder.resolve("state.part")));
         assertFalse(text("err").contains("\tat "), text("err"));
+    }
+
+    /** Else each would overwrite the other's, and both would say that all went well. */
+    @Test
+    void aSecondRunWithTheSameStateIsRefusedBeforeItBegins() throws Exception {
+        Path state = folder.resolve("state");
+        Process first = start("--steps", "100000", "--report", "" + folder.resolve("r.jsonl"), "--save", "" + state);
+        awaitLines(first, folder.resolve("r.jsonl.part"), 2);
+        Process second = startAs("second-", "--steps", "2", "--save", state.toString());
+        assertTrue(second.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(1, second.exitValue());
+        assertEquals(
+                "train: " + state + ": cannot be written: process " + first.pid() + " is writing it (" + state
+                        + ".part is locked); wait for its end, or name another file",
+                text("second-err").strip());
+        assertTrue(first.isAlive(), () -> "ended early");
+        kill(first, "KILL");
+        assertTrue(first.waitFor(120, TimeUnit.SECONDS));
+        assertFalse(Files.exists(state));
+        second = startAs("second-", "--steps", "2", "--save", state.toString());
+        assertTrue(second.waitFor(120, TimeUnit.SECONDS));
+        assertEquals(0, second.exitValue(), text("second-err"));
+        assertTrue(Files.exists(state) && !Files.exists(folder.resolve("state.part")));
     }
 
     @Test
@@ -158,7 +188,7 @@ class TrainProcessTest {
         assertEquals(1, process.exitValue(), text("err"));
         assertEquals(
                 "train: standard output cannot be written: No space left on device; the run ends, since nothing would be"
-                        + " left of it: ask for --report or --plot",
+                        + " left of it: ask for --save, --report or --plot",
                 text("err").lines().toList().getLast());
     }
 

@@ -1,6 +1,7 @@
 package dev.chagres.samples.train;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -16,15 +17,19 @@ import dev.chagres.train.BatchSource;
 import dev.chagres.train.DataPosition;
 import dev.chagres.train.SequencePacker;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 import picocli.CommandLine;
 
 @Tag("L0")
@@ -104,6 +109,104 @@ class TrainingRunTest {
             assertEquals(1, run.run(100));
         }
         assertEquals("[upload0, step0, result0, save1]", model.calls.toString());
+    }
+
+    private TrainingRun saving(BatchSource batches, Consumer<StepMetrics> reported) {
+        var options = new TrainOptions();
+        new CommandLine(options).parseArgs("--save=x");
+        var run = new TrainingRun(model, batches, step -> 1, Double.NaN, reported);
+        run.saveBy(new StateSaver(options.plan(false, 1), model));
+        return run;
+    }
+
+    /** The step under way is true though it can no longer be told; other ranks make it, too. */
+    @Test
+    void aReportThatCannotBeWrittenEndsTheRunWithItsState() {
+        var told = new ArrayList<Integer>();
+        var full = new UncheckedIOException(new IOException("No space left on device"));
+        try (BatchSource batches = shipped()) {
+            var run = saving(batches, step -> {
+                told.add(step.step());
+                if (step.step() == 2) {
+                    throw full;
+                }
+            });
+            assertSame(full, assertThrows(UncheckedIOException.class, () -> run.run(100)));
+        }
+        assertEquals(List.of(1, 2), told);
+        assertEquals(List.of(true, true, true, true, false), model.wishes);
+        assertEquals("[result1, step3, result2, result3, save4]", lastCalls(5));
+    }
+
+    private String lastCalls(int count) {
+        return model.calls
+                .subList(model.calls.size() - count, model.calls.size())
+                .toString();
+    }
+
+    /** As when the device has no memory for a longer batch. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aFailureThatLeavesTheStateWholeIsSavedFirst(boolean uploading) {
+        var full = new IllegalStateException("no memory");
+        Runnable failing = () -> {
+            if (model.calls.contains("step1")) {
+                model.calls.add("failure");
+                throw full;
+            }
+        };
+        if (uploading) {
+            model.onUpload = failing;
+        } else {
+            model.onStep = () -> {
+                if (model.calls.contains("step2")) {
+                    failing.run();
+                }
+            };
+        }
+        try (BatchSource batches = shipped()) {
+            assertSame(
+                    full,
+                    assertThrows(
+                            IllegalStateException.class,
+                            () -> saving(batches, step -> {}).run(100)));
+        }
+        assertEquals(
+                uploading ? "[step1, failure, result0, result1, save2]" : "[result0, step2, failure, result1, save3]",
+                lastCalls(5));
+    }
+
+    @Test
+    void aFailureThatMayHaveChangedTheStateIsNotSaved() {
+        model.onStep = () -> {
+            if (model.calls.contains("step1")) {
+                model.whole = false;
+                throw new IllegalStateException("midway");
+            }
+        };
+        try (BatchSource batches = shipped()) {
+            assertThrows(
+                    IllegalStateException.class,
+                    () -> saving(batches, step -> {}).run(100));
+        }
+        assertEquals(List.of(), model.saved);
+    }
+
+    /** Whoever reads the error learns of both. */
+    @Test
+    void aSaveThatFailsAfterAnotherFailureIsToldBeside() {
+        var full = new UncheckedIOException(new IOException("No space left on device"));
+        model.onSave = () -> {
+            throw new TrainingException("--save: cannot be written");
+        };
+        try (BatchSource batches = shipped()) {
+            var run = saving(batches, step -> {
+                throw full;
+            });
+            var e = assertThrows(UncheckedIOException.class, () -> run.run(100));
+            assertEquals("--save: cannot be written", e.getSuppressed()[0].getMessage());
+        }
+        assertEquals(List.of(), model.saved);
     }
 
     /** What a step has spoilt is not saved over what was good. */
@@ -254,6 +357,11 @@ class TrainingRunTest {
             assertTrue(e.getMessage().startsWith(file + ":42: '1' at column 2"), e.getMessage());
         }
         assertEquals(List.of(1, 2, 3, 4, 5, 6, 7, 8, 9), steps);
+        try (BatchSource batches = open(FastaSource.of(file), 1)) {
+            var run = saving(batches, step -> {});
+            assertThrows(FastaException.class, () -> run.run(100));
+        }
+        assertEquals("save18", model.calls.getLast());
     }
 
     /** Were anything made in each step, no window could be free of it; what the JVM itself makes once is let pass. */
