@@ -11,6 +11,10 @@ import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.SafetensorsException;
+import dev.chagres.io.SafetensorsFile;
+import dev.chagres.io.SafetensorsWriter;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
 import dev.chagres.layer.RankedRun.Span;
 import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.model.Initializer;
@@ -35,16 +39,14 @@ import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
-import java.nio.charset.StandardCharsets;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -411,17 +413,39 @@ class ShardedStateTest {
         });
     }
 
-    /** Writes a number over the first element of a tensor of a file. */
-    private static void overwrite(Path file, String name, float value) throws IOException {
+    /** Writes a file again as other programs do, without checksums, with another first element of a tensor. */
+    private static void overwrite(Path file, String name, float value) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            List<TensorSource> sources = new ArrayList<>();
+            opened.entries().forEach((own, entry) -> {
+                MemorySegment bytes = MemorySegment.ofArray(entry.bytes().toArray(ValueLayout.JAVA_BYTE));
+                if (own.equals(name)) {
+                    bytes.set(ValueLayout.JAVA_FLOAT_UNALIGNED, 0, value);
+                }
+                sources.add(TensorSource.of(new TensorSpec(own, entry.dtype(), entry.shape()), bytes));
+            });
+            SafetensorsWriter.write(file, sources, opened.metadata());
+        }
+    }
+
+    /** Rank 0 reads the file, and each has its error. */
+    @Test
+    void aDamagedTensorIsNamedOnEveryRank() throws IOException {
+        DevicesNeeded.assume(3);
+        Path file = folder.resolve("a");
+        withState(3, ZeroStage.ONE, 16, state -> state.save(file, Map.of()));
         byte[] bytes = Files.readAllBytes(file);
-        ByteBuffer buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
-        int header = Math.toIntExact(buffer.getLong(0));
-        String text = new String(bytes, Long.BYTES, header, StandardCharsets.UTF_8);
-        Matcher offset = Pattern.compile(Pattern.quote('"' + name + '"') + ":\\{[^}]*\\[(\\d+),")
-                .matcher(text);
-        assertTrue(offset.find(), text);
-        buffer.putFloat(Long.BYTES + header + Integer.parseInt(offset.group(1)), value);
+        bytes[bytes.length - 1] ^= 1;
         Files.write(file, bytes);
+        String last;
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            last = List.copyOf(opened.entries().keySet()).getLast();
+        }
+        withState(3, ZeroStage.THREE, 16, state -> {
+            var e = assertThrows(SafetensorsException.class, () -> state.load(file));
+            assertEquals(last, e.tensor().orElseThrow());
+            assertTrue(e.getMessage().contains(": damaged since it was written: "), e.getMessage());
+        });
     }
 
     /** As one rank refuses it: the mean of squares is no rank's alone. */
