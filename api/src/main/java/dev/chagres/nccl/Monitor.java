@@ -41,7 +41,7 @@ final class Monitor {
             return true;
         }
         long timeout = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-        RunningClock clock = new RunningClock(System.nanoTime());
+        RunningClock clock = new RunningClock();
         boolean interrupted = false;
         boolean holds = false;
         long left = timeout;
@@ -51,7 +51,7 @@ final class Monitor {
             } catch (InterruptedException _) {
                 interrupted = true;
             }
-            left = timeout - clock.look(System.nanoTime());
+            left = timeout - clock.look();
             holds = condition.getAsBoolean();
         }
         if (interrupted) {

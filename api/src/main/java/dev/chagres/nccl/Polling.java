@@ -65,7 +65,7 @@ final class Polling {
      */
     static int await(Endpoint endpoint, Duration timeout, @Nullable RankFailure before) {
         FailureState failures = endpoint.failures();
-        RunningClock clock = new RunningClock(System.nanoTime());
+        RunningClock clock = new RunningClock();
         for (int look = 0; failures.enter(); look++) {
             int state;
             try {
@@ -76,7 +76,7 @@ final class Polling {
             } finally {
                 failures.leave();
             }
-            if (state != Nccl.ncclInProgress() || clock.look(System.nanoTime()) > timeout.toNanos()) {
+            if (state != Nccl.ncclInProgress() || clock.look() > timeout.toNanos()) {
                 return state;
             }
             pause(look);
@@ -89,12 +89,10 @@ final class Polling {
      * says to stop.
      */
     static int await(MemorySegment handle, Duration timeout, BooleanSupplier ends) {
-        RunningClock clock = new RunningClock(System.nanoTime());
+        RunningClock clock = new RunningClock();
         for (int look = 0; ; look++) {
             int state = state(handle);
-            if (state != Nccl.ncclInProgress()
-                    || ends.getAsBoolean()
-                    || clock.look(System.nanoTime()) > timeout.toNanos()) {
+            if (state != Nccl.ncclInProgress() || ends.getAsBoolean() || clock.look() > timeout.toNanos()) {
                 return state;
             }
             pause(look);

@@ -12,6 +12,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: thread-safe.
  */
 final class Watch {
+    static final String THREAD = "chagres-collective-watch";
+
     private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
     private static boolean started;
 
@@ -29,7 +31,7 @@ final class Watch {
             WATCHED.put(endpoint, new Seen());
             if (!started) {
                 started = true;
-                Thread.ofPlatform().daemon().name("chagres-collective-watch").start(Watch::watch);
+                Thread.ofPlatform().daemon().name(THREAD).start(Watch::watch);
             }
             WATCHED.notifyAll();
         }
@@ -49,7 +51,7 @@ final class Watch {
     }
 
     private static void watch() {
-        RunningClock clock = new RunningClock(System.nanoTime());
+        RunningClock clock = new RunningClock();
         while (true) {
             Endpoint late;
             synchronized (WATCHED) {
@@ -60,7 +62,7 @@ final class Watch {
                     started = false;
                     return;
                 }
-                late = firstLate(clock.look(System.nanoTime()));
+                late = firstLate(clock.look());
             }
             if (late != null) {
                 if (late.calls().peerWait().number() != 0) {

@@ -13,10 +13,12 @@ import dev.chagres.layer.PipelineMisuseTest.At;
 import dev.chagres.layer.PipelineMisuseTest.Setting;
 import dev.chagres.model.Parameter;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.StoppedClock;
 import dev.chagres.sharding.PipelineStage;
 import dev.chagres.sharding.Ranks;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -25,6 +27,14 @@ import org.junit.jupiter.api.Test;
 @Tag("L2")
 class PipelineEvaluationMisuseTest {
     private static final int RANKS = PipelineMisuseTest.RANKS;
+
+    /** Time passes once a rank waits in vain. */
+    private final StoppedClock clock = new StoppedClock();
+
+    @AfterEach
+    void goOn() {
+        clock.close();
+    }
 
     private static At broken(Setting setting) {
         return new At(setting.model, () -> {
@@ -67,6 +77,7 @@ class PipelineEvaluationMisuseTest {
             RuntimeException thrown = assertThrows(
                     RuntimeException.class,
                     () -> setting.pipeline.evaluate(rank.index() == 0 ? broken(setting) : setting.model, 4));
+            clock.pass();
             assertEquals(
                     rank.index() == 0 ? UnsupportedOperationException.class : RankFailedException.class,
                     thrown.getClass());
@@ -87,6 +98,7 @@ class PipelineEvaluationMisuseTest {
             assertThrows(
                     RuntimeException.class,
                     () -> setting.pipeline.run(rank.index() == 1 ? broken(setting) : setting.model, 4));
+            clock.pass();
             assertThrown(
                     IllegalStateException.class,
                     "evaluate: expected ranks in step with each other, got the pipeline of 2 stages, rank "
@@ -141,6 +153,7 @@ class PipelineEvaluationMisuseTest {
         PipelineMisuseTest.each(PipelineMisuseTest.hasty(), (rank, setting) -> {
             setting.pipeline.run(setting.model, 4);
             setting.pipeline.evaluate(setting.model, 4);
+            clock.pass();
             if (rank.index() == 0) {
                 assertThrows(RankFailedException.class, () -> setting.pipeline.run(setting.model, 4));
             } else {

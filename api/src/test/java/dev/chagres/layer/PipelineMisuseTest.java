@@ -17,6 +17,7 @@ import dev.chagres.model.Parameter;
 import dev.chagres.model.Parameters;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.StoppedClock;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
@@ -33,6 +34,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -41,6 +43,14 @@ import org.junit.jupiter.api.Test;
 @Tag("L2")
 class PipelineMisuseTest {
     static final int RANKS = 2;
+
+    /** Time passes once a rank waits in vain. */
+    private final StoppedClock clock = new StoppedClock();
+
+    @AfterEach
+    void goOn() {
+        clock.close();
+    }
 
     /** What a rank has. */
     static final class Setting implements AutoCloseable {
@@ -201,6 +211,7 @@ class PipelineMisuseTest {
             });
             RuntimeException thrown = assertThrows(
                     RuntimeException.class, () -> setting.pipeline.run(rank.index() == 0 ? broken : setting.model, 4));
+            clock.pass();
             assertEquals(
                     rank.index() == 0 ? UnsupportedOperationException.class : RankFailedException.class,
                     thrown.getClass());
@@ -321,6 +332,7 @@ class PipelineMisuseTest {
             norm.compute();
             RuntimeException thrown =
                     assertThrows(RuntimeException.class, () -> setting.pipeline.run(setting.model, 4));
+            clock.pass();
             if (rank.index() == 1) { // whose backward comes first
                 assertEquals(
                         "gradient of embedding.weight: summed over the stages that have it already, got another backward"
@@ -352,6 +364,7 @@ class PipelineMisuseTest {
     void aRankThatAloneChangesItsNumberOfMicroBatchesIsNotWaitedForForEver() {
         each(hasty(), (rank, setting) -> {
             setting.pipeline.run(setting.model, 4);
+            clock.pass();
             assertThrows(RuntimeException.class, () -> setting.pipeline.run(setting.model, 4 - rank.index()));
         });
     }

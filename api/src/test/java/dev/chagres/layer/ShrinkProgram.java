@@ -6,6 +6,7 @@ import dev.chagres.layer.ShrinkTraining.Trained;
 import dev.chagres.layer.ShrinkTraining.Victim;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.StoppedClock;
 import dev.chagres.sharding.Ranks;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -15,12 +16,15 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 /**
  * What a rank's process runs in {@link ProcessShrinkTest}: training that goes on without ranks that are killed or stopped. The last line is
  * the step from which it went on, the losses and a sum of the weights' bits, or what {@link Ranks#run} threw.
  */
 final class ShrinkProgram {
+    private static final int MOST_RANKS = 4;
+
     private ShrinkProgram() {}
 
     /** The file of the state from which the others go on, the timeout, and then each victim: rank, step, moment. */
@@ -29,20 +33,29 @@ final class ShrinkProgram {
         Duration timeout = Duration.ofMillis(Long.parseLong(arguments[1]));
         List<Victim> victims = new ArrayList<>();
         for (int i = 2; i < arguments.length; i += 3) {
-            victims.add(new Victim(
+            Victim victim = new Victim(
                     Integer.parseInt(arguments[i]),
                     Integer.parseInt(arguments[i + 1]),
-                    Moment.valueOf(arguments[i + 2])));
+                    Moment.valueOf(arguments[i + 2]));
+            victims.add(victim);
+            if (victim.moment() == Moment.SILENT) {
+                IntStream.range(0, MOST_RANKS)
+                        .filter(rank -> rank != victim.rank())
+                        .forEach(rank -> victims.add(new Victim(rank, victim.step(), Moment.WAITS)));
+            }
         }
-        try {
+        try (StoppedClock clock = new StoppedClock()) {
             System.out.println(Ranks.fromEnvironment()
                     .withConfig(
                             CommunicatorConfig.standard().withTimeout(timeout).withName("world"))
                     .run(rank -> {
                         System.out.println("begun");
                         try (ShrinkTraining training =
-                                new ShrinkTraining(rank, DType.FLOAT32, victims, ShrinkProgram::fail)) {
-                            return text(training.train(file, () -> System.out.println("goes on")));
+                                new ShrinkTraining(rank, DType.FLOAT32, victims, victim -> fail(victim, clock))) {
+                            return text(training.train(file, () -> {
+                                clock.stand();
+                                System.out.println("goes on");
+                            }));
                         }
                     })
                     .getFirst());
@@ -74,7 +87,11 @@ final class ShrinkProgram {
     }
 
     /** Ends this process as a crash does, or stops it until another one lets it go on. */
-    private static void fail(Victim victim) throws InterruptedException {
+    private static void fail(Victim victim, StoppedClock clock) throws InterruptedException {
+        if (victim.moment() == Moment.WAITS) {
+            clock.pass();
+            return;
+        }
         if (victim.moment() == Moment.LAGS) {
             Thread.sleep(500);
             return;

@@ -42,7 +42,9 @@ final class ShrinkTraining implements AutoCloseable {
         COMPLETES,
         /** Does not fail, but learns of others before it has completed the step. */
         LAGS,
-        SILENT
+        SILENT,
+        /** Does not fail, and waits for one that is silent. */
+        WAITS
     }
 
     /** A rank that is to fail. */
@@ -127,6 +129,7 @@ final class ShrinkTraining implements AutoCloseable {
         Communicator communicator = strategy.communicator();
         fail(step, Moment.BEFORE_THE_SUMS);
         fail(step, Moment.SILENT);
+        fail(step, Moment.WAITS);
         int[] lengths = {3 + communicator.rank(), 5};
         int[][] batch = SmallModel.batch(100L * step + communicator.rank(), lengths);
         int count = 0;

@@ -20,6 +20,7 @@ import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
 import java.time.Duration;
 import java.util.concurrent.CountDownLatch;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -29,6 +30,13 @@ import org.junit.jupiter.params.provider.EnumSource;
 @Tag("L0")
 @Tag("L2")
 class CallModeTest {
+    private final StoppedClock clock = new StoppedClock();
+
+    @AfterEach
+    void goOn() {
+        clock.close();
+    }
+
     private static final CommunicatorConfig STANDARD = CommunicatorConfig.standard();
     private static final CommunicatorConfig POLLED = STANDARD.withCallMode(CallMode.NON_BLOCKING);
 
@@ -172,6 +180,7 @@ class CallModeTest {
         CountDownLatch ended = new CountDownLatch(1);
         Ranks.local(2).withConfig(POLLED.withTimeout(Duration.ofMillis(300))).each(rank -> {
             if (rank.index() == 0) {
+                clock.pass();
                 try (Scope scope = rank.device().openScope()) {
                     RankFailedException failure =
                             assertThrows(RankFailedException.class, () -> sum(rank.communicator(), scope, 1));
@@ -325,6 +334,7 @@ class CallModeTest {
             try (Scope scope = rank.device().openScope()) {
                 Communicator late = world.split(0, rank.index(), hasty);
                 if (rank.index() == 0) {
+                    clock.pass();
                     assertThrows(RankFailedException.class, () -> sum(late, scope, 1));
                     long begin = System.nanoTime();
                     late.close(); // It waits neither for the other rank nor for the call.
@@ -341,6 +351,7 @@ class CallModeTest {
     @Test
     void openingEndsAfterTheTimeoutOnTheCallingThread() {
         DevicesNeeded.assume(2);
+        goOn(); // No rank that is watched over is open, with which time would pass.
         // As another process gets it: nothing in this program knows who else has it.
         UniqueId id = UniqueId.of(UniqueId.create().toBytes());
         try (Device device = Device.open()) {

@@ -22,6 +22,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CyclicBarrier;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -32,8 +33,15 @@ import org.junit.jupiter.api.Timeout;
  */
 @Tag("L0")
 @Tag("L2")
-@Timeout(60)
+@Timeout(300)
 class DeviceWaitsTest {
+    private final StoppedClock clock = new StoppedClock();
+
+    @AfterEach
+    void goOn() {
+        clock.close();
+    }
+
     private static Ranks hasty(int ranks) {
         return Ranks.local(ranks).withConfig(CommunicatorConfig.standard().withTimeout(Duration.ofSeconds(1)));
     }
@@ -77,6 +85,7 @@ class DeviceWaitsTest {
                         return;
                     }
                     give(rank.communicator(), Operation.RECEIVE, 1);
+                    clock.pass();
                     waitForDevice(rank.communicator(), never);
                     rank.communicator().check();
                 }));
@@ -98,6 +107,7 @@ class DeviceWaitsTest {
                     }
                     give(rank.communicator(), Operation.RECEIVE, rank.index() + 1);
                     given.await();
+                    clock.pass();
                     waitForDevice(rank.communicator(), never);
                     rank.communicator().check();
                 }));
@@ -115,7 +125,7 @@ class DeviceWaitsTest {
             if (rank.index() == 0) {
                 waitForDevice(rank.communicator(), done);
             } else {
-                Thread.sleep(2500); // longer than the timeout
+                clock.pass(rank.communicator().config().timeout().multipliedBy(3));
                 done.countDown();
             }
             given.await();
@@ -184,6 +194,7 @@ class DeviceWaitsTest {
         ConcurrentHashMap<Integer, RuntimeException> told = new ConcurrentHashMap<>();
         hasty(2).each(rank -> {
             Communicator world = rank.communicator();
+            clock.pass();
             try (Scope scope = rank.device().openScope()) {
                 Stream stream = rank.device().stream();
                 Tensor own = scope.tensor(DType.FLOAT32, 4);
@@ -210,6 +221,7 @@ class DeviceWaitsTest {
         DevicesNeeded.assume(2);
         hasty(2).each(rank -> {
             Communicator world = rank.communicator();
+            clock.pass();
             try (Scope scope = rank.device().openScope()) {
                 Tensor own = scope.tensor(DType.FLOAT32, 4);
                 assertThrows(

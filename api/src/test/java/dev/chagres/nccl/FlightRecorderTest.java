@@ -304,23 +304,42 @@ class FlightRecorderTest {
         return objects;
     }
 
+    /** Time passes once both others are in the call to which rank 1 does not come. */
     private static RankFailedException failure(Duration timeout) {
         DevicesNeeded.assume(3);
-        return assertThrows(
-                RankFailedException.class,
-                () -> Ranks.local(3).withConfig(STANDARD.withTimeout(timeout)).each(rank -> {
-                    Stream stream = rank.device().stream();
-                    try (Scope scope = rank.device().openScope()) {
-                        Tensor x = scope.tensor(DType.INT32, 5);
-                        for (int i = 0; i < 3 - rank.index() % 2; i++) {
-                            rank.communicator().allReduce(x, x, Reduction.SUM, stream);
-                        }
-                        if (rank.index() == 1) {
-                            rank.communicator().synchronize(stream);
-                            Thread.sleep(timeout);
-                        }
-                    }
-                }));
+        Communicator[] ranks = new Communicator[3];
+        try (StoppedClock clock = new StoppedClock()) {
+            return assertThrows(
+                    RankFailedException.class,
+                    () -> Ranks.local(3)
+                            .withConfig(STANDARD.withTimeout(timeout))
+                            .each(rank -> {
+                                ranks[rank.index()] = rank.communicator();
+                                Stream stream = rank.device().stream();
+                                try (Scope scope = rank.device().openScope()) {
+                                    Tensor x = scope.tensor(DType.INT32, 5);
+                                    for (int i = 0; i < 3 - rank.index() % 2; i++) {
+                                        rank.communicator().allReduce(x, x, Reduction.SUM, stream);
+                                    }
+                                    if (rank.index() == 1) {
+                                        rank.communicator().synchronize(stream);
+                                        awaitThirdCall(ranks[0]);
+                                        awaitThirdCall(ranks[2]);
+                                        clock.pass();
+                                        while (rank.communicator().endpoint().failure() == null) {
+                                            Thread.sleep(1);
+                                        }
+                                    }
+                                }
+                            }));
+        }
+    }
+
+    private static void awaitThirdCall(Communicator communicator) throws InterruptedException {
+        while (FlightRecorder.of(communicator).count() < 3
+                || communicator.endpoint().calls().waitingForPeers() == 0) {
+            Thread.sleep(1);
+        }
     }
 
     @Test

@@ -1,7 +1,8 @@
 package dev.chagres.nccl;
 
-import dev.chagres.sharding.Rank;
 import dev.chagres.sharding.Ranks;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 
 /**
@@ -9,27 +10,32 @@ import java.time.Duration;
  * others see, as while it launches a kernel into a full queue. It writes what happened.
  */
 final class ProcessWaitsProgram {
-    static final Duration TIMEOUT = Duration.ofMillis(1_500);
+    /** Longer than a busy machine takes to begin processes. */
+    private static final Duration TIMEOUT = Duration.ofSeconds(30);
 
     private ProcessWaitsProgram() {}
 
+    /** Whether rank 1 sends, and a file that rank 0 makes when it has waited for longer than the timeout. */
     public static void main(String[] arguments) {
         boolean sends = arguments[0].equals("sends");
-        try {
+        Path waited = Path.of(arguments[1]);
+        try (StoppedClock clock = new StoppedClock()) {
             Ranks.fromEnvironment()
                     .withConfig(CommunicatorConfig.standard().withTimeout(TIMEOUT))
                     .each(rank -> {
                         Communicator world = rank.communicator();
-                        if (rank.index() == 0) {
-                            launches(world);
-                            System.out.println("nobody is behind");
-                        } else {
+                        if (rank.index() == 1) {
                             if (sends) {
                                 give(world, Operation.SEND, 0);
                             }
-                            Thread.sleep(TIMEOUT.multipliedBy(4));
+                            await(waited);
+                        } else {
+                            give(world, Operation.RECEIVE, 1);
+                            clock.pass(TIMEOUT.plusSeconds(15));
+                            world.check();
+                            Files.createFile(waited);
                         }
-                        ended(rank);
+                        System.out.println("rank " + rank.index() + " has ended");
                     });
         } catch (RankFailedException failed) {
             System.out.println(failed.ranks() + " " + failed.getMessage());
@@ -45,16 +51,9 @@ final class ProcessWaitsProgram {
         calls.leave();
     }
 
-    private static void launches(Communicator world) throws InterruptedException {
-        give(world, Operation.RECEIVE, 1);
-        long end = System.nanoTime() + TIMEOUT.multipliedBy(3).toNanos();
-        while (System.nanoTime() < end) {
-            world.check();
-            Thread.sleep(1);
+    private static void await(Path file) throws InterruptedException {
+        while (!Files.exists(file)) {
+            Thread.sleep(5);
         }
-    }
-
-    private static void ended(Rank rank) {
-        System.out.println("rank " + rank.index() + " has ended");
     }
 }

@@ -14,15 +14,19 @@ import org.junit.jupiter.api.io.TempDir;
 /** Ranks that are processes, of which one has given NCCL a call and is in no wait that others see. */
 @Tag("L0")
 @Tag("L2")
-@Timeout(120)
+@Timeout(900)
 class ProcessWaitsTest {
     @TempDir
     private Path folder;
 
+    private String waited() {
+        return folder.resolve("waited").toString();
+    }
+
     @Test
     void aRankThatDoesNotComeIsNamedToOneThatCallsNothingMore() throws Exception {
         DevicesNeeded.assume(2);
-        try (RankJvms jvms = new RankJvms(folder, 2, ProcessWaitsProgram.class, "silent")) {
+        try (RankJvms jvms = new RankJvms(folder, 2, ProcessWaitsProgram.class, "silent", waited())) {
             jvms.awaitEnd(0, 3);
             String last = jvms.last(0);
             assertTrue(last.startsWith("[1] communicator \"world\", rank 0 of 2"), last);
@@ -33,7 +37,7 @@ class ProcessWaitsTest {
     @Test
     void aLongPauseAfterACallThatAllHaveComeToIsNoFailure() throws Exception {
         DevicesNeeded.assume(2);
-        try (RankJvms jvms = new RankJvms(folder, 2, ProcessWaitsProgram.class, "sends")) {
+        try (RankJvms jvms = new RankJvms(folder, 2, ProcessWaitsProgram.class, "sends", waited())) {
             for (int rank = 0; rank < 2; rank++) {
                 jvms.awaitEnd(rank, 0);
                 assertEquals("rank " + rank + " has ended", jvms.last(rank));

@@ -15,6 +15,8 @@ import java.util.concurrent.TimeUnit;
 
 /** Ranks that are processes of a test, and what they write. */
 public final class RankJvms implements AutoCloseable {
+    private static final long HANGS_SECONDS = 300;
+
     private final Path folder;
     private final List<Process> processes = new ArrayList<>();
 
@@ -68,10 +70,10 @@ public final class RankJvms implements AutoCloseable {
         }
     }
 
-    /** Waits until a rank ends with this exit status. */
+    /** Waits until a rank ends with this exit status, however busy the machine is. */
     public void awaitEnd(int rank, int status) throws IOException, InterruptedException {
         Process process = processes.get(rank);
-        if (!process.waitFor(60, TimeUnit.SECONDS)) {
+        if (!process.waitFor(HANGS_SECONDS, TimeUnit.SECONDS)) {
             new ProcessBuilder("kill", "-QUIT", Long.toString(process.pid()))
                     .start()
                     .waitFor();
