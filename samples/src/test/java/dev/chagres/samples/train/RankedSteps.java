@@ -24,6 +24,8 @@ import dev.chagres.train.SequencePacker;
 import dev.chagres.train.StepResult;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.junit.jupiter.api.Assumptions;
 
 /** Compares the steps of several ranks with those of one. */
@@ -34,6 +36,12 @@ final class RankedSteps {
 
     /** Loss and norm of one step. */
     private record Step(double loss, double norm) {}
+
+    /** What the steps of one rank depend on. */
+    private record OneRank(Esm2Config config, BatchShape shape, TrainingRecipe recipe) {}
+
+    /** Many layouts are compared with the same steps of one rank: it takes them once. */
+    private static final Map<OneRank, List<Step>> OF_ONE_RANK = new ConcurrentHashMap<>();
 
     private RankedSteps() {}
 
@@ -85,14 +93,18 @@ final class RankedSteps {
         return steps;
     }
 
+    private static List<Step> ofOneRank(OneRank one) {
+        TrainingPlan plan = plan(RankLayout.of(mesh(1, 1, 1, 1, 1)), one.shape, one.recipe);
+        try (Device device = Device.open()) {
+            return steps(DevicePlatform.training(device, one.config, plan), plan);
+        }
+    }
+
     /** Asserts that ranks take the steps of one: losses to 1e-5 and norms to 1e-4 in FP32. */
     static void assertSame(Esm2Config config, RankLayout layout, BatchShape shape, TrainingRecipe recipe) {
         Assumptions.assumeTrue(Device.count() >= layout.count(), "skipped: fewer devices than ranks");
         TrainingPlan plan = plan(layout, shape, recipe);
-        List<Step> expected;
-        try (Device device = Device.open()) {
-            expected = steps(DevicePlatform.training(device, config, plan), plan);
-        }
+        List<Step> expected = OF_ONE_RANK.computeIfAbsent(new OneRank(config, shape, recipe), RankedSteps::ofOneRank);
         List<List<Step>> ranks =
                 Ranks.local(plan.ranks()).run(rank -> steps(DevicePlatform.training(rank, config, plan), plan));
         boolean exact = recipe == TrainingRecipe.FP32 && !CUDA;
