@@ -15,14 +15,23 @@ final class RunningClock {
 
     static final long LONGEST_STEP_MILLIS = 200;
 
-    /** The nanoseconds that all clocks go by. A test puts its own here, with which no rank is late because the machine is busy. */
-    static volatile LongSupplier time = System::nanoTime;
+    private static volatile LongSupplier time = System::nanoTime;
 
     private long looked;
     private long running;
 
+    /** Lets all clocks go by these nanoseconds; a test gives its own, with which no rank is late because the machine is busy. */
+    static void goBy(LongSupplier nanoTime) {
+        time = nanoTime;
+    }
+
+    /** Returns the nanoseconds that clocks go by. */
+    static long now() {
+        return time.getAsLong();
+    }
+
     RunningClock() {
-        this(time.getAsLong());
+        this(now());
     }
 
     RunningClock(long nanoTime) {
@@ -31,7 +40,7 @@ final class RunningClock {
 
     /** Looks at the clock; returns the nanoseconds counted since it was made. */
     long look() {
-        return look(time.getAsLong());
+        return look(now());
     }
 
     /** The same at a given time. */

@@ -27,15 +27,17 @@ import org.junit.jupiter.params.provider.ValueSource;
 @Tag("L0")
 @Timeout(900)
 class ProcessShrinkTest {
-    /** Longer than a busy machine takes to begin processes; of a silent rank time passes faster. */
-    private static final String TIMEOUT = "60000";
+    /** Longer than a busy machine takes to begin processes, which is a part of it. */
+    private static final String PATIENT = "600000";
+    /** Passes in six seconds once a rank is silent. */
+    private static final String IMPATIENT = "60000";
 
     @TempDir
     private Path folder;
 
-    private RankJvms start(int count, String victims) throws Exception {
+    private RankJvms start(int count, String timeout, String victims) throws Exception {
         DevicesNeeded.assume(count);
-        List<String> arguments = new ArrayList<>(List.of(file().toString(), TIMEOUT));
+        List<String> arguments = new ArrayList<>(List.of(file().toString(), timeout));
         arguments.addAll(List.of(victims.split(" ")));
         return new RankJvms(folder, count, ShrinkProgram.class, arguments.toArray(String[]::new));
     }
@@ -81,7 +83,7 @@ class ProcessShrinkTest {
         }
         int[] left =
                 IntStream.range(0, ranks).filter(rank -> !killed.contains(rank)).toArray();
-        try (RankJvms jvms = start(ranks, victims)) {
+        try (RankJvms jvms = start(ranks, PATIENT, victims)) {
             check(jvms, left);
         }
     }
@@ -90,7 +92,7 @@ class ProcessShrinkTest {
     @ValueSource(ints = {2, 0})
     void oneThatWasStoppedIsToldThatTheOthersWentOn(int stopped) throws Exception {
         int[] left = IntStream.range(0, 3).filter(rank -> rank != stopped).toArray();
-        try (RankJvms jvms = start(3, stopped + " 3 SILENT")) {
+        try (RankJvms jvms = start(3, IMPATIENT, stopped + " 3 SILENT")) {
             check(jvms, left);
             resume(jvms.process(stopped));
             jvms.awaitEnd(stopped, 3);
@@ -102,7 +104,7 @@ class ProcessShrinkTest {
     /** It cannot know whether the other one, which has the lowest number, goes on. */
     @Test
     void oneOfTwoDoesNotGoOnWithoutRank0WhichIsSilent() throws Exception {
-        try (RankJvms jvms = start(2, "0 3 SILENT")) {
+        try (RankJvms jvms = start(2, IMPATIENT, "0 3 SILENT")) {
             jvms.awaitEnd(1, 3);
             assertEquals(
                     "ranks [] rank 1 cannot go on: rank 0 neither came nor ended, and may go on without rank 1: expected more"

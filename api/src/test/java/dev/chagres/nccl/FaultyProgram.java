@@ -25,13 +25,16 @@ final class FaultyProgram {
                 .withName("world")
                 .withCallMode(CallMode.valueOf(arguments[3]));
         long[] ended = new long[1];
-        try {
+        try (StoppedClock clock = new StoppedClock()) {
             Ranks.fromEnvironment().withConfig(config).each(rank -> {
                 Injection injection = new Injection(
                         rank.count(), NEVER, NEVER, Fault.IS_SILENT, work, CollectiveChecks.ARGUMENTS, seed);
                 try {
                     new FaultyRank(rank, injection, new CountDownLatch(1), () -> {})
-                            .onTurn(3, () -> System.out.println("begun"))
+                            .onTurn(3, () -> {
+                                clock.pass();
+                                System.out.println("begun");
+                            })
                             .run();
                 } finally {
                     ended[0] = System.nanoTime();

@@ -15,11 +15,12 @@ final class GoingOnProgram {
         CommunicatorConfig config = CommunicatorConfig.standard()
                 .withTimeout(Duration.ofMillis(Long.parseLong(arguments[0])))
                 .withCallMode(CallMode.valueOf(arguments[1]));
-        try {
+        try (StoppedClock clock = new StoppedClock()) {
             System.out.println(Ranks.fromEnvironment()
                     .withConfig(config)
                     .run(rank -> new GoingOnRank(rank, (step, place) -> {
                                 if (step == 3 && place == Place.BEFORE) {
+                                    clock.pass();
                                     System.out.println("begun");
                                 }
                             })

@@ -28,13 +28,14 @@ import org.junit.jupiter.params.provider.CsvSource;
  */
 @Tag("L0")
 @Tag("L2")
-@Timeout(180)
+@Timeout(1800)
 class GoingOnTest {
     private static final Duration SILENCE =
             Provider.current() == Provider.REFERENCE ? Duration.ofSeconds(3) : Duration.ofSeconds(6);
 
     private static final Duration PATIENT = Duration.ofSeconds(30);
-    private static final String STOP_MILLIS = Provider.current() == Provider.REFERENCE ? "4000" : "8000";
+    /** Processes begin within it; once they have, it passes in a tenth of that. */
+    private static final String STOP_MILLIS = Provider.current() == Provider.REFERENCE ? "40000" : "80000";
 
     @TempDir
     private Path folder;
@@ -113,7 +114,7 @@ class GoingOnTest {
             CallMode mode = CallMode.values()[i % 2];
             String what = signal + " " + i + ": rank " + victim + " of " + ranks + " " + mode;
             try (RankJvms jvms = new RankJvms(
-                    folder, ranks, GoingOnProgram.class, signal == Signal.STOP ? STOP_MILLIS : "60000", mode.name())) {
+                    folder, ranks, GoingOnProgram.class, signal == Signal.STOP ? STOP_MILLIS : "600000", mode.name())) {
                 jvms.await("begun");
                 TimeUnit.MICROSECONDS.sleep(random.nextInt(30_000));
                 ProcessFaultsTest.signal(signal, jvms.process(victim));

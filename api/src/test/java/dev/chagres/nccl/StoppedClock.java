@@ -13,11 +13,11 @@ import java.util.concurrent.atomic.AtomicLong;
 public final class StoppedClock implements AutoCloseable {
     private static final long STEP = TimeUnit.MILLISECONDS.toNanos(RunningClock.LONGEST_STEP_MILLIS);
 
-    private final AtomicLong now = new AtomicLong(RunningClock.time.getAsLong());
+    private final AtomicLong now = new AtomicLong(RunningClock.now());
     private volatile boolean passes;
 
     public StoppedClock() {
-        RunningClock.time = this::look;
+        RunningClock.goBy(this::look);
     }
 
     private long look() {
@@ -49,6 +49,6 @@ public final class StoppedClock implements AutoCloseable {
     @Override
     public void close() {
         long ahead = Math.max(0, now.get() - System.nanoTime());
-        RunningClock.time = () -> System.nanoTime() + ahead;
+        RunningClock.goBy(() -> System.nanoTime() + ahead);
     }
 }
