@@ -4,7 +4,10 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 
-/** How tests start a program of the samples in a JVM of its own: on the reference, with the libraries and classes of this one. */
+/**
+ * How tests start a program of the samples in a JVM of its own: quick to begin, on the reference, with the libraries and classes of this
+ * one. Launch gives the same options to the ranks that it starts.
+ */
 final class TrainJvm {
     private TrainJvm() {}
 
@@ -24,7 +27,12 @@ final class TrainJvm {
         if (natives != null) {
             command.add("-Dchagres.native.path=" + natives);
         }
-        command.addAll(List.of("--enable-native-access=ALL-UNNAMED", "-Dchagres.provider=reference"));
+        command.addAll(List.of(
+                "--enable-native-access=ALL-UNNAMED",
+                "-Xshare:auto",
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                "-Dchagres.provider=reference"));
         command.addAll(options);
         command.addAll(List.of("-cp", System.getProperty("java.class.path"), program.getName()));
         command.addAll(arguments);
