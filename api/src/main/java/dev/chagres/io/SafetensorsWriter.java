@@ -167,7 +167,7 @@ public final class SafetensorsWriter {
             }
             if (key.startsWith(Checksums.PREFIX)) {
                 throw new IllegalArgumentException("metadata: expected keys that do not begin with " + Checksums.PREFIX
-                        + ", which name the file's own checksums, got " + Names.quoted(key));
+                        + ", which name the file's own checksums, got " + ForeignText.quoted(key));
             }
             if (key.length() > Names.MAX_LENGTH) {
                 throw new IllegalArgumentException("metadata: expected keys of at most " + Names.MAX_LENGTH
