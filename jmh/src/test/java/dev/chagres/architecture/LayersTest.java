@@ -45,15 +45,17 @@ class LayersTest {
         "dev.chagres.bindings.cuda"
     };
     private static final String[] BINDINGS = {"dev.chagres.bindings.."};
-    private static final String[] SAMPLES = {"dev.chagres.samples.."};
-    private static final String[] JMH = {"dev.chagres.jmh.."};
+    private static final String[] ABOVE_THE_API = {
+        "dev.chagres.models..", "dev.chagres.trainer..", "dev.chagres.samples..", "dev.chagres.jmh.."
+    };
     /** The root has devices, streams, events and the copies of tensors. */
     private static final String[] CALLERS = {
         "dev.chagres", "dev.chagres.te", "dev.chagres.ops", "dev.chagres.nccl", "dev.chagres.internal.memory"
     };
 
     private static final DescribedPredicate<JavaClass> API = resideInAnyPackage("dev.chagres..")
-            .and(resideOutsideOfPackages("dev.chagres.bindings..", "dev.chagres.samples..", "dev.chagres.jmh.."))
+            .and(resideOutsideOfPackages(BINDINGS))
+            .and(resideOutsideOfPackages(ABOVE_THE_API))
             .as("belong to the api");
 
     @ArchTest
@@ -61,21 +63,35 @@ class LayersTest {
             .that()
             .resideInAnyPackage(BINDINGS)
             .should()
-            .dependOnClassesThat(API.or(resideInAnyPackage(SAMPLES)).or(resideInAnyPackage(JMH)));
+            .dependOnClassesThat(API.or(resideInAnyPackage(ABOVE_THE_API)));
 
     @ArchTest
     static final ArchRule apiKnowsNoUser = noClasses()
             .that(API)
             .should()
-            .dependOnClassesThat(resideInAnyPackage(SAMPLES).or(resideInAnyPackage(JMH)));
+            .dependOnClassesThat(resideInAnyPackage(ABOVE_THE_API));
 
     @ArchTest
-    static final ArchRule samplesKnowNoBenchmark = noClasses()
+    static final ArchRule modelsKnowNoTrainer = noClasses()
             .that()
-            .resideInAnyPackage(SAMPLES)
+            .resideInAnyPackage("dev.chagres.models..")
             .should()
             .dependOnClassesThat()
-            .resideInAnyPackage(JMH);
+            .resideInAnyPackage("dev.chagres.trainer..");
+
+    /** Who reads a sample needs no other module, and no other module needs a sample. */
+    @ArchTest
+    static final ArchRule nothingNeedsSamplesOrBenchmarks = noClasses()
+            .that()
+            .resideOutsideOfPackages("dev.chagres.samples..", "dev.chagres.jmh..")
+            .should()
+            .dependOnClassesThat()
+            .resideInAnyPackage("dev.chagres.samples..", "dev.chagres.jmh..");
+
+    @ArchTest
+    static final ArchRule samplesAndBenchmarksKnowNotEachOther = slices().matching("dev.chagres.(samples|jmh)..")
+            .should()
+            .notDependOnEachOther();
 
     /** The module for Spark stands on the others, and is built when it is asked for. */
     @ArchTest
@@ -87,7 +103,7 @@ class LayersTest {
     @ArchTest
     static final ArchRule internalsStayInside = noClasses()
             .that()
-            .resideInAnyPackage("dev.chagres.samples..", "dev.chagres.jmh..")
+            .resideInAnyPackage(ABOVE_THE_API)
             .should()
             .dependOnClassesThat()
             .resideInAnyPackage("dev.chagres.internal..");

@@ -2,8 +2,8 @@ package dev.chagres.spark;
 
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.optim.LearningRateSchedule;
-import dev.chagres.samples.data.MaskedProteins;
-import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.train.BatchLayout;
 import dev.chagres.train.BatchShape;
 import java.io.Serializable;

@@ -1,8 +1,8 @@
 package dev.chagres.spark;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.samples.data.FastaReader;
-import dev.chagres.samples.data.FastaSource;
+import dev.chagres.models.data.FastaReader;
+import dev.chagres.models.data.FastaSource;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import org.apache.hadoop.conf.Configuration;
@@ -25,7 +25,7 @@ final class FastaRecords {
 
     /**
      * Returns the sequences of files, in upper case; nothing is read yet. A record that cannot be used fails the job with a {@link
-     * dev.chagres.samples.data.FastaException}.
+     * dev.chagres.models.data.FastaException}.
      *
      * @param path as Spark takes it: files, folders and patterns of any file system that it knows, plain or gz
      */
@@ -58,7 +58,7 @@ final class FastaRecords {
         }
     }
 
-    /** Returns the sequences that travel with the samples. */
+    /** Returns the sequences that travel with the models. */
     static JavaRDD<String> shipped(JavaSparkContext spark, int partitions) {
         var sequences = new ArrayList<String>();
         try (FastaReader reader = FastaSource.shipped().open()) {

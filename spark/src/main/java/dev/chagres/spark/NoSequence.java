@@ -1,6 +1,6 @@
 package dev.chagres.spark;
 
-import dev.chagres.samples.data.EsmVocabulary;
+import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.train.Batch;
 import dev.chagres.train.TokenSequences;
 

@@ -1,9 +1,9 @@
 package dev.chagres.spark;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.samples.data.EsmVocabulary;
-import dev.chagres.samples.data.SequenceStream;
-import dev.chagres.samples.data.SplitMix;
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.data.SequenceStream;
+import dev.chagres.models.data.SplitMix;
 import java.nio.charset.StandardCharsets;
 import java.util.Iterator;
 import org.jspecify.annotations.Nullable;

@@ -1,6 +1,6 @@
 package dev.chagres.spark;
 
-import dev.chagres.samples.esm.Esm2Size;
+import dev.chagres.models.esm.Esm2Size;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -18,7 +18,7 @@ import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.Spec;
 
 /**
- * The program that {@code spark-submit} starts: trains ESM-2 on FASTA files, or on those that travel with the samples.
+ * The program that {@code spark-submit} starts: trains ESM-2 on FASTA files, or on those that travel with the models.
  *
  * <p>Exit statuses: 0 done, 1 the job failed, 2 the options are wrong.
  *

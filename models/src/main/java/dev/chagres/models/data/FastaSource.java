@@ -1,0 +1,149 @@
+package dev.chagres.models.data;
+
+import java.io.ByteArrayInputStream;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.AccessDeniedException;
+import java.nio.file.FileSystemException;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Where FASTA records come from: opened anew for each pass over them.
+ *
+ * <p>Threading: immutable.
+ */
+public final class FastaSource {
+    private static final String SHIPPED = "uniprot.fasta.gz";
+    /** How much of the beginning, and of the end, tells a content from another one. */
+    private static final int END_BYTES = 1 << 20;
+
+    private final String name;
+    private final boolean repeatable;
+    private final Opener opener;
+    /** Null where the content lies in memory or in a jar. */
+    private final @Nullable Path file;
+
+    /** Opens the bytes of a source from their beginning. */
+    @FunctionalInterface
+    interface Opener {
+        InputStream open() throws IOException;
+    }
+
+    FastaSource(String name, boolean repeatable, Opener opener) {
+        this(name, repeatable, opener, null);
+    }
+
+    private FastaSource(String name, boolean repeatable, Opener opener, @Nullable Path file) {
+        this.name = name;
+        this.repeatable = repeatable;
+        this.opener = opener;
+        this.file = file;
+    }
+
+    /**
+     * Returns the source that reads a file, plain or gz; nothing is opened yet.
+     *
+     * @param file the file's path
+     */
+    public static FastaSource of(Path file) {
+        Opener opener = () -> {
+            if (Files.isDirectory(file)) {
+                throw new FastaException(file.toString(), "is a directory; name one FASTA file, plain or gz");
+            }
+            return Files.newInputStream(file);
+        };
+        return new FastaSource(file.toString(), Files.isRegularFile(file), opener, file);
+    }
+
+    /**
+     * Returns the source that reads what was read already, such as one record.
+     *
+     * @param name that errors begin with
+     * @param content of a FASTA file, plain or gz
+     */
+    public static FastaSource of(String name, byte[] content) {
+        byte[] own = content.clone();
+        return new FastaSource(name, true, () -> new ByteArrayInputStream(own));
+    }
+
+    /** Returns the 398 sequences of UniProtKB/Swiss-Prot that travel with this module ({@code uniprot.txt} says more). */
+    public static FastaSource shipped() {
+        return new FastaSource(SHIPPED, true, () -> {
+            InputStream stream = FastaSource.class.getResourceAsStream(SHIPPED);
+            if (stream == null) {
+                throw new FileNotFoundException("resource dev/chagres/models/data/" + SHIPPED);
+            }
+            return stream;
+        });
+    }
+
+    /** Returns the name that errors begin with: the path as it was given. */
+    public String name() {
+        return name;
+    }
+
+    /**
+     * Returns a text that tells this content from another one: its bytes, and a checksum of its first and last MiB, where a gz file has the
+     * checksum of all. The file is not read as a whole. Of a pipe or a terminal it tells nothing but that.
+     *
+     * @throws FastaException when the file cannot be read
+     */
+    public String content() {
+        boolean absent = file != null && (Files.isDirectory(file) || !Files.exists(file)); // which opening tells
+        if (!repeatable && !absent) {
+            return "a pipe";
+        }
+        try (InputStream in = opener.open()) {
+            if (file != null) {
+                return content(in, Files.size(file));
+            }
+            byte[] all = in.readAllBytes();
+            return content(new ByteArrayInputStream(all), all.length);
+        } catch (IOException e) {
+            throw unreadable(name, e);
+        }
+    }
+
+    private static String content(InputStream in, long bytes) throws IOException {
+        var checksum = new CRC32C();
+        checksum.update(in.readNBytes(END_BYTES));
+        in.skipNBytes(Math.max(0, bytes - 2L * END_BYTES));
+        checksum.update(in.readNBytes(END_BYTES));
+        return String.format("%d bytes of checksum %08x", bytes, checksum.getValue());
+    }
+
+    /** Whether a second {@link #open} begins at the first record again; false for pipes and terminals. */
+    boolean isRepeatable() {
+        return repeatable;
+    }
+
+    /**
+     * Opens the source at its first byte.
+     *
+     * @throws FastaException when there is no such file, it is a directory, may not be read, or fails while its first
+     *     bytes are read
+     */
+    public FastaReader open() {
+        try {
+            return new FastaReader(name, opener.open());
+        } catch (IOException e) {
+            throw unreadable(name, e);
+        }
+    }
+
+    /** Says in one line why a file cannot be opened or read. */
+    static FastaException unreadable(String name, IOException e) {
+        String problem = switch (e) {
+            case NoSuchFileException missing -> "there is no such file";
+            case AccessDeniedException denied -> "no permission to read it; see ls -l, chmod";
+            case FileSystemException system when system.getReason() != null -> "cannot be read: " + system.getReason();
+            default -> "cannot be read: " + (e.getMessage() == null ? e.toString() : e.getMessage());
+        };
+        return new FastaException(name, problem, e);
+    }
+}

@@ -1,0 +1,191 @@
+package dev.chagres.models.esm;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.CrossEntropy;
+import dev.chagres.layer.Embedding;
+import dev.chagres.layer.LayerNorm;
+import dev.chagres.layer.NormConfig;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.Recomputed;
+import dev.chagres.layer.Sequential;
+import dev.chagres.layer.TokenGather;
+import dev.chagres.layer.TransformerLayer;
+import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.layer.TransformerLayerConfig.Recomputation;
+import dev.chagres.model.Initializer;
+import dev.chagres.model.ModelPlan;
+import dev.chagres.model.Parameters;
+import dev.chagres.models.data.EsmVocabulary;
+import java.util.List;
+import java.util.function.Function;
+import java.util.stream.IntStream;
+
+/**
+ * ESM-2: {@code loss = crossEntropy(decoder(norm(gelu(dense(norm(layers(embedding(ids))))))), labels)}.
+ *
+ * <p>In a plan of tensor-parallel ranks the layers are split among them, and so is the vocabulary: each has some rows of the embedding's
+ * table, and computes those columns of the logits.
+ *
+ * <p>Pre-norm encoder layers with rotary positions, biases and GELU; the decoder's weight is the embedding's table. Left
+ * out, as in most training of it: the scaling of embeddings by the share of masked tokens. No dropout, as published.
+ * Parameters begin normal with deviation 0.02, biases at 0, norms at 1.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Lin et al., "Evolutionary-scale prediction of atomic-level protein structure with a language model",
+ * Science 2023.
+ */
+public final class Esm2 implements AutoCloseable {
+    /** Rows of the embedding and columns of the logits; those from {@link EsmVocabulary#SIZE} on belong to no token. */
+    static final int VOCABULARY = EsmVocabulary.PADDED_SIZE;
+
+    private static final Initializer WEIGHTS = Initializer.normal(0.02f);
+
+    final Embedding embedding;
+    final Sequential layers;
+    final LayerNorm norm;
+    /** Behind the layers and their norm, of which sequence-parallel ranks have a part of the tokens each, as of the embedding. */
+    final TokenGather gather;
+
+    final Esm2Head head;
+
+    final CrossEntropy crossEntropy;
+    private final Parameters parameters;
+    private final ModelPlan plan;
+    private final Scope scope;
+
+    /**
+     * Makes a model with its first weights.
+     *
+     * @param dtype type of weights and activations
+     * @param seed equal seeds give equal weights
+     * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
+     */
+    public Esm2(Device device, Esm2Config config, DType dtype, long seed) {
+        this(device, config, dtype, seed, new ModelPlan());
+    }
+
+    /**
+     * Makes a model whose parameters are declared in {@code plan}, which says whether and for how many ranks groups are laid
+     * out.
+     *
+     * @param dtype type of weights and activations
+     * @param seed equal seeds give equal weights
+     * @param plan an empty one
+     * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
+     */
+    public Esm2(Device device, Esm2Config config, DType dtype, long seed, ModelPlan plan) {
+        this(device, config, plan, declared -> Parameters.allocate(device, declared, dtype, seed));
+    }
+
+    /**
+     * Makes a model whose parameters are declared in {@code plan} and get their memory from {@code memory}, such as a part of it
+     * from {@code FullySharded}.
+     *
+     * @param plan an empty one
+     * @throws IllegalArgumentException when attention does not take the head dimension
+     */
+    public Esm2(Device device, Esm2Config config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+        this.plan = plan;
+        int hidden = config.hidden();
+        embedding = Embedding.vocabularyParallel(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
+        AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
+        boolean recomputesNorms = config.recomputation() == Esm2Recomputation.NORMS;
+        TransformerLayerConfig layer = TransformerLayerConfig.encoder(hidden, attention)
+                .withRecomputation(recomputesNorms ? Recomputation.NORMS : Recomputation.NONE);
+        List<TransformerLayer> blocks = IntStream.range(0, config.layers())
+                .mapToObj(i -> new TransformerLayer(layer, plan.group("layers." + i)))
+                .toList();
+        boolean recomputesLayers = config.recomputation() == Esm2Recomputation.LAYERS;
+        layers = Sequential.of(config.layers(), i -> recomputesLayers ? new Recomputed(blocks.get(i)) : blocks.get(i));
+        norm = new LayerNorm(NormConfig.layerNorm(hidden), plan.group("norm").forTokenParts());
+        gather = new TokenGather(plan);
+        head = new Esm2Head(hidden, WEIGHTS, embedding.weight(), plan.group("head"));
+        crossEntropy = CrossEntropy.vocabularyParallel(EsmVocabulary.SIZE, VOCABULARY, plan);
+        scope = device.openScope();
+        try {
+            RotaryEmbedding rotary = RotaryEmbedding.of(scope, config.context(), config.headDim());
+            blocks.forEach(block -> block.rotate(rotary));
+            parameters = memory.apply(plan);
+        } catch (RuntimeException | Error failure) {
+            scope.close();
+            throw failure;
+        }
+    }
+
+    /** Returns the number of elements of all parameters, also of those that other ranks keep. */
+    public long parameterCount() {
+        return plan.parameters().stream()
+                .mapToLong(parameter -> parameter.wholeShape().count())
+                .sum();
+    }
+
+    /** Returns weights and gradients. */
+    public Parameters parameters() {
+        return parameters;
+    }
+
+    /**
+     * Enqueues the scores of every token.
+     *
+     * @param ids INT32 [T]
+     * @return [T, 64], of which 33 columns count; of N tensor-parallel ranks the r-th ceil(64 / N) of these columns
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor logits(Tensor ids, Pass pass) {
+        Tensor x = embedding.forward(ids, pass);
+        Tensor y = gather.forward(norm.forward(layers.forward(x, pass), pass), pass);
+        return head.forward(y, pass);
+    }
+
+    /**
+     * Enqueues the forward pass.
+     *
+     * @param ids INT32 [T]
+     * @param labels INT32 [T]; a label outside the vocabulary leaves its token out
+     * @return the mean cross-entropy of the labelled tokens, FLOAT32 [1]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor loss(Tensor ids, Tensor labels, Pass pass) {
+        return crossEntropy.forward(logits(ids, pass), labels, pass);
+    }
+
+    /**
+     * Enqueues the gradients of all parameters for the latest {@link #loss}.
+     *
+     * @param factor on the loss: 1, or a micro-batch's share of the labelled tokens of its step
+     */
+    public void backward(float factor, Pass pass) {
+        backward(crossEntropy.backward(factor, pass), pass);
+    }
+
+    /**
+     * Enqueues the gradients of all parameters for the latest {@link #loss}, each multiplied by a loss scale.
+     *
+     * @param factor on the loss: 1, or a micro-batch's share of the labelled tokens of its step
+     * @param lossScale FLOAT32 [1]
+     * @throws IllegalArgumentException when shape, type or device of the scale do not fit
+     */
+    public void backward(float factor, Tensor lossScale, Pass pass) {
+        backward(crossEntropy.backward(factor, lossScale, pass), pass);
+    }
+
+    private void backward(Tensor dlogits, Pass pass) {
+        Tensor gradient = norm.backward(gather.backward(head.backward(dlogits, pass), pass), pass);
+        layers.backward(gradient, gradient, pass);
+        embedding.backward(gradient, pass);
+    }
+
+    /** Frees parameters and gradients. A second call does nothing. */
+    @Override
+    public void close() {
+        parameters.close();
+        scope.close();
+    }
+}

@@ -1,0 +1,70 @@
+package dev.chagres.models.esm;
+
+import java.util.Objects;
+
+/**
+ * Sizes of an ESM-2, and what backward recomputes.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param layers number of transformer layers
+ * @param hidden hidden size H
+ * @param heads attention heads; H is a multiple of them
+ * @param context longest sequence in tokens
+ * @param recomputation what backward recomputes
+ */
+public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Recomputation recomputation) {
+    /**
+     * Checks the sizes.
+     *
+     * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
+     */
+    public Esm2Config {
+        Objects.requireNonNull(recomputation, "recomputation");
+        if (layers < 1 || hidden < 1 || heads < 1 || context < 1) {
+            throw new IllegalArgumentException("layers, hidden, heads, context: expected at least 1 each, got " + layers
+                    + ", " + hidden + ", " + heads + " and " + context);
+        }
+        if (hidden % heads != 0) {
+            throw new IllegalArgumentException(
+                    "heads: expected a divisor of the hidden size, " + hidden + ", got " + heads);
+        }
+    }
+
+    /**
+     * Checks the sizes of a model whose layers recompute only their activation.
+     *
+     * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
+     */
+    public Esm2Config(int layers, int hidden, int heads, int context) {
+        this(layers, hidden, heads, context, Esm2Recomputation.NONE);
+    }
+
+    /** Returns the same with another choice of what backward recomputes. */
+    public Esm2Config withRecomputation(Esm2Recomputation newRecomputation) {
+        return new Esm2Config(layers, hidden, heads, context, newRecomputation);
+    }
+
+    /** Returns the sizes of a published model. */
+    public static Esm2Config of(Esm2Size size, int context) {
+        return new Esm2Config(size.layers(), size.hidden(), size.heads(), context);
+    }
+
+    /** Returns the size d of a head. */
+    public int headDim() {
+        return hidden / heads;
+    }
+
+    /**
+     * Returns the floating-point operations of forward and backward: 6 a weight and token for the products, 12 a layer,
+     * column and pair of tokens for attention. Recomputation does not count.
+     *
+     * @param tokens number of tokens, padding left out
+     * @param attendedPairs sum of the squared lengths of the sequences
+     */
+    public double flops(long tokens, long attendedPairs) {
+        double square = (double) hidden * hidden;
+        double productWeights = layers * 12 * square + square + (double) Esm2.VOCABULARY * hidden;
+        return 6 * productWeights * tokens + 12.0 * layers * hidden * attendedPairs;
+    }
+}

@@ -1,0 +1,7 @@
+/** Models made of {@code dev.chagres}' layers, and the data that they train on. */
+module dev.chagres.models {
+    requires transitive dev.chagres;
+
+    exports dev.chagres.models.data;
+    exports dev.chagres.models.esm;
+}

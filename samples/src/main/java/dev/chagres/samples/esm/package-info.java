@@ -1,5 +1,0 @@
-/** ESM-2, a protein language model, built from the layers of {@code dev.chagres}. */
-@NullMarked
-package dev.chagres.samples.esm;
-
-import org.jspecify.annotations.NullMarked;

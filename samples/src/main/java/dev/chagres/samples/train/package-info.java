@@ -1,5 +1,0 @@
-/** The training command: its options, its loop, and what it shows and writes. */
-@NullMarked
-package dev.chagres.samples.train;
-
-import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,89 @@
+package dev.chagres.trainer;
+
+import dev.chagres.bindings.ForeignText;
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.util.concurrent.Callable;
+import java.util.function.Function;
+import picocli.CommandLine;
+import picocli.CommandLine.ITypeConverter;
+import picocli.CommandLine.MissingParameterException;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.TypeConversionException;
+import picocli.CommandLine.UnmatchedArgumentException;
+
+/**
+ * Runs a command with its options: what they print goes where the command does, and wrong ones are told in one line.
+ *
+ * <p>Threading: one thread at a time.
+ */
+final class CommandStart {
+    private static final int USAGE = 2;
+
+    private CommandStart() {}
+
+    /** Runs {@code command} and returns its exit status: 2 when the options are wrong. */
+    static int of(Callable<Integer> command, PrintStream out, PrintStream err, String... arguments) {
+        CommandLine line = line(command);
+        if (command instanceof Launch) {
+            line.setStopAtPositional(true); // What stands behind the program is the program's.
+        }
+        String name = line.getCommandName();
+        return line.setOut(new PrintWriter(out, true, out.charset()))
+                .setErr(new PrintWriter(err, true, err.charset()))
+                .setParameterExceptionHandler((wrong, given) -> {
+                    err.println(name + ": " + text(wrong, given) + " (" + name + " --help lists the options)");
+                    return USAGE;
+                })
+                .execute(arguments);
+    }
+
+    /** Returns the options of {@code command}, whose numbers are refused as words are: with what was expected and what came. */
+    static CommandLine line(Object command) {
+        var toInt = number(Integer::valueOf, "a whole number no larger than " + Integer.MAX_VALUE);
+        var toLong = number(Long::valueOf, "a whole number no larger than " + Long.MAX_VALUE);
+        var toFloat = number(Float::valueOf, "a number, such as 0.001 or 1e-3");
+        return new CommandLine(command)
+                .registerConverter(int.class, toInt)
+                .registerConverter(Integer.class, toInt)
+                .registerConverter(long.class, toLong)
+                .registerConverter(Long.class, toLong)
+                .registerConverter(float.class, toFloat)
+                .registerConverter(Float.class, toFloat);
+    }
+
+    private static <N extends Number> ITypeConverter<N> number(Function<String, N> parse, String expected) {
+        return value -> {
+            try {
+                return parse.apply(value);
+            } catch (NumberFormatException e) {
+                throw new TypeConversionException(
+                        "expected " + expected + ", got " + (value.isEmpty() ? "nothing" : ForeignText.plain(value)));
+            }
+        };
+    }
+
+    /** Returns picocli's text, which quotes arguments whole, without what would act on the terminal and with long ones shortened. */
+    private static String shortened(String text, String... given) {
+        String shown = text;
+        for (String argument : given) {
+            String value = argument.substring(argument.indexOf('=') + 1);
+            shown = value.isEmpty() ? shown : shown.replace(value, ForeignText.plain(value));
+        }
+        return ForeignText.lines(shown);
+    }
+
+    /** Returns the text of {@code wrong}; of a name that is no option also the option that was probably meant. */
+    static String text(ParameterException wrong, String... given) {
+        String text = shortened(String.valueOf(wrong.getMessage()), given);
+        NearestOption options = NearestOption.of(wrong.getCommandLine());
+        if (wrong instanceof UnmatchedArgumentException unmatched) {
+            return text + options.hint(unmatched.getUnmatched().getFirst());
+        }
+        // picocli looks for options that are missing before it refuses those that it does not know.
+        String unknown = wrong instanceof MissingParameterException ? options.firstUnknown(given) : "";
+        return unknown.isEmpty()
+                ? text
+                : "Unknown option: '" + ForeignText.plain(unknown) + "'" + options.hint(unknown);
+    }
+}

@@ -1,0 +1,136 @@
+package dev.chagres.trainer;
+
+import dev.chagres.Device;
+import dev.chagres.bindings.Doctor;
+import dev.chagres.bindings.Provider;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.sharding.Rank;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.function.BooleanSupplier;
+
+/**
+ * The first device of this process's provider.
+ *
+ * <p>Threading: confined to the thread that opened it.
+ */
+final class DevicePlatform implements Platform {
+    private static final String NO_VERSION = "-";
+
+    private final Device device;
+
+    private DevicePlatform(Device device) {
+        this.device = device;
+    }
+
+    /** Returns what opens a device of this process's provider. */
+    static Platform.Opener opener() {
+        return new Platform.Opener() {
+            @Override
+            public Platform open() {
+                return DevicePlatform.open(0);
+            }
+
+            @Override
+            public Platform open(int device) {
+                return DevicePlatform.open(device);
+            }
+        };
+    }
+
+    /**
+     * Opens the device.
+     *
+     * @throws TrainingException when the provider's property has another value than it takes, or there is no device
+     * @throws dev.chagres.bindings.NativeException when the provider's libraries cannot be opened
+     */
+    static DevicePlatform open() {
+        return open(0);
+    }
+
+    private static DevicePlatform open(int index) {
+        try {
+            return new DevicePlatform(Device.open(Math.min(index, Device.count() - 1)));
+        } catch (IllegalArgumentException e) {
+            throw new TrainingException(String.valueOf(e.getMessage()), e);
+        }
+    }
+
+    @Override
+    public String provider() {
+        return device.provider().label();
+    }
+
+    @Override
+    public boolean isGpu() {
+        return device.provider() == Provider.CUDA;
+    }
+
+    @Override
+    public int devices() {
+        return Device.count();
+    }
+
+    @Override
+    public int multiprocessors() {
+        return device.multiprocessorCount();
+    }
+
+    @Override
+    public String device() {
+        return device.name();
+    }
+
+    /** Those of the vendor; ours are of one release with this program and tell none. */
+    @Override
+    public Map<String, String> libraries() {
+        var versions = new TreeMap<String, String>();
+        for (Doctor.Row row : Doctor.report().rows()) {
+            if (row.isNeeded()
+                    && row.state() != Doctor.State.FAILED
+                    && !row.version().equals(NO_VERSION)) {
+                versions.put(row.library(), row.version());
+            }
+        }
+        return versions;
+    }
+
+    @Override
+    public TrainingModel open(TrainingPlan plan) {
+        return open(plan, () -> false);
+    }
+
+    @Override
+    public TrainingModel open(TrainingPlan plan, BooleanSupplier stopped) {
+        return plan.ranks() == 1 ? training(device, plan.model(), plan) : new RankedTraining(plan, stopped);
+    }
+
+    /** Makes the model of a plan, as one rank has it. */
+    static Esm2Training training(Device device, Esm2Config config, TrainingPlan plan) {
+        device.multiprocessorMargin(plan.margin());
+        return begin(new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed()), plan);
+    }
+
+    /** Makes what one of several ranks has of the model of a plan. */
+    static Esm2Training training(Rank rank, Esm2Config config, TrainingPlan plan) {
+        rank.device().multiprocessorMargin(plan.margin());
+        return begin(Esm2Training.ranked(rank, config, plan), plan);
+    }
+
+    private static Esm2Training begin(Esm2Training training, TrainingPlan plan) {
+        training.productPlan(plan.productPlan());
+        plan.recipe().eightBit().ifPresent(training::autocast);
+        if (plan.fp8Statistics() != 0) {
+            training.measureCasts(plan.fp8Statistics());
+        }
+        if (plan.enqueuing() == Steps.CAPTURED) {
+            training.captureSteps();
+        }
+        return training;
+    }
+
+    @Override
+    public void close() {
+        device.close();
+    }
+}

@@ -1,0 +1,376 @@
+package dev.chagres.trainer;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Stream;
+import dev.chagres.io.RecipeDifferences;
+import dev.chagres.layer.Pass;
+import dev.chagres.model.State;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.LossScaler;
+import dev.chagres.recipe.CastStatistics;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
+import dev.chagres.recipe.Recording;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.sharding.Rank;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.DataPosition;
+import dev.chagres.train.MicroBatch;
+import dev.chagres.train.ModelInput;
+import dev.chagres.train.SequencePacker;
+import dev.chagres.train.StepReadback;
+import dev.chagres.train.StepResult;
+import dev.chagres.train.UploadRing;
+import java.nio.file.Path;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.function.BooleanSupplier;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * ESM-2 with its optimizer: each step is forward, backward, clipping of the gradients' norm to 1, and AdamW (0.9, 0.98,
+ * 1e-8, decay 0.01 of matrices). In FP16 the loss is scaled, and a step whose gradients are not finite is skipped.
+ *
+ * <p>A step that repeats the shapes of earlier ones allocates nothing on the device and makes no Java object.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Esm2Training implements TrainingModel {
+    private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
+    private static final float MAX_NORM = 1;
+    /** One step whose result is unread, one under way, one whose batch is being uploaded. */
+    private static final int UPLOADS = 3;
+    /** Steps whose results may be unread at a time. */
+    static final int UNREAD = 2;
+
+    private final Device device;
+    private final Esm2Config config;
+    private final DType dtype;
+    private final BatchShape shape;
+    private final Stream stream;
+    private final Esm2 model;
+    private final @Nullable LossScaler lossScaler;
+    private final GradientNorm gradientNorm;
+    private final AdamW optimizer;
+    private final Pass pass;
+    private final StepGradients gradients;
+    private final StepReadback readback;
+    private UploadRing uploads;
+    /** Null where each step is enqueued kernel by kernel. */
+    private @Nullable CapturedSteps captured;
+    /** Null where products are computed in the model's type. */
+    private @Nullable Quantizers quantizers;
+
+    private final RankShare ranks;
+
+    /** Of the steps whose casts were measured and not asked for yet, the oldest first. */
+    private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
+    /** Of the step that is captured; launches have rates of their own. */
+    private float rate;
+
+    /** False from where a step changes the state to its end. */
+    private boolean whole = true;
+
+    private boolean closed;
+
+    /**
+     * Makes the model with its first weights, and all that a step needs.
+     *
+     * @param dtype type of weights and activations; gradients, master weights and optimizer state are FLOAT32
+     * @param shape the most that a batch may hold
+     * @param seed equal seeds give equal weights
+     * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
+     */
+    public Esm2Training(Device device, Esm2Config config, DType dtype, BatchShape shape, long seed) {
+        this(device, config, shape, new Esm2(device, config, dtype, seed), RankShare.ofOne());
+    }
+
+    /**
+     * Makes all that a step of {@code model} needs.
+     *
+     * @param config of the model
+     * @param shape the most that a batch may hold
+     * @param model closed together with this object
+     * @param ranks closed together with this object
+     */
+    Esm2Training(Device device, Esm2Config config, BatchShape shape, Esm2 model, RankShare ranks) {
+        this.device = device;
+        this.ranks = ranks;
+        this.config = config;
+        this.shape = shape;
+        this.model = model;
+        dtype = model.parameters().dtype();
+        stream = device.stream();
+        lossScaler = dtype == DType.FLOAT16 ? new LossScaler(model.parameters(), LossScaler.Config.standard()) : null;
+        gradientNorm = lossScaler == null
+                ? new GradientNorm(model.parameters(), MAX_NORM)
+                : new GradientNorm(lossScaler, MAX_NORM);
+        // BF16 weights are the upper halves of their masters.
+        optimizer = new AdamW(
+                model.parameters(), dtype == DType.BFLOAT16 ? ADAM.withMasters(AdamW.Masters.REMAINDER) : ADAM);
+        pass = Pass.training(device);
+        uploads = UploadRing.ofPart(
+                device, shape, UPLOADS, model.parameters().sharing().contextParallel());
+        readback = new StepReadback(stream, shape.microBatches(), UNREAD);
+        gradients = new StepGradients(model, pass, ranks, lossScaler);
+        passes().forEach(ranks::follow);
+    }
+
+    /** Returns the model. */
+    public Esm2 model() {
+        return model;
+    }
+
+    /** Computes products by {@code plan} from now on. */
+    public void productPlan(ProductPlan plan) {
+        passes().forEach(one -> one.productPlan(plan));
+    }
+
+    private List<Pass> passes() {
+        Esm2Pipeline pipeline = ranks.pipeline();
+        return pipeline == null ? List.of(pass) : pipeline.passes();
+    }
+
+    /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */
+    public void autocast(Recipe recipe) {
+        Quantizers made = Quantizers.allocate(model.parameters(), recipe);
+        quantizers = made;
+        passes().forEach(one -> one.autocast(made));
+        ranks.reduceAmax(made);
+    }
+
+    /**
+     * Makes what one of several ranks has of a model: of each step's micro-batches it computes those whose number modulo the number of
+     * data-parallel ranks is its own, and the gradients of all ranks are summed. Each rank is given all batches. A step's result has this
+     * rank's part of the loss; the parts add up. Tensor-parallel and context-parallel ranks compute the same micro-batches;
+     * the first have the same part. Of a pipeline's ranks the last one has it.
+     */
+    static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
+        RankModel made = RankModel.of(rank, config, plan);
+        RankShare share = RankShare.of(
+                made, plan.layout().dataRank(rank.index()), plan.layout().dataRanks());
+        return new Esm2Training(rank.device(), config, plan.shape(), made.model(), share);
+    }
+
+    /**
+     * Measures casts to eight bits in each step, from the first one on, whose number divides by {@code steps}; such a step waits
+     * for the device.
+     *
+     * @throws IllegalStateException when products are not computed in eight bits
+     */
+    public void measureCasts(int steps) {
+        Quantizers present = quantizers;
+        if (present == null) {
+            throw new IllegalStateException("measureCasts: expected autocast before, without which nothing is cast");
+        }
+        present.measureEvery(steps);
+    }
+
+    @Override
+    public List<CastStatistics> castStatistics() {
+        List<CastStatistics> oldest = measured.poll();
+        return oldest == null ? List.of() : oldest;
+    }
+
+    /**
+     * Captures a step for each bucket of batches and replays it from now on.
+     *
+     * @throws IllegalStateException when steps are captured already, or this rank has some of the layers or tokens
+     */
+    public void captureSteps() {
+        if (captured != null) {
+            throw new IllegalStateException("captureSteps was called already");
+        }
+        if (ranks.pipeline() != null
+                || model.parameters().sharing().contextParallel().isSplit()) {
+            throw new IllegalStateException(
+                    "captureSteps: expected a rank that computes whole micro-batches, got one with some of the layers or"
+                            + " tokens");
+        }
+        uploads.close();
+        CapturedSteps made = new CapturedSteps(device, shape, UPLOADS, pass, this::enqueue);
+        uploads = made.uploads();
+        captured = made;
+    }
+
+    /** Enqueues a step of a graph: its rate is that of the launch. */
+    private void enqueue(List<ModelInput> microBatches) {
+        gradients.compute(microBatches, Objects.requireNonNull(captured));
+        gradientNorm.compute();
+        keepMeasured();
+        optimizer.step(rate, gradientNorm);
+    }
+
+    /** Waits for the statistics of a step whose casts are measured, and keeps them; a captured one has none. */
+    private void keepMeasured() {
+        Quantizers present = quantizers;
+        if (present != null && present.measures(Recording.ON)) {
+            measured.add(present.statistics());
+        }
+    }
+
+    @Override
+    public @Nullable String explainSteps() {
+        return captured == null ? null : captured.explain();
+    }
+
+    @Override
+    public void warmUp(Batch example, BooleanSupplier stopped) {
+        MicroBatch first = example.microBatch(0);
+        int tokens = PlannedBatch.tokens(shape, first);
+        List<PlannedBatch> plans = PlannedBatch.of(device, dtype, shape, first);
+        var batch = new Batch(shape);
+        for (int i = 0; i < plans.size() && !stopped.getAsBoolean(); i++) {
+            PlannedBatch plan = plans.get(i);
+            new SequencePacker(shape, new MadeUpSequences(tokens, plan.sequences(), plan.longest())).fill(batch);
+            uploads.upload(batch);
+            gradients.compute(uploads, null);
+            gradientNorm.compute();
+            model.parameters().forgetGradients();
+        }
+        stream.synchronize();
+    }
+
+    /**
+     * {@inheritDoc}
+     *
+     * @throws IllegalStateException when three batches are uploaded of which no step was made
+     */
+    @Override
+    public void upload(Batch batch) {
+        uploads.upload(batch);
+    }
+
+    /**
+     * {@inheritDoc}
+     *
+     * @throws IllegalStateException when no batch was uploaded for this step, or two results are unread
+     */
+    @Override
+    public void step(float learningRate) {
+        ranks.beginStep();
+        enqueueStep(learningRate);
+        ranks.endStep();
+    }
+
+    private void enqueueStep(float learningRate) {
+        readback.begin();
+        if (captured != null) {
+            whole = false;
+            rate = learningRate;
+            optimizer.rate(learningRate);
+            captured.step(ranks.own(), readback);
+            readback.finish(gradientNorm.norm());
+            whole = true;
+            return;
+        }
+        whole = quantizers == null; // A recipe may change scales in forward.
+        gradients.compute(uploads, readback);
+        whole = false;
+        gradientNorm.compute();
+        keepMeasured();
+        optimizer.step(learningRate, gradientNorm);
+        readback.finish(gradientNorm.norm());
+        whole = true;
+    }
+
+    @Override
+    public boolean isWhole() {
+        return whole;
+    }
+
+    /**
+     * {@inheritDoc}
+     *
+     * @throws IllegalStateException when every result was read
+     */
+    @Override
+    public void result(StepResult result) {
+        readback.read(result);
+    }
+
+    /** Returns the bytes that the collectives of one of several ranks moved in the oldest step not asked for, by {@link dev.chagres.nccl.Operation}. */
+    long[] readBytes() {
+        return ranks.readBytes();
+    }
+
+    @Override
+    public void save(Path file, DataPosition position, Map<String, String> description) {
+        state().save(file, position, description);
+    }
+
+    @Override
+    public void load(Path file) {
+        state().load(file);
+    }
+
+    @Override
+    public RecipeDifferences loadUnderOtherRecipe(Path file) {
+        return state().loadUnderOtherRecipe(file);
+    }
+
+    private TrainingState state() {
+        List<State> others = new ArrayList<>();
+        if (quantizers != null) {
+            others.add(quantizers.state());
+        }
+        if (lossScaler != null) {
+            others.add(lossScaler.state());
+        }
+        return new TrainingState(optimizer, others, ranks.state(optimizer), stream);
+    }
+
+    @Override
+    public boolean skipsSteps() {
+        return lossScaler != null;
+    }
+
+    @Override
+    public MadeWindows windows() {
+        return ranks.windows();
+    }
+
+    @Override
+    public long parameterCount() {
+        return model.parameterCount();
+    }
+
+    @Override
+    public double flops(Batch batch) {
+        return config.flops(batch.tokens(), batch.attendedPairs());
+    }
+
+    @Override
+    public long memoryBytes() {
+        return device.peakHeldBytes();
+    }
+
+    /** Waits for the steps under way and frees everything. A second call does nothing. */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        device.synchronize();
+        if (captured == null) {
+            uploads.close();
+        } else {
+            captured.close();
+        }
+        readback.close();
+        pass.close();
+        optimizer.close();
+        ranks.close();
+        model.close();
+    }
+}

@@ -1,0 +1,58 @@
+package dev.chagres.trainer;
+
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.train.WholeFile;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
+
+/** Checks of options that name files. Each throws an {@link IllegalArgumentException} that names the option. */
+final class FileChecks {
+    private FileChecks() {}
+
+    static void requireName(String option, @Nullable Path file) {
+        if (file != null && (file.getFileName() == null || file.toString().isEmpty())) {
+            throw new IllegalArgumentException(option + ": expected the name of a file, got "
+                    + (file.toString().isEmpty() ? "an empty one" : ForeignText.plain(file)));
+        }
+    }
+
+    static void requirePicture(String option, @Nullable Path file) {
+        requireName(option, file);
+        if (file != null && !file.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
+            throw new IllegalArgumentException(
+                    option + ": expected a name that ends with .png, got " + ForeignText.plain(file));
+        }
+    }
+
+    static void requireDifferent(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+        if (file == null || otherFile == null) {
+            return;
+        }
+        if (isSame(file, otherFile)) {
+            throw new IllegalArgumentException(
+                    option + ": " + ForeignText.plain(file) + " is the file of " + other + "; name another one");
+        }
+    }
+
+    /** Refuses a file that would be written over another one while it is not whole yet. */
+    static void requireOtherPart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+        if (file != null && otherFile != null && isSame(WholeFile.part(file), otherFile)) {
+            throw new IllegalArgumentException(
+                    option + ": " + ForeignText.plain(file) + " is called " + ForeignText.plain(otherFile)
+                            + " until it is whole, and that is the file of " + other + "; name another one");
+        }
+    }
+
+    private static boolean isSame(Path file, Path other) {
+        try {
+            return Files.isSameFile(file, other);
+        } catch (IOException e) {
+            return file.toAbsolutePath()
+                    .normalize()
+                    .equals(other.toAbsolutePath().normalize());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+package dev.chagres.trainer;
+
+import java.io.IOException;
+import java.io.PrintStream;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.Parameters;
+import picocli.CommandLine.Spec;
+
+/**
+ * Starts a program as several ranks on this host, a process each.
+ *
+ * <p>Exit statuses: 0 all ranks are done; 2 the options are wrong; 130 ended by Ctrl-C (143 by SIGTERM); else that of the rank which failed
+ * first, after the last restart.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "launch",
+        mixinStandardHelpOptions = true,
+        versionProvider = BuildVersion.class,
+        sortOptions = false,
+        description = "Starts N processes on this host, each a rank with a device of its own.",
+        footer = {
+            "",
+            "  ./chagres launch --nproc 2 -- train --strategy zero3 --steps 20",
+            "",
+            "Shows rank 0's output, and the standard error of the other ranks.",
+            "When a rank fails, ends the other ranks and exits with that rank's status, or starts all again.",
+            "Ctrl-C ends all after the step under way."
+        })
+public final class Launch implements Callable<Integer> {
+    private final PrintStream err;
+
+    @Option(names = "--nproc", paramLabel = "N", required = true, description = "how many processes")
+    private int processes;
+
+    @Option(
+            names = "--max-restarts",
+            paramLabel = "N",
+            description =
+                    "how often all processes are started again after one has failed, after 1 s, then 2 s, 4 s and so on, at most"
+                            + " 30 s; after a run of ten minutes from 1 s on (default: 0); to go on where they were,"
+                            + " give train --save FILE, --save-every and --resume-saved")
+    private int mostRestarts;
+
+    @Parameters(index = "0", paramLabel = "PROGRAM", description = "what each process runs: train")
+    private String program = "";
+
+    @Parameters(index = "1..*", paramLabel = "ARGUMENT", description = "what PROGRAM takes")
+    private @Nullable List<String> arguments;
+
+    @Spec
+    private CommandSpec spec = CommandSpec.create();
+
+    Launch(PrintStream err) {
+        this.err = err;
+    }
+
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        ProviderLine.leaveOut();
+        System.exit(run(System.out, System.err, arguments));
+    }
+
+    /** Runs the command and returns its exit status. */
+    static int run(PrintStream out, PrintStream err, String... arguments) {
+        return CommandStart.of(new Launch(err), out, err, arguments);
+    }
+
+    @Override
+    public Integer call() throws InterruptedException {
+        if (processes < 1) {
+            throw new ParameterException(spec.commandLine(), "--nproc: expected at least 1, got " + processes);
+        }
+        if (mostRestarts < 0) {
+            throw new ParameterException(
+                    spec.commandLine(), "--max-restarts: expected at least 0, got " + mostRestarts);
+        }
+        if (!program.equals("train")) {
+            throw new ParameterException(spec.commandLine(), "PROGRAM: expected train, got " + program);
+        }
+        List<String> given = arguments == null ? List.of() : arguments;
+        int refused = Train.refusal(processes, given, err);
+        if (refused != 0) {
+            return refused;
+        }
+        try {
+            return start(given);
+        } catch (IOException e) {
+            err.println("launch: a process could not be started: " + e.getMessage());
+            return 1;
+        }
+    }
+
+    /** Starts the ranks, and again after a failure, and returns the last exit status. */
+    private int start(List<String> given) throws IOException, InterruptedException {
+        RestartPauses pauses = new RestartPauses(System::nanoTime);
+        for (int restart = 0; ; restart++) {
+            pauses.begin();
+            try (var ranks = new RankProcesses(processes, restart, Train.class, given, err)) {
+                int status = ranks.await();
+                if (status == 0 || restart == mostRestarts || ranks.isInterrupted()) {
+                    return status;
+                }
+            }
+            long seconds = pauses.nextSeconds();
+            err.println("launch: all " + processes + " ranks start again in " + seconds + " s, restart " + (restart + 1)
+                    + " of " + mostRestarts);
+            TimeUnit.SECONDS.sleep(seconds);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+package dev.chagres.trainer;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.train.BatchLayout;
+import dev.chagres.train.BatchShape;
+import dev.chagres.train.MicroBatch;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.SplittableRandom;
+
+/**
+ * What a micro-batch must have for attention to use a certain plan of cuDNN's, which is built when it is first used.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param longest tokens of the longest sequence
+ * @param sequences how many there are
+ */
+record PlannedBatch(int longest, int sequences) {
+    /** Batches that are drawn to see which plans the data will ask for. */
+    private static final int DRAWN = 256;
+
+    /** Transformer Engine has one plan for up to so many packed sequences, then one for each power of two of them. */
+    private static final int LEAST_SEQUENCES = 32;
+
+    /**
+     * Returns a micro-batch for each plan that data like {@code example} asks for: one of each planned length with as many sequences, half
+     * as many and a quarter more, and what else comes up where lengths are drawn from those of the example.
+     */
+    static List<PlannedBatch> of(Device device, DType dtype, BatchShape shape, MicroBatch example) {
+        return of(PlannedLengths.of(device, dtype, shape), shape, example);
+    }
+
+    /** The same for {@code lengths} of the longest sequence. */
+    static List<PlannedBatch> of(int[] lengths, BatchShape shape, MicroBatch example) {
+        if (lengths.length == 1) {
+            return List.of(of(lengths[0], example.realSequences(), shape, example));
+        }
+        int count = example.realSequences();
+        Set<PlannedBatch> plans = new LinkedHashSet<>();
+        for (int longest : lengths) {
+            plans.add(of(longest, count, shape, example).rounded());
+            // Other batches have fewer and longer sequences, or a few more.
+            plans.add(of(longest, count / 2, shape, example).rounded());
+            plans.add(of(longest, count + count / 4, shape, example).rounded());
+        }
+        addDrawn(shape, example, plans);
+        return List.copyOf(plans);
+    }
+
+    /**
+     * Returns how many tokens the micro-batch has: the most that may be packed, so that no batch of the data needs more memory than it. Memory
+     * that grows later is allocated in one step and put together in the next, 0.15 s each where it is 45 GB.
+     */
+    static int tokens(BatchShape shape, MicroBatch example) {
+        return shape.layout() == BatchLayout.PACKED ? shape.tokensPerMicroBatch() : example.tokens();
+    }
+
+    /** Returns one with so many sequences, or more where the example's tokens need more of this length. */
+    private static PlannedBatch of(int longest, int count, BatchShape shape, MicroBatch example) {
+        int least = (tokens(shape, example) + longest - 1) / longest;
+        return new PlannedBatch(longest, Math.max(count, least));
+    }
+
+    private static void addDrawn(BatchShape shape, MicroBatch example, Set<PlannedBatch> plans) {
+        int[] offsets = example.cuSeqlens();
+        var random = new SplittableRandom(1);
+        for (int i = 0; i < DRAWN; i++) {
+            int longest = 0;
+            int sequences = 0;
+            int end = 0;
+            while (true) {
+                int drawn = random.nextInt(example.realSequences());
+                int length = offsets[drawn + 1] - offsets[drawn];
+                if (end + length > shape.tokensPerMicroBatch()) {
+                    break;
+                }
+                end += length;
+                longest = Math.max(longest, length);
+                sequences++;
+            }
+            if (sequences > 0) {
+                int planned = Math.min(shape.context(), PlannedLengths.roundUp(longest));
+                plans.add(new PlannedBatch(planned, sequences).rounded());
+                // A step that is captured may have one of padding more.
+                plans.add(new PlannedBatch(planned, sequences + 1).rounded());
+            }
+        }
+    }
+
+    private PlannedBatch rounded() {
+        int power = Integer.highestOneBit(Math.max(1, sequences - 1)) << 1;
+        return new PlannedBatch(longest, Math.max(LEAST_SEQUENCES, power));
+    }
+}

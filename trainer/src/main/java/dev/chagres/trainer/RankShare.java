@@ -1,0 +1,181 @@
+package dev.chagres.trainer;
+
+import dev.chagres.layer.Pass;
+import dev.chagres.model.State;
+import dev.chagres.nccl.MovedBytes;
+import dev.chagres.optim.AdamW;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.sharding.ShardedState;
+import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.TensorParallelState;
+import dev.chagres.train.ModelInput;
+import java.util.Objects;
+import java.util.function.Function;
+import java.util.function.IntPredicate;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Which micro-batches of a step are a rank's own, and what it sums with the others. A rank that is alone has all, and sums nothing.
+ *
+ * <p>Of each step's micro-batches a rank computes those whose number modulo the number of data-parallel ranks is its own. Ranks that split
+ * layers, have some of the layers, or split tokens, compute the same ones.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class RankShare implements AutoCloseable {
+    /** Null where the rank is alone. */
+    private final @Nullable RankModel made;
+
+    private final int rank;
+    private final int ranks;
+    private final IntPredicate own = this::isOwn;
+    /** Null where the rank is alone. */
+    private final @Nullable StepBytes bytes;
+
+    private RankShare(@Nullable RankModel made, int rank, int ranks) {
+        this.made = made;
+        this.rank = rank;
+        this.ranks = ranks;
+        bytes = made == null ? null : new StepBytes(MovedBytes.of(made.mesh().world()));
+    }
+
+    /** Returns that of a rank that is alone. */
+    static RankShare ofOne() {
+        return new RankShare(null, 0, 1);
+    }
+
+    /**
+     * Returns that of one of several ranks.
+     *
+     * @param made closed together with this object, but for the model
+     * @param rank which of the data-parallel ranks it is
+     * @param ranks how many there are
+     */
+    static RankShare of(RankModel made, int rank, int ranks) {
+        return new RankShare(made, rank, ranks);
+    }
+
+    /** Returns how weights are gathered and gradients reduced. */
+    MadeWindows windows() {
+        RankModel present = made;
+        return present == null ? MadeWindows.NOTHING_SHARDED : MadeWindows.of(present.strategy());
+    }
+
+    /** Says that the collectives called next are those of a step. */
+    void beginStep() {
+        StepBytes present = bytes;
+        if (present != null) {
+            present.begin();
+        }
+    }
+
+    /** Says that the step has called all its collectives. */
+    void endStep() {
+        StepBytes present = bytes;
+        if (present != null) {
+            present.end();
+        }
+    }
+
+    /** Returns the bytes that were moved in the oldest step that was not asked for, by {@link dev.chagres.nccl.Operation}. */
+    long[] readBytes() {
+        return Objects.requireNonNull(bytes).read();
+    }
+
+    private @Nullable Strategy strategy() {
+        return made == null ? null : made.strategy();
+    }
+
+    /** Returns what computes a step's micro-batches of a rank that has some of the layers; null where it has all. */
+    @Nullable
+    Esm2Pipeline pipeline() {
+        return made == null ? null : made.pipeline();
+    }
+
+    /** Lets {@code pass} read sharded weights, and sums the gradients that it computes. */
+    void follow(Pass pass) {
+        Strategy strategy = strategy();
+        if (strategy != null) {
+            strategy.follow(pass);
+        }
+    }
+
+    /** Gives all ranks the same scales. */
+    void reduceAmax(Quantizers quantizers) {
+        Strategy strategy = strategy();
+        if (strategy != null) {
+            strategy.reduceAmax(quantizers);
+        }
+    }
+
+    /** Returns whether this rank computes a micro-batch. */
+    boolean isOwn(int microBatch) {
+        return microBatch % ranks == rank;
+    }
+
+    /** Returns {@link #isOwn}, the same object each time. */
+    IntPredicate own() {
+        return own;
+    }
+
+    /** Whether this rank has one micro-batch less than others that it communicates with in each: it then takes part in their last. */
+    boolean helps(int microBatch, ModelInput input) {
+        Strategy strategy = strategy();
+        return strategy != null && strategy.needsEqualMicroBatches() && input.isLast() && rank > microBatch % ranks;
+    }
+
+    /** Says which micro-batch is the last that this rank computes in the step, so that its backward sums gradients over ranks. */
+    void announce(int microBatch, ModelInput input) {
+        Strategy strategy = strategy();
+        if (strategy != null && isLast(strategy, microBatch, input.following())) {
+            strategy.lastMicroBatch();
+        }
+    }
+
+    /** Where a rank helps others in their last, that is its last, too. */
+    private boolean isLast(Strategy strategy, int microBatch, int following) {
+        return strategy.needsEqualMicroBatches()
+                ? microBatch / ranks == (microBatch + following) / ranks
+                : following < ranks;
+    }
+
+    void sumGradients() {
+        Strategy strategy = strategy();
+        if (strategy != null) {
+            strategy.sumGradients();
+        }
+    }
+
+    /** Returns what makes, of other states, the state that the ranks save together; null for a rank that is alone. */
+    @Nullable
+    Function<State, ShardedState> state(AdamW optimizer) {
+        RankModel present = made;
+        return present == null ? null : others -> state(present, optimizer, others);
+    }
+
+    private static ShardedState state(RankModel made, AdamW optimizer, State others) {
+        Esm2Pipeline pipeline = made.pipeline();
+        if (pipeline != null) {
+            return pipeline.state(optimizer, others);
+        }
+        boolean split = made.model().parameters().tensorParallel().isSplit();
+        return split
+                ? TensorParallelState.of(made.strategy(), optimizer, made.mesh(), others)
+                : made.strategy().state(optimizer, others);
+    }
+
+    /** Closes what joins this rank with the others. */
+    @Override
+    public void close() {
+        RankModel present = made;
+        if (present == null) {
+            return;
+        }
+        Esm2Pipeline pipeline = present.pipeline();
+        if (pipeline != null) {
+            pipeline.close();
+        }
+        present.strategy().close();
+        present.mesh().close();
+    }
+}

@@ -1,0 +1,379 @@
+package dev.chagres.trainer;
+
+import dev.chagres.io.RecipeDifferences;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.nccl.Operation;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.recipe.CastStatistics;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.sharding.Rank;
+import dev.chagres.sharding.Ranks;
+import dev.chagres.train.Batch;
+import dev.chagres.train.DataPosition;
+import dev.chagres.train.StepResult;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * ESM-2 trained by several ranks with a device each: micro-batch m of a step belongs to data-parallel rank m modulo their number, and to
+ * all ranks that split its layers or tokens. What {@link Esm2Training} does is asked of every rank, and returns when all have done it. Ranks are threads
+ * of this program; or processes, each of which has one and asks it the same.
+ *
+ * <p>Threading: confined to the thread that made it.
+ */
+final class RankedTraining implements TrainingModel {
+    private static final Consumer<Esm2Training> END = training -> {};
+    /** Of a step's result: loss, norm, milliseconds, memory; then bytes by operation. */
+    private static final int BYTES = 4;
+
+    private static final int NUMBERS = BYTES + Operation.values().length;
+    /** How often a rank that waits for others looks whether it is to end. */
+    private static final long LOOK_MILLIS = 100;
+
+    private final TrainingPlan plan;
+    private final Esm2Config config;
+    private final List<BlockingQueue<Consumer<Esm2Training>>> work = new ArrayList<>();
+    private final CompletableFuture<Boolean> ended = new CompletableFuture<>();
+    private final long parameterCount;
+    private final boolean skipsSteps;
+    private final MadeWindows windows;
+    private boolean closed;
+    /** Null where ranks are threads; for the rank's thread. */
+    private @Nullable RankNumbers numbers;
+
+    private long memoryBytes;
+    private List<RankStep> rankSteps = List.of();
+
+    /**
+     * Starts the ranks and makes the model on each.
+     *
+     * @param stopped ends waiting for ranks that are other processes
+     * @throws TrainingException when there are fewer devices than ranks, a rank fails, or {@code stopped} says so before all ranks are
+     *     there
+     */
+    RankedTraining(TrainingPlan plan, BooleanSupplier stopped) {
+        this.plan = plan;
+        config = plan.model();
+        Ranks ranks = processes() ? Ranks.fromEnvironment().withPurpose(purpose(plan)) : local(plan.ranks());
+        for (int i = 0; i < (processes() ? 1 : plan.ranks()); i++) {
+            work.add(new LinkedBlockingQueue<>());
+        }
+        Thread.ofPlatform().daemon().name("ranks").start(() -> run(ranks));
+        if (processes()) {
+            awaitOthers(stopped);
+        }
+        parameterCount = ask(Esm2Training::parameterCount).getFirst();
+        skipsSteps = ask(Esm2Training::skipsSteps).getFirst();
+        windows = ask(Esm2Training::windows).getFirst();
+    }
+
+    private boolean processes() {
+        return plan.layout().places() == RankPlaces.PROCESSES;
+    }
+
+    /** Everything that must be the same in all processes, a line each. */
+    private static String purpose(TrainingPlan plan) {
+        LearningRateSchedule schedule = plan.schedule();
+        return String.join(
+                "\n",
+                "Chagres " + BuildVersion.text(),
+                "--model " + plan.size().label(),
+                "--fasta " + plan.source().name(),
+                "--packing " + plan.packing(),
+                "--tokens-per-step " + plan.shape().tokensPerStep(),
+                "--context " + plan.shape().context(),
+                "--accumulate, micro-batches in all " + plan.shape().microBatches(),
+                "--recipe " + plan.recipe(),
+                "--recompute " + OptionWords.word(plan.recomputation()),
+                "--strategy, --mesh " + plan.layout(),
+                "--product-plans " + plan.productPlan(),
+                "--sm-margin " + plan.margin().norms(),
+                "--product-sm-margin " + plan.margin().products(),
+                "--graph, steps " + plan.enqueuing(),
+                "--steps " + plan.steps(),
+                "--learning-rate " + schedule.peak(),
+                "--warm-up-steps " + schedule.warmUpSteps(),
+                "--decay " + schedule.decay(),
+                "--seed " + plan.seed(),
+                "--fp8-statistics " + plan.fp8Statistics(),
+                "--save " + plan.saving().file(),
+                "--save-every " + plan.saving().every(),
+                "--resume " + plan.saving().resumed());
+    }
+
+    /** Waits until all processes are there, or this one is to end, which those that do not come would keep it from. */
+    private void awaitOthers(BooleanSupplier stopped) {
+        CompletableFuture<Boolean> there = new CompletableFuture<>();
+        work.getFirst().add(_ -> there.complete(true));
+        CompletableFuture<Object> either = CompletableFuture.anyOf(there, ended);
+        try {
+            while (true) {
+                try {
+                    either.get(LOOK_MILLIS, TimeUnit.MILLISECONDS);
+                    return;
+                } catch (TimeoutException e) {
+                    if (stopped.getAsBoolean()) {
+                        throw new TrainingException(
+                                "the run was ended while this rank waited for the others to come", e);
+                    }
+                }
+            }
+        } catch (ExecutionException e) {
+            throw failed(e.getCause());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new TrainingException("interrupted while this rank waited for the others to come", e);
+        }
+    }
+
+    private static Ranks local(int count) {
+        try {
+            return Ranks.local(count);
+        } catch (IllegalArgumentException e) {
+            String text = String.valueOf(e.getMessage());
+            throw new TrainingException(text.replaceFirst("^count:", "--ranks:"), e);
+        }
+    }
+
+    private void run(Ranks ranks) {
+        try {
+            ranks.each(this::serve);
+            ended.complete(true);
+        } catch (IllegalStateException refused) { // Processes did not come together.
+            ended.completeExceptionally(new TrainingException(String.valueOf(refused.getMessage()), refused));
+        } catch (Throwable failure) {
+            ended.completeExceptionally(failure);
+        }
+    }
+
+    private void serve(Rank rank) throws InterruptedException {
+        BlockingQueue<Consumer<Esm2Training>> queue = work.get(processes() ? 0 : rank.index());
+        try (Esm2Training training = DevicePlatform.training(rank, config, plan);
+                RankNumbers gathering = processes() ? new RankNumbers(rank, NUMBERS) : null) {
+            numbers = gathering;
+            for (Consumer<Esm2Training> next = queue.take(); next != END; next = queue.take()) {
+                next.accept(training);
+            }
+        }
+    }
+
+    /** Asks every rank, and waits for all answers, in the order of ranks. */
+    private <T> List<T> ask(Function<Esm2Training, T> question) {
+        List<CompletableFuture<T>> answers = new ArrayList<>();
+        for (BlockingQueue<Consumer<Esm2Training>> queue : work) {
+            CompletableFuture<T> answer = new CompletableFuture<>();
+            answers.add(answer);
+            queue.add(training -> answer.complete(question.apply(training)));
+        }
+        try {
+            for (CompletableFuture<T> answer : answers) {
+                CompletableFuture.anyOf(answer, ended).join();
+            }
+            return answers.stream().map(CompletableFuture::join).toList();
+        } catch (CompletionException e) {
+            throw failed(e.getCause());
+        }
+    }
+
+    private static RuntimeException failed(@Nullable Throwable cause) {
+        if (cause instanceof RankFailedException failure) {
+            if (failure.getCause() instanceof SafetensorsException file) {
+                return file; // of rank 0's file, on every rank
+            }
+            return new TrainingException(String.valueOf(failure.getMessage()), failure);
+        }
+        return cause instanceof RuntimeException unchecked ? unchecked : new IllegalStateException(cause);
+    }
+
+    private void tell(Consumer<Esm2Training> order) {
+        ask(training -> {
+            order.accept(training);
+            return true;
+        });
+    }
+
+    @Override
+    public void warmUp(Batch example, BooleanSupplier stopped) {
+        // Processes begin together: each would stop elsewhere.
+        tell(training -> training.warmUp(example, processes() ? () -> false : stopped));
+    }
+
+    @Override
+    public boolean agree(boolean goOn) {
+        if (!processes()) {
+            return goOn;
+        }
+        long[] all = ask(_ -> gather(goOn ? 1 : 0)).getFirst();
+        for (int i = 0; i < all.length; i += NUMBERS) {
+            if (all[i] == 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Gathers so many numbers of each rank, the rest 0. */
+    private long[] gather(long... own) {
+        return Objects.requireNonNull(numbers).gather(Arrays.copyOf(own, NUMBERS));
+    }
+
+    @Override
+    public void upload(Batch batch) {
+        tell(training -> training.upload(batch));
+    }
+
+    @Override
+    public void step(float learningRate) {
+        tell(training -> training.step(learningRate));
+    }
+
+    /** A rank that fails ends all, and a state is saved by all. */
+    @Override
+    public boolean isWhole() {
+        return !ended.isDone();
+    }
+
+    /** Waits for the oldest step: the parts of the loss add up, and the slowest rank is the step's time. */
+    @Override
+    public void result(StepResult result) {
+        List<long[]> parts = ask(training -> {
+            long[] own = numbersOf(training);
+            return processes() ? gather(own) : own;
+        });
+        List<RankStep> steps = new ArrayList<>();
+        double loss = 0;
+        long most = 0;
+        for (long[] part : parts) {
+            for (int at = 0; at < part.length; at += NUMBERS) {
+                int rank = steps.size();
+                // Ranks that split layers have computed the same loss.
+                loss += rank % plan.layout().tensorRanks() == 0 ? Double.longBitsToDouble(part[at]) : 0;
+                steps.add(RankStep.of(rank, Double.longBitsToDouble(part[at + 2]), part, at + BYTES));
+                most = Math.max(most, part[at + 3]);
+            }
+        }
+        memoryBytes = most;
+        rankSteps = List.copyOf(steps);
+        double slowest = steps.stream().mapToDouble(RankStep::millis).max().orElseThrow();
+        result.set(loss, Double.longBitsToDouble(parts.getFirst()[1]), slowest);
+    }
+
+    private static long[] numbersOf(Esm2Training training) {
+        StepResult result = new StepResult();
+        training.result(result);
+        long[] numbers = new long[NUMBERS];
+        numbers[0] = Double.doubleToRawLongBits(result.loss());
+        numbers[1] = Double.doubleToRawLongBits(result.gradNorm());
+        numbers[2] = Double.doubleToRawLongBits(result.millis());
+        numbers[3] = training.memoryBytes();
+        long[] bytes = training.readBytes();
+        System.arraycopy(bytes, 0, numbers, BYTES, bytes.length);
+        return numbers;
+    }
+
+    @Override
+    public List<RankStep> rankSteps() {
+        return rankSteps;
+    }
+
+    @Override
+    public void save(Path file, DataPosition position, Map<String, String> description) {
+        tell(training -> training.save(file, position, description));
+    }
+
+    @Override
+    public RecipeDifferences loadUnderOtherRecipe(Path file) {
+        return ask(training -> training.loadUnderOtherRecipe(file)).getFirst();
+    }
+
+    @Override
+    public void load(Path file) {
+        tell(training -> training.load(file));
+    }
+
+    /** Returns those of rank 0. */
+    @Override
+    public List<CastStatistics> castStatistics() {
+        return ask(Esm2Training::castStatistics).getFirst();
+    }
+
+    @Override
+    public boolean skipsSteps() {
+        return skipsSteps;
+    }
+
+    @Override
+    public MadeWindows windows() {
+        return windows;
+    }
+
+    @Override
+    public long parameterCount() {
+        return parameterCount;
+    }
+
+    @Override
+    public double flops(Batch batch) {
+        return config.flops(batch.tokens(), batch.attendedPairs());
+    }
+
+    /** Returns what rank 0 says, or what this process's rank does. */
+    @Override
+    public @Nullable String explainSteps() {
+        return plan.enqueuing() == Steps.CAPTURED
+                ? ask(training -> Objects.requireNonNull(training.explainSteps()))
+                        .getFirst()
+                : null;
+    }
+
+    /** Returns the most that one rank has held. */
+    @Override
+    public long memoryBytes() {
+        return memoryBytes;
+    }
+
+    /** The rank throws in its thread, which is how the others learn of it. Threads of one program end together anyway. */
+    @Override
+    public void fail(Throwable cause) {
+        if (processes()) {
+            end(_ -> {
+                throw new TrainingException(String.valueOf(cause.getMessage()), cause);
+            });
+        }
+    }
+
+    /** Ends the ranks and waits for them. A second call does nothing. */
+    @Override
+    public void close() {
+        end(END);
+    }
+
+    private void end(Consumer<Esm2Training> last) {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        work.forEach(queue -> queue.add(last));
+        try {
+            ended.join();
+        } catch (CompletionException e) {
+            // Whoever asked the ranks something has been told; nobody else waits for them.
+        }
+    }
+}

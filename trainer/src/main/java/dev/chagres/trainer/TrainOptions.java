@@ -1,0 +1,349 @@
+package dev.chagres.trainer;
+
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.trainer.SavingPlan.Recipes;
+import dev.chagres.train.BatchShape;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.Locale;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+
+/** The command's options; those left out get the platform's defaults in {@link #plan}. */
+final class TrainOptions {
+    private static final int GPU_TOKENS = 16_384;
+    private static final int CPU_TOKENS = 2_048;
+    private static final int DEFAULT_STEPS = 200;
+    private static final float LAST_RATE = 0.1f;
+
+    /** Values of {@code --graph}. */
+    enum GraphChoice {
+        ON,
+        OFF,
+        AUTO;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /** Values of {@code --provider}. */
+    enum ProviderChoice {
+        AUTO,
+        CUDA,
+        REFERENCE;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    @Option(
+            names = "--model",
+            converter = OptionWords.OfSize.class,
+            paramLabel = "SIZE",
+            description = "tiny, 8M, 35M, 150M, 650M, 3B or 15B (default: tiny on a CPU, 8M on a GPU)")
+    private @Nullable Esm2Size model;
+
+    @Option(
+            names = "--fasta",
+            converter = FileOption.class,
+            paramLabel = "FILE",
+            description =
+                    "protein sequences, plain or gz (default: 398 sequences of UniProtKB/Swiss-Prot that are included)")
+    private @Nullable Path fasta;
+
+    @Option(names = "--steps", paramLabel = "N", description = "updates to make (default: 200)")
+    private int steps = DEFAULT_STEPS;
+
+    @Mixin
+    private final BatchOptions batches = new BatchOptions();
+
+    @Mixin
+    private final RankOptions ranks = new RankOptions();
+
+    @Option(
+            names = "--recipe",
+            converter = OptionWords.OfRecipe.class,
+            paramLabel = "bf16|fp16|fp32|fp8-delayed|fp8-delayed-fast|fp8-current|fp8-block",
+            description = "precision of the layers (default: bf16 on a GPU, fp32 on a CPU)")
+    private @Nullable TrainingRecipe recipe;
+
+    @Option(
+            names = "--recompute",
+            converter = OptionWords.OfRecomputation.class,
+            paramLabel = "none|norms|layers",
+            description =
+                    "what backward recomputes, so that layers save less; losses have the same bits. norms: the outputs of the layers'"
+                            + " norms, which layers with --recipe fp8-... do not save anyway; layers: all but each layer's input"
+                            + " (default: none)")
+    private Esm2Recomputation recomputation = Esm2Recomputation.NONE;
+
+    @Option(
+            names = "--product-plans",
+            converter = OptionWords.OfProductPlan.class,
+            paramLabel = "first|measured",
+            description =
+                    "cuBLASLt's kernel for each product: the first that its heuristic names, or the fastest, measured"
+                            + " before the first step (default: measured)")
+    private ProductPlan productPlan = ProductPlan.MEASURED;
+
+    @Mixin
+    private final MarginOptions margins = new MarginOptions();
+
+    @Option(
+            names = "--graph",
+            converter = OptionWords.OfGraph.class,
+            paramLabel = "on|off|auto",
+            description =
+                    "capture steps as graphs and replay them. on: also with --strategy ddp or tp; auto: on a GPU with one rank"
+                            + " (default: auto)")
+    private GraphChoice graph = GraphChoice.AUTO;
+
+    @Option(
+            names = "--fp8-statistics",
+            paramLabel = "N",
+            description =
+                    "measure the casts to eight bits of every Nth step for the report; these steps are not replayed"
+                            + " (default: 0, none)")
+    private int fp8Statistics;
+
+    @Option(
+            names = "--learning-rate",
+            paramLabel = "RATE",
+            description = "highest learning rate (default: 4e-4, tiny: 4e-3)")
+    private @Nullable Float learningRate;
+
+    @Option(
+            names = "--warm-up-steps",
+            paramLabel = "N",
+            description = "steps over which the rate rises to its highest (default: a tenth of the steps)")
+    private @Nullable Integer warmUpSteps;
+
+    @Option(
+            names = "--decay",
+            converter = OptionWords.OfDecay.class,
+            paramLabel = "constant|linear|cosine",
+            description = "how the rate falls from then on, linear and cosine to a tenth (default: linear)")
+    private LearningRateSchedule.@Nullable Decay decay;
+
+    @Option(
+            names = "--seed",
+            paramLabel = "N",
+            description = "data order, masks and first weights follow from it (default: 42)")
+    private long seed = 42;
+
+    @Option(
+            names = "--provider",
+            converter = OptionWords.OfProvider.class,
+            paramLabel = "NAME",
+            description = "cuda, reference or auto: cuda where there is an NVIDIA driver (default: auto)")
+    private @Nullable ProviderChoice provider;
+
+    @Option(
+            names = "--report",
+            converter = FileOption.class,
+            paramLabel = "FILE",
+            description = "write JSON Lines: the run, then each step")
+    private @Nullable Path report;
+
+    @Option(names = "--plot", converter = FileOption.class, paramLabel = "FILE.png", description = "draw the loss")
+    private @Nullable Path plot;
+
+    @Mixin
+    private final SaveOptions saving = new SaveOptions();
+
+    /** Returns the provider that was asked for, null when the system property is to decide. */
+    @Nullable
+    String provider() {
+        return provider == null ? null : provider.toString();
+    }
+
+    /**
+     * Checks what does not depend on the platform.
+     *
+     * @throws IllegalArgumentException when an option has no usable value; the text names it
+     */
+    void check() {
+        requireAtLeast("--steps", steps, 1);
+        batches.check();
+        ranks.check();
+        batches.check(ranks);
+        margins.check();
+        if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
+            throw new IllegalArgumentException(
+                    "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps with sharded"
+                            + " weights, gradients, layers or tokens are not captured, got on beside "
+                            + ranks.layout());
+        }
+        if (graph == GraphChoice.ON && ranks.arePolled()) {
+            throw new IllegalArgumentException("--graph: expected off or auto beside"
+                    + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
+                    + " got on");
+        }
+        if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
+            throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
+        }
+        if (warmUpSteps != null && (warmUpSteps < 0 || warmUpSteps > steps)) {
+            throw new IllegalArgumentException(
+                    "--warm-up-steps: expected 0 to " + steps + ", the number of steps, got " + warmUpSteps);
+        }
+        FileChecks.requireName("--fasta", fasta);
+        FileChecks.requireName("--report", report);
+        FileChecks.requireName("--plot", plot);
+        FileChecks.requirePicture("--plot", plot);
+        FileChecks.requireDifferent("--report", report, "--fasta", fasta);
+        FileChecks.requireDifferent("--plot", plot, "--fasta", fasta);
+        FileChecks.requireDifferent("--plot", plot, "--report", report);
+        FileChecks.requireOtherPart("--report", report, "--fasta", fasta);
+        FileChecks.requireOtherPart("--plot", plot, "--fasta", fasta);
+        FileChecks.requireOtherPart("--plot", plot, "--report", report);
+        FileChecks.requireOtherPart("--report", report, "--plot", plot);
+        checkSaving();
+        batches.checkContext();
+        checkStatistics();
+        if (ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
+            batches.checkShape(ranks);
+        }
+    }
+
+    private void checkSaving() {
+        saving.check();
+        FileChecks.requireDifferent("--save", saving.save(), "--fasta", fasta);
+        FileChecks.requireDifferent("--save", saving.save(), "--report", report);
+        FileChecks.requireDifferent("--save", saving.save(), "--plot", plot);
+        FileChecks.requireDifferent("--report", report, "--resume", saving.resume());
+        FileChecks.requireDifferent("--plot", plot, "--resume", saving.resume());
+        FileChecks.requireOtherPart("--save", saving.save(), "--fasta", fasta);
+        FileChecks.requireOtherPart("--save", saving.save(), "--report", report);
+        FileChecks.requireOtherPart("--save", saving.save(), "--plot", plot);
+        FileChecks.requireOtherPart("--save", saving.save(), "--resume", saving.resume());
+        FileChecks.requireOtherPart("--report", report, "--save", saving.save());
+        FileChecks.requireOtherPart("--plot", plot, "--save", saving.save());
+        FileChecks.requireOtherPart("--report", report, "--resume", saving.resume());
+        FileChecks.requireOtherPart("--plot", plot, "--resume", saving.resume());
+    }
+
+    private void checkStatistics() {
+        requireAtLeast("--fp8-statistics", fp8Statistics, 0);
+        if (fp8Statistics == 0) {
+            return;
+        }
+        if (recipe == null || recipe.eightBit().isEmpty()) {
+            throw new IllegalArgumentException(
+                    "--fp8-statistics: expected --recipe fp8-delayed, fp8-delayed-fast, fp8-current or fp8-block,"
+                            + " whose casts are measured, got " + (recipe == null ? "none" : recipe));
+        }
+        if (report == null) {
+            throw new IllegalArgumentException(
+                    "--fp8-statistics: expected --report, which they are written into, got none");
+        }
+    }
+
+    /**
+     * Checks what depends on the device.
+     *
+     * @throws IllegalArgumentException when an option does not fit it; the text names it
+     */
+    void requireDevice(int multiprocessors) {
+        margins.requireBelow(multiprocessors);
+    }
+
+    private Steps steps(boolean gpu) {
+        boolean captured = graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && ranks.count() == 1);
+        return captured ? Steps.CAPTURED : Steps.ENQUEUED;
+    }
+
+    /**
+     * Returns the plan, with the platform's defaults where an option was left out.
+     *
+     * @param devices how many the platform has
+     * @throws IllegalArgumentException when an option does not fit the platform; the text names it
+     */
+    TrainingPlan plan(boolean gpu, int devices) {
+        requireDevices(gpu, devices);
+        Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
+        ranks.layout().requireHeads(ranks.sharingOption(), size);
+        ranks.layout().requireStages(ranks.sharingOption(), size, fp8Statistics);
+        ranks.requireLayout(batches.layout());
+        TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
+        float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
+        int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
+        LearningRateSchedule.Decay falls = decay != null ? decay : LearningRateSchedule.Decay.LINEAR;
+        BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
+        Steps enqueuing = steps(gpu);
+        return new TrainingPlan(
+                size,
+                fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
+                shape,
+                batches.order(),
+                precision,
+                recomputation,
+                productPlan,
+                margins.margin(),
+                ranks.layout(),
+                enqueuing,
+                fp8Statistics,
+                steps,
+                new LearningRateSchedule(peak, warmUp, steps, falls, LAST_RATE),
+                seed,
+                saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, scheduleDefaults()),
+                ranks.isSilent() ? null : report,
+                ranks.isSilent() ? null : plot);
+    }
+
+    /** Returns the options of the learning rate that were not given, and where their values come from. */
+    private Map<String, String> scheduleDefaults() {
+        Map<String, String> defaults = new HashMap<>();
+        if (learningRate == null) {
+            defaults.put(SavedSchedule.RATE, "the default");
+        }
+        if (warmUpSteps == null) {
+            defaults.put(SavedSchedule.WARM_UP, "the default, a tenth of --steps");
+        }
+        if (decay == null) {
+            defaults.put(SavedSchedule.DECAY, "the default");
+        }
+        return defaults;
+    }
+
+    /** Returns whether this process is one of several ranks, and another one tells of the run. */
+    boolean isSilent() {
+        return ranks.isSilent();
+    }
+
+    /** Says that a launcher is about to start so many processes with these options. */
+    void toLaunch(int processes) {
+        ranks.toLaunch(processes);
+    }
+
+    /** Returns which device of this host is this process's. */
+    int device() {
+        return ranks.device();
+    }
+
+    private void requireDevices(boolean gpu, int devices) {
+        // Processes that others have started may be on several hosts.
+        if (ranks.count() > devices && (!ranks.areProcesses() || ranks.isToLaunch())) {
+            throw new IllegalArgumentException(ranks.countOption() + ": expected 1 to " + devices
+                    + ", for each rank needs a device of its own and "
+                    + (gpu ? "this process sees " + devices + " GPUs" : "the CPU reference has " + devices)
+                    + ", got " + ranks.count()
+                    + (gpu ? "" : "; the variable CHAGRES_REFERENCE_DEVICES=" + ranks.count() + " gives it more"));
+        }
+    }
+
+    static void requireAtLeast(String option, int value, int least) {
+        if (value < least) {
+            throw new IllegalArgumentException(option + ": expected at least " + least + ", got " + value);
+        }
+    }
+}

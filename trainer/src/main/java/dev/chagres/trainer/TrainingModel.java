@@ -1,0 +1,121 @@
+package dev.chagres.trainer;
+
+import dev.chagres.io.RecipeDifferences;
+import dev.chagres.recipe.CastStatistics;
+import dev.chagres.train.Batch;
+import dev.chagres.train.DataPosition;
+import dev.chagres.train.StepResult;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BooleanSupplier;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A model with its optimizer, as the training loop drives it. A step's result is read while the next step runs already:
+ *
+ * <pre>
+ *   upload(0)  step  upload(1)  step  result(0)  upload(2)  step  result(1) …
+ * </pre>
+ *
+ * <p>Threading: confined to the thread that made it.
+ */
+public interface TrainingModel extends AutoCloseable {
+    /**
+     * Builds everything that is built when it is first used, such as kernels and attention plans, so that no step takes the
+     * time: forward and backward over made-up batches. Weights, optimizer state and random numbers stay as they are. Called
+     * once at most, before the first {@link #upload}.
+     *
+     * @param example what the batches to come are like; it is only looked at
+     * @param stopped whether to end early, asked between two batches
+     */
+    void warmUp(Batch example, BooleanSupplier stopped);
+
+    /** Returns whether to make another step: where ranks are processes, when each wants to. */
+    default boolean agree(boolean goOn) {
+        return goOn;
+    }
+
+    /** Copies a batch to where the next {@link #step} reads it; on return the batch may be filled again. */
+    void upload(Batch batch);
+
+    /**
+     * Enqueues forward, backward, clipping and update on the batch uploaded last, and returns as soon as that is enqueued.
+     */
+    void step(float learningRate);
+
+    /** Returns whether {@link #save} would save the state after whole steps; false once a step has failed that may have changed it. */
+    default boolean isWhole() {
+        return true;
+    }
+
+    /** Waits for the oldest step whose result was not read yet, and reads it. */
+    void result(StepResult result);
+
+    /** Returns what each of several ranks says of the step whose result was read last, in their order; nothing of a model on one rank. */
+    default List<RankStep> rankSteps() {
+        return List.of();
+    }
+
+    /**
+     * Returns how well casts to eight bits did in the oldest step that was measured and not asked for yet; nothing where none
+     * was.
+     */
+    default List<CastStatistics> castStatistics() {
+        return List.of();
+    }
+
+    /**
+     * Writes what a later run needs to go on, after the steps enqueued so far. The file takes the old one's place when it is whole.
+     *
+     * @param position what of the data was taken so far
+     * @param description texts that go into the file, by key
+     * @throws dev.chagres.io.SafetensorsException when it cannot be written; the old file is then as it was
+     */
+    void save(Path file, DataPosition position, Map<String, String> description);
+
+    /**
+     * Goes on from what {@link #save} wrote. Called before the first step.
+     *
+     * @throws dev.chagres.io.SafetensorsException when the file cannot be read, or is that of another model; nothing is loaded then
+     */
+    void load(Path file);
+
+    /**
+     * Goes on as {@link #load} does from a file whose run had another recipe, without its scales and histories.
+     *
+     * @return what was not loaded; nothing of a model without recipe
+     * @throws dev.chagres.io.SafetensorsException as {@link #load} does
+     */
+    default RecipeDifferences loadUnderOtherRecipe(Path file) {
+        load(file);
+        return RecipeDifferences.NONE;
+    }
+
+    /** Returns whether a step whose gradients are not finite changes nothing but the scale of the loss. */
+    boolean skipsSteps();
+
+    /** Returns how several ranks gather weights and reduce gradients. */
+    default MadeWindows windows() {
+        return MadeWindows.NOTHING_SHARDED;
+    }
+
+    /** Returns the number of trained parameters. */
+    long parameterCount();
+
+    /** Returns the floating-point operations of a step on this batch, forward and backward, padding left out. */
+    double flops(Batch batch);
+
+    /** Returns how many steps were replayed, and why others were not; null where none was to be captured. */
+    @Nullable
+    String explainSteps();
+
+    /** Returns the most device memory held so far, in bytes. */
+    long memoryBytes();
+
+    /** Tells ranks in other processes, before {@link #close}, that this one ends by {@code cause}: they end, too. */
+    default void fail(Throwable cause) {}
+
+    @Override
+    void close();
+}

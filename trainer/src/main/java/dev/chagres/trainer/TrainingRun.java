@@ -1,0 +1,278 @@
+package dev.chagres.trainer;
+
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchSource;
+import dev.chagres.train.DataPosition;
+import dev.chagres.train.StepResult;
+import java.io.UncheckedIOException;
+import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The training loop: while one step runs, the next batch is uploaded and the step before is reported.
+ *
+ * <p>A steady step makes no Java object here.
+ *
+ * <p>Threading: confined to the model's thread, but for {@link #stop}, which any thread may call.
+ */
+final class TrainingRun {
+    /** The learning rate of a step, counted from 0. */
+    @FunctionalInterface
+    interface LearningRate {
+        /** Returns it. */
+        float at(int step);
+    }
+
+    /** Halved so often, PyTorch's first loss scale of 65536 is 1/16: what is not finite then has another cause. */
+    private static final int MOST_SKIPPED = 20;
+
+    /** A step is reported while the next one runs, for which a third one's batch is uploaded already. */
+    private static final int STEPS_IN_FLIGHT = 3;
+
+    private final TrainingModel model;
+    private final BatchSource batches;
+    private final LearningRate learningRate;
+    private final double peakFlops;
+    private final Consumer<StepMetrics> reported;
+    private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
+    private final StepResult result = new StepResult();
+    /** What of the data was taken after each of the steps in flight: the numbers of a {@link DataPosition}. */
+    private final long[] next = new long[STEPS_IN_FLIGHT];
+
+    private final long[] takenAhead = new long[STEPS_IN_FLIGHT];
+
+    /** Steps of the run that this one goes on from. */
+    private int first;
+
+    /** Steps whose work was enqueued wholly. */
+    private int made;
+
+    private int unreported;
+    private @Nullable StateSaver saver;
+    /** What ends the run though its state is good: it is thrown once that is saved. */
+    private @Nullable RuntimeException failure;
+
+    private boolean canReport = true;
+    /** Whether a step has made numbers that are not finite. */
+    private boolean spoilt;
+
+    private int skippedInARow;
+    private volatile boolean stopRequested;
+
+    /**
+     * Prepares a run.
+     *
+     * @param learningRate the rate by step, counted from 0
+     * @param peakFlops the device's rate, NaN when unknown
+     * @param reported gets each finished step; the object is filled again afterwards
+     */
+    TrainingRun(
+            TrainingModel model,
+            BatchSource batches,
+            LearningRate learningRate,
+            double peakFlops,
+            Consumer<StepMetrics> reported) {
+        this.model = model;
+        this.batches = batches;
+        this.learningRate = learningRate;
+        this.peakFlops = peakFlops;
+        this.reported = reported;
+        for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
+            metrics[i] = new StepMetrics();
+        }
+    }
+
+    /** Saves the state where {@code newSaver} says so, and at the end. */
+    void saveBy(StateSaver newSaver) {
+        saver = newSaver;
+    }
+
+    /** Asks the run to end after the step that is under way, also where it waits for data. */
+    void stop() {
+        stopRequested = true;
+        batches.stop();
+    }
+
+    /**
+     * Trains.
+     *
+     * @param steps how many steps at most
+     * @return how many were done and reported
+     * @throws TrainingException when loss or gradient are not finite numbers; of a model that skips such steps, when it has
+     *     skipped 20 in a row
+     * @throws dev.chagres.models.data.FastaException when the data fails
+     * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     */
+    int run(int steps) throws InterruptedException {
+        return run(SavedRun.NEW, steps);
+    }
+
+    /**
+     * Trains, going on after an earlier run.
+     *
+     * @param before what was done already
+     * @param steps how many steps at most, those before included
+     * @return how many were done and reported now
+     * <p>However it ends, the state of the last whole step is saved first, unless that step has spoilt it.
+     *
+     * @throws TrainingException as {@link #run(int)}, and when the state cannot be saved
+     * @throws dev.chagres.models.data.FastaException when the data fails
+     * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     */
+    int run(SavedRun before, int steps) throws InterruptedException {
+        first = before.steps();
+        made = first;
+        unreported = first;
+        try {
+            makeSteps(steps);
+        } catch (RuntimeException | InterruptedException | Error e) {
+            saveAfter(e);
+            RuntimeException earlier = failure;
+            if (earlier == null) {
+                throw e;
+            }
+            earlier.addSuppressed(e);
+        }
+        if (failure != null) {
+            throw failure;
+        }
+        return made - first;
+    }
+
+    private void makeSteps(int steps) throws InterruptedException {
+        if (first >= steps || !uploadIfAllGoOn(first)) {
+            return;
+        }
+        int step = first;
+        boolean more = true;
+        while (more) {
+            model.step(metrics[step % STEPS_IN_FLIGHT].learningRate());
+            int after = step + 1;
+            made = after;
+            more = after < steps && uploadIfAllGoOn(after);
+            reportBefore(step);
+            StateSaver present = saver;
+            if (present != null && (more ? present.isDue(after) : present.isAsked())) {
+                reportBefore(after); // What a step has spoilt is not saved.
+                present.save(position(step), after);
+            }
+            step = after;
+        }
+        reportBefore(step);
+    }
+
+    /** Saves the state that a failure has left whole, if it was not saved already. */
+    private void saveAfter(Throwable e) {
+        StateSaver present = saver;
+        if (present == null || !present.isAsked() || made == first || present.tried() == made || !model.isWhole()) {
+            return;
+        }
+        try {
+            reportBefore(made);
+            if (!spoilt) {
+                present.save(position(made - 1), made);
+            }
+        } catch (RuntimeException second) {
+            e.addSuppressed(second);
+        }
+    }
+
+    private void reportBefore(int step) {
+        for (; unreported < step; unreported++) {
+            report(unreported);
+        }
+    }
+
+    private DataPosition position(int step) {
+        return new DataPosition(next[step % STEPS_IN_FLIGHT], takenAhead[step % STEPS_IN_FLIGHT]);
+    }
+
+    /**
+     * Takes the next batch to the device; false when a rank has none, has failed or is to stop. A rank that waits for data is stopped while it
+     * waits, so ranks agree once each has its batch. They end together, for all take part in saving.
+     */
+    private boolean uploadIfAllGoOn(int step) throws InterruptedException {
+        Batch batch = take();
+        boolean all = model.agree(batch != null && !stopRequested && failure == null);
+        if (batch == null) {
+            return false;
+        }
+        if (all) {
+            upload(batch, step);
+        }
+        batches.recycle(batch);
+        return all;
+    }
+
+    private void upload(Batch batch, int step) {
+        model.upload(batch);
+        next[step % STEPS_IN_FLIGHT] = batch.endNext();
+        takenAhead[step % STEPS_IN_FLIGHT] = batch.endTakenAhead();
+        metrics[step % STEPS_IN_FLIGHT].begin(step + 1, batch, model.flops(batch), learningRate.at(step));
+    }
+
+    /** Null where there is none; when the data fails, the steps that were enqueued before are still true. */
+    private @Nullable Batch take() throws InterruptedException {
+        try {
+            return batches.take();
+        } catch (RuntimeException e) {
+            fail(e);
+            return null;
+        }
+    }
+
+    private void fail(RuntimeException e) {
+        if (failure == null) {
+            failure = e;
+        } else {
+            failure.addSuppressed(e);
+        }
+    }
+
+    private void report(int step) {
+        model.result(result);
+        StepMetrics finished = metrics[step % STEPS_IN_FLIGHT];
+        boolean skipped = model.skipsSteps() && !Double.isFinite(result.gradNorm());
+        if (!skipped) {
+            requireFinite("the loss", result.loss(), finished);
+            requireFinite("the gradients' norm", result.gradNorm(), finished);
+        }
+        finished.complete(result, peakFlops, model.memoryBytes(), model.rankSteps());
+        skippedInARow = skipped ? skippedInARow + 1 : 0;
+        if (skipped) {
+            finished.skip();
+        }
+        tell(finished);
+        if (skippedInARow == MOST_SKIPPED) {
+            throw new TrainingException(
+                    "step " + finished.step() + ": the gradients of the last " + MOST_SKIPPED
+                            + " steps were not finite, at ever smaller loss scales; lower --learning-rate or take --recipe bf16");
+        }
+    }
+
+    /** A report that cannot be written ends the run, and gets no further step. */
+    private void tell(StepMetrics finished) {
+        if (!canReport) {
+            return;
+        }
+        try {
+            reported.accept(finished);
+        } catch (UncheckedIOException e) {
+            canReport = false;
+            fail(e);
+        }
+    }
+
+    private void requireFinite(String what, double value, StepMetrics step) {
+        if (Double.isFinite(value)) {
+            return;
+        }
+        spoilt = true;
+        if (first > 0 && step.step() == first + 1) {
+            throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " before anything was"
+                    + " learned here, so the weights of the file of --resume are not finite; resume an older one");
+        }
+        throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " at learning rate "
+                + step.learningRate() + "; lower --learning-rate");
+    }
+}

@@ -1,0 +1,310 @@
+package dev.chagres.trainer;
+
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.bindings.NativeException;
+import dev.chagres.io.RecipeDifferences;
+import dev.chagres.models.data.FastaException;
+import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.train.Batch;
+import dev.chagres.train.BatchSource;
+import dev.chagres.train.SequencePacker;
+import java.io.PrintStream;
+import java.io.UncheckedIOException;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One run with everything round it: data, model, report, progress, picture and summary.
+ *
+ * <p>Threading: confined, but for {@link #stop}, which any thread may call.
+ */
+final class TrainingSession {
+    /** One batch with the consumer, one ready, one being filled. */
+    private static final int BATCHES = 3;
+
+    private static final double SECONDS_PER_LINE = 5;
+
+    private final TrainingPlan plan;
+    private final Platform platform;
+    private final StandardOutput out;
+    private final PrintStream err;
+    private final RunText text;
+    private final double peakFlops;
+    private final Totals totals = new Totals();
+    private final RecentSteps recent = new RecentSteps();
+    private final LossCurve losses = new LossCurve();
+
+    private @Nullable String explained;
+    /** Steps of the run that this one goes on from. */
+    private int begun;
+
+    /** After so many steps the state was saved last; 0 for never. */
+    private int saved;
+
+    private volatile boolean stopRequested;
+    private volatile @Nullable BatchSource data;
+    private volatile @Nullable TrainingRun run;
+
+    /**
+     * Prepares a run.
+     *
+     * @param out gets the first lines and the summary
+     * @param err gets the progress
+     */
+    TrainingSession(TrainingPlan plan, Platform platform, StandardOutput out, PrintStream err) {
+        this.plan = plan;
+        this.platform = platform;
+        this.out = out;
+        this.err = err;
+        this.text = new RunText(out.text(), plan);
+        this.peakFlops = platform.isGpu()
+                ? plan.ranks() * PeakRate.flopsPerSecond(platform.device(), plan.recipe())
+                : Double.NaN;
+    }
+
+    /**
+     * Trains and writes what was asked for.
+     *
+     * @throws TrainingException when an output cannot be written or the numbers run away
+     * @throws dev.chagres.models.data.FastaException when the data cannot be used
+     * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     */
+    void train() throws InterruptedException {
+        SavedRun before = SavedRun.of(plan);
+        if (before.isWhole(plan)) { // Its report and plot stay, too.
+            text.nothingLeft();
+            return;
+        }
+        try (RunFiles files = openFiles()) {
+            if (files != null) {
+                train(files, before);
+            }
+            summarize();
+            if (files != null && plan.plot() != null && losses.steps() > 0) {
+                files.draw(title(), losses);
+                text.wrote("plot", plan.plot());
+            }
+        }
+    }
+
+    /** Null when the run is to stop: while the JVM ends, Java's graphics cannot begin, which says nothing of its fonts. */
+    private @Nullable RunFiles openFiles() {
+        try {
+            return new RunFiles(plan.report(), plan.plot());
+        } catch (TrainingException e) {
+            if (stopRequested) {
+                return null;
+            }
+            throw e;
+        }
+    }
+
+    private void train(RunFiles files, SavedRun before) throws InterruptedException {
+        try {
+            makeSteps(files, before);
+            files.publishReport();
+        } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
+            tellSaved(e);
+            throw files.named(e);
+        } catch (RuntimeException | InterruptedException | Error e) {
+            tellSaved(e);
+            throw e;
+        }
+    }
+
+    /** Says, before a failure is told, which state it has left. */
+    private void tellSaved(Throwable failure) {
+        for (Throwable second : failure.getSuppressed()) {
+            err.println("train: " + second.getMessage());
+        }
+        if (saved > 0) {
+            err.println("train: the state of step " + saved + " was saved: "
+                    + plan.saving().file());
+        }
+    }
+
+    private void makeSteps(RunFiles files, SavedRun before) throws InterruptedException {
+        begun = before.steps();
+        if (before.otherSums() != null) {
+            err.println("train: --resume: " + ForeignText.plain(plan.saving().resumed()) + " was saved with --recipe "
+                    + ForeignText.plain(before.otherSums()) + ", so products sum otherwise from here on");
+        }
+        String otherRates = SavedSchedule.difference(plan, before);
+        if (otherRates != null) {
+            err.println("train: " + ForeignText.lines(otherRates));
+        }
+        try (var batches = new BatchSource(packer(before), BATCHES)) {
+            data = batches;
+            if (stopRequested) {
+                return;
+            }
+            // Bad data is told before the model, which may take long to make.
+            Batch first = batches.peek();
+            if (first == null) {
+                return;
+            }
+            try (TrainingModel model = platform.open(plan, () -> stopRequested)) {
+                try {
+                    train(model, first, batches, files, before);
+                } catch (RuntimeException | InterruptedException | Error failure) {
+                    model.fail(failure);
+                    throw failure;
+                }
+            }
+        }
+    }
+
+    private void train(TrainingModel model, Batch first, BatchSource batches, RunFiles files, SavedRun before)
+            throws InterruptedException {
+        RunDescription description = describe(model);
+        text.announce(description);
+        text.resumes(before);
+        var saver = new StateSaver(plan, model);
+        RecipeDifferences differences = saver.load(before);
+        if (before.otherRecipe() != null) {
+            err.println("train: " + ForeignText.lines(otherRecipe(before, differences)));
+        }
+        files.begin(description, differences);
+        requireReader();
+        warmUp(model, first);
+        requireReader();
+        try (Progress progress = progress()) {
+            loop(model, batches, files, progress, saver, before);
+        } finally {
+            saved = saver.saved();
+        }
+    }
+
+    private String otherRecipe(SavedRun before, RecipeDifferences differences) {
+        String told = "--resume: " + ForeignText.plain(plan.saving().resumed()) + " was saved with --recipe "
+                + before.otherRecipe();
+        if (differences.isEmpty()) {
+            return told + ", which keeps no scales, as --recipe " + plan.recipe() + " keeps none: nothing is left out";
+        }
+        return told + ": its " + differences.ignored().size() + " scales and histories are ignored, and the "
+                + differences.missing().size() + " of --recipe " + plan.recipe() + " begin anew"
+                + (plan.report() == null ? "" : "; the report names them");
+    }
+
+    /** Returns what packs the data that an earlier run has not taken. */
+    private SequencePacker packer(SavedRun before) {
+        return new SequencePacker(plan.shape(), sequences(before), plan.order(), before.data());
+    }
+
+    private MaskedProteins sequences(SavedRun before) {
+        var all = new MaskedProteins(new ShuffledSequences(plan.source(), plan.seed(), platform.windowResidues()));
+        try {
+            before.skip(all, () -> stopRequested);
+            return all;
+        } catch (RuntimeException e) {
+            all.close();
+            throw e;
+        }
+    }
+
+    private void warmUp(TrainingModel model, Batch example) {
+        text.beginWarmUp(platform.isGpu());
+        long began = System.nanoTime();
+        try {
+            model.warmUp(example, () -> stopRequested);
+        } finally {
+            text.endWarmUp((System.nanoTime() - began) / 1e9);
+        }
+    }
+
+    /** Ends a run that nobody would hear of: standard output is closed or full, and no file was asked for. */
+    private void requireReader() {
+        String failure = out.newFailure();
+        if (failure == null) {
+            return;
+        }
+        if (plan.report() == null && plan.plot() == null && plan.saving().file() == null) {
+            throw new TrainingException(
+                    failure + "; the run ends, since nothing would be left of it: ask for --save, --report or --plot");
+        }
+        err.println("train: " + failure + "; training goes on for --save, --report or --plot");
+    }
+
+    private void loop(
+            TrainingModel model,
+            BatchSource batches,
+            RunFiles files,
+            Progress progress,
+            StateSaver saver,
+            SavedRun before)
+            throws InterruptedException {
+        var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
+            files.add(step, plan.measures(step.step()) ? model.castStatistics() : List.of());
+            if (Double.isFinite(step.loss())) {
+                losses.add(step.step(), step.loss());
+            }
+            totals.add(step);
+            recent.add(step);
+            progress.add(step);
+        });
+        loop.saveBy(saver);
+        run = loop;
+        if (stopRequested) {
+            loop.stop();
+        }
+        try {
+            loop.run(before, plan.steps());
+        } finally {
+            explained = model.explainSteps();
+        }
+    }
+
+    private RunDescription describe(TrainingModel model) {
+        return new RunDescription(
+                platform.provider(),
+                platform.device(),
+                platform.libraries(),
+                model.parameterCount(),
+                plan,
+                model.windows());
+    }
+
+    private Progress progress() {
+        return TerminalLine.isErrorStream()
+                ? Progress.bar(begun, plan.steps(), peakFlops)
+                : Progress.lines(err, plan.steps(), peakFlops, SECONDS_PER_LINE);
+    }
+
+    private String title() {
+        return "ESM-2 " + plan.size().label() + ", " + plan.recipe() + ", " + platform.provider() + ", seed "
+                + plan.seed();
+    }
+
+    private void summarize() {
+        if (stopRequested) {
+            text.stopped(begun + totals.steps());
+        }
+        if (totals.steps() == 0) {
+            return;
+        }
+        text.summarize(totals, recent.lastHalf(), losses, peakFlops);
+        if (explained != null) {
+            text.explainSteps(explained);
+        }
+        if (plan.report() != null) {
+            text.wrote("report", plan.report());
+        }
+        if (saved > 0 && plan.saving().file() != null) {
+            text.wrote("state", plan.saving().file());
+        }
+    }
+
+    /** Asks the run to end after the step under way, also where it waits for data; for any thread. */
+    void stop() {
+        stopRequested = true;
+        BatchSource source = data;
+        if (source != null) {
+            source.stop();
+        }
+        TrainingRun present = run;
+        if (present != null) {
+            present.stop();
+        }
+    }
+}

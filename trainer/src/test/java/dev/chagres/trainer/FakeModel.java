@@ -1,0 +1,127 @@
+package dev.chagres.trainer;
+
+import dev.chagres.train.Batch;
+import dev.chagres.train.DataPosition;
+import dev.chagres.train.StepResult;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BooleanSupplier;
+import org.jspecify.annotations.Nullable;
+
+/** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
+final class FakeModel implements TrainingModel {
+    final List<String> calls = new ArrayList<>();
+    final List<Long> saved = new ArrayList<>();
+    final List<Boolean> wishes = new ArrayList<>();
+    boolean othersGoOn = true;
+    boolean noting = true;
+    boolean spoilStep3;
+    boolean lossScaling;
+    int overflowFrom = Integer.MAX_VALUE;
+    Runnable onStep = () -> {};
+    Runnable onUpload = () -> {};
+    Runnable onSave = () -> {};
+    boolean whole = true;
+    Runnable onWarmUp = () -> {};
+    boolean closed;
+
+    private int uploaded;
+    private int stepped;
+    private int read;
+    private final double[] losses = new double[4];
+
+    @Override
+    public void warmUp(Batch example, BooleanSupplier stopped) {
+        note("warmUp", example.microBatches());
+        onWarmUp.run();
+    }
+
+    @Override
+    public boolean agree(boolean goOn) {
+        wishes.add(goOn);
+        return goOn && othersGoOn;
+    }
+
+    @Override
+    public void upload(Batch batch) {
+        onUpload.run();
+        note("upload", uploaded++);
+        double sum = 0;
+        for (int part = 0; part < batch.microBatches(); part++) {
+            for (int i = 0; i < batch.microBatch(part).tokens(); i++) {
+                sum += batch.microBatch(part).ids()[i];
+            }
+        }
+        losses[uploaded % 4] = sum / batch.tokens();
+    }
+
+    @Override
+    public void step(float learningRate) {
+        note("step", stepped++);
+        onStep.run();
+    }
+
+    @Override
+    public boolean isWhole() {
+        return whole;
+    }
+
+    @Override
+    public void result(StepResult result) {
+        note("result", read++);
+        result.set(
+                spoilStep3 && read == 3 ? Double.NaN : losses[read % 4],
+                read >= overflowFrom ? Double.POSITIVE_INFINITY : 1.5,
+                10 * read);
+    }
+
+    @Override
+    public void save(Path file, DataPosition position, Map<String, String> description) {
+        onSave.run();
+        note("save", stepped);
+        saved.add(position.next());
+    }
+
+    @Override
+    public void load(Path file) {
+        note("load", stepped);
+    }
+
+    @Override
+    public boolean skipsSteps() {
+        return lossScaling;
+    }
+
+    @Override
+    public long parameterCount() {
+        return 1234;
+    }
+
+    @Override
+    public double flops(Batch batch) {
+        return 1e3 * batch.tokens();
+    }
+
+    @Override
+    public @Nullable String explainSteps() {
+        return null;
+    }
+
+    @Override
+    public long memoryBytes() {
+        return 5 << 20;
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+    }
+
+    private void note(String call, int number) {
+        if (noting) {
+            calls.add(call + number);
+        }
+    }
+}
