@@ -7,16 +7,18 @@ module dev.chagres {
     requires static transitive org.jspecify;
     requires com.fasterxml.jackson.core;
 
-    exports dev.chagres;
-    exports dev.chagres.te;
-    exports dev.chagres.ops;
     exports dev.chagres.attention;
-    exports dev.chagres.model;
+    exports dev.chagres.batch;
     exports dev.chagres.io;
+    exports dev.chagres.launch;
     exports dev.chagres.layer;
+    exports dev.chagres.mesh;
     exports dev.chagres.nccl;
+    exports dev.chagres.ops;
     exports dev.chagres.optim;
+    exports dev.chagres.parameter;
     exports dev.chagres.recipe;
     exports dev.chagres.sharding;
-    exports dev.chagres.train;
+    exports dev.chagres.te;
+    exports dev.chagres;
 }

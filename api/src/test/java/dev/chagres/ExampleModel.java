@@ -7,8 +7,8 @@ import dev.chagres.layer.Layer;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 
 /** A model of two layers with everything that a step needs, for the examples. */
 final class ExampleModel implements AutoCloseable {

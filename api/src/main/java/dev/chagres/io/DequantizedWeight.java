@@ -8,7 +8,7 @@ import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.EightBitWeight;
+import dev.chagres.parameter.EightBitWeight;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

@@ -1,7 +1,7 @@
 package dev.chagres.io;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import java.util.ArrayList;
 import java.util.List;
 

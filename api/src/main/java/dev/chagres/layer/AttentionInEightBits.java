@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.QkvFormat;

@@ -6,7 +6,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.QkNorm.Place;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary.Direction;
 import org.jspecify.annotations.Nullable;

@@ -1,8 +1,8 @@
 package dev.chagres.layer;
 
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.QuantizerSite;
-import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recording;
 import dev.chagres.te.AttentionScales;

@@ -5,7 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.TensorParallel;
+import dev.chagres.parameter.TensorParallel;
 import dev.chagres.ops.VocabularyCrossEntropy;
 import org.jspecify.annotations.Nullable;
 

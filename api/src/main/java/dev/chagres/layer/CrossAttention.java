@@ -3,7 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 
 /**
  * Attention of one stream over another with its norm and projections: {@code y = attention(norm(x) Wq^T + bq, m Wk^T + bk, m Wv^T + bv)

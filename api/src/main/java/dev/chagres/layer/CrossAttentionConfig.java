@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Initializer;
+import dev.chagres.parameter.Initializer;
 
 /**
  * Attention of one stream over another. {@link #of} has the usual values; the {@code with} methods change one each.

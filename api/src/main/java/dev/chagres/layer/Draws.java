@@ -9,7 +9,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.StepWork;
-import dev.chagres.model.CounterRandom;
+import dev.chagres.parameter.CounterRandom;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.HostToDevice;
 import java.lang.foreign.Arena;

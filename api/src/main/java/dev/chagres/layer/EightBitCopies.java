@@ -7,7 +7,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.ops.BlockDequantization;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;

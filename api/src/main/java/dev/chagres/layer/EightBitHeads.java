@@ -5,7 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Cast;

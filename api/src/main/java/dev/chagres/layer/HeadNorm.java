@@ -2,7 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.Normalization.Gamma;
 import org.jspecify.annotations.Nullable;

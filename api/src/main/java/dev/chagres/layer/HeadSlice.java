@@ -6,8 +6,8 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.model.ContextParallel;
-import dev.chagres.model.TensorParallel;
+import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parameter.TensorParallel;
 import dev.chagres.ops.Columns;
 
 /**

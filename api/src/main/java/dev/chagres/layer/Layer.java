@@ -5,7 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.Parameter;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

@@ -1,8 +1,8 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
 
 /**
  * {@code y = norm(x) W^T + b}, or {@code y = norm(x) W^T} without bias.

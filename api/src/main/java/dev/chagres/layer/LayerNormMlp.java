@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 
 /**
  * {@code y = activation(norm(x) W1^T + b1) W2^T + b2}, without b1 and b2 if {@link MlpConfig#bias} is {@link Bias#ABSENT}.

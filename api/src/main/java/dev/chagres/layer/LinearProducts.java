@@ -5,7 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.RowSum;

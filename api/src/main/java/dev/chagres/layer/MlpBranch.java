@@ -8,7 +8,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
 import dev.chagres.layer.MlpConfig.Recomputation;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.te.Activation;

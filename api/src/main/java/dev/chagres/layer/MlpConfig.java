@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Initializer;
+import dev.chagres.parameter.Initializer;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 

@@ -3,9 +3,9 @@ package dev.chagres.layer;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import org.jspecify.annotations.Nullable;
 
 /**

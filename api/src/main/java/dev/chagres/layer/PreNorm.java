@@ -5,7 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.model.GradientWriter;
+import dev.chagres.parameter.GradientWriter;
 import dev.chagres.ops.Elementwise;
 import java.util.ArrayList;
 import java.util.List;

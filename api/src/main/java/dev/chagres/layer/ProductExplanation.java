@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scaling;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;

@@ -5,7 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.DropPath;
 import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;

@@ -6,7 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.RingSequences.Block;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassRing.Cargo;
-import dev.chagres.model.ContextParallel;
+import dev.chagres.parameter.ContextParallel;
 import org.jspecify.annotations.Nullable;
 
 /**

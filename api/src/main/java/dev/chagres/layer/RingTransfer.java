@@ -4,7 +4,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassRing.Cargo;
-import dev.chagres.model.ContextParallel;
+import dev.chagres.parameter.ContextParallel;
 import dev.chagres.nccl.Communicator;
 import org.jspecify.annotations.Nullable;
 

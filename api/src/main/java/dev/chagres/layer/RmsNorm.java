@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;

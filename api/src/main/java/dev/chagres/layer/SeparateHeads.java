@@ -6,7 +6,7 @@ import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary;
 import dev.chagres.ops.TokenPositions;

@@ -1,9 +1,9 @@
 package dev.chagres.layer;
 
 import dev.chagres.attention.Sequences;
-import dev.chagres.model.ContextParallel;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.TensorParallel;
+import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.TensorParallel;
 
 /**
  * Which tokens a rank has between branches: all, or one stretch, or two with a balanced ring. If context-parallel ranks are also

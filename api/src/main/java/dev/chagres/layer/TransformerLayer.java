@@ -5,7 +5,7 @@ import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.TransformerLayerConfig.Recomputation;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import java.util.List;
 import java.util.Objects;
 import java.util.stream.Stream;

@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Initializer;
+import dev.chagres.parameter.Initializer;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 

@@ -1,5 +1,7 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.RankNames;
+
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SortedMap;
@@ -60,7 +62,7 @@ final class Accords {
     private RankFailedException tooLate(int rank, String waiting, List<Integer> left) {
         int number = meeting.number(rank);
         return new RankFailedException(
-                waiting + ": rank " + number + " came too late, " + RankFailure.names(meeting.numbers(left))
+                waiting + ": rank " + number + " came too late, " + RankNames.of(meeting.numbers(left))
                         + " went on without it",
                 List.of(number),
                 null);

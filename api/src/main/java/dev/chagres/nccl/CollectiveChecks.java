@@ -14,7 +14,7 @@ public enum CollectiveChecks {
     /**
      * Also that all ranks call the same operation on tensors of the same shape and type, in the same order: a difference is an exception on
      * every rank instead of a hang. Each call waits for the other ranks, which must be threads of one program, or processes that {@code
-     * dev.chagres.sharding.Ranks} has joined and that communicate through its store; these may announce 16,384 calls at once, such as in a
+     * dev.chagres.launch.Ranks} has joined and that communicate through its store; these may announce 16,384 calls at once, such as in a
      * group.
      */
     FULL;

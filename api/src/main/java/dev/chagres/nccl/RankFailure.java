@@ -1,5 +1,7 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.RankNames;
+
 import dev.chagres.internal.Checks;
 import java.time.Duration;
 import java.util.List;
@@ -50,17 +52,9 @@ record RankFailure(
         List<Integer> missing = blame.ranks();
         String who = missing.isEmpty()
                 ? "every rank that is known here has called it, and it did not complete"
-                : names(missing) + " did not come" + blame.reason();
+                : RankNames.of(missing) + " did not come" + blame.reason();
         Called waited = waiting.time() == null ? waiting.waited(Duration.ofMillis(timeoutMillis)) : waiting;
         return new RankFailure(missing, waited, who, null, null);
-    }
-
-    static String names(List<Integer> ranks) {
-        StringBuilder text = new StringBuilder(ranks.size() == 1 ? "rank " : "ranks ");
-        for (int i = 0; i < ranks.size(); i++) {
-            text.append(i == 0 ? "" : ", ").append(ranks.get(i));
-        }
-        return text.toString();
     }
 
     /** Returns the same with the files of these ranks, which it begins to write where the user wants them. */

@@ -1,7 +1,7 @@
 package dev.chagres.optim;
 
-import dev.chagres.model.Parameter;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.zip.CRC32C;

@@ -8,7 +8,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.StepWork;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.ops.Clip;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;

@@ -4,8 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.ops.LossScale;
 import org.jspecify.annotations.Nullable;
 

@@ -5,9 +5,9 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.StepWork;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import org.jspecify.annotations.Nullable;
 
 /**

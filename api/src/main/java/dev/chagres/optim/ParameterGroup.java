@@ -1,7 +1,7 @@
 package dev.chagres.optim;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.Parameter;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 

@@ -3,9 +3,9 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

@@ -4,8 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.State;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.State;
 
 /**
  * One of the vectors of an optimizer's state, in the order of the gradients: a moment, or masters.
@@ -13,7 +13,7 @@ import dev.chagres.model.State;
  * <p>Threading: the device's thread.
  *
  * @param ending the ending of the names of its parts in {@link AdamW#state()}
- * @param elements {@code width} for each element of {@link dev.chagres.model.Parameters#gradients}
+ * @param elements {@code width} for each element of {@link dev.chagres.parameter.Parameters#gradients}
  * @param width 1; 2 for remainders, which are pairs of bytes
  */
 public record StateVector(String ending, Tensor elements, int width) {

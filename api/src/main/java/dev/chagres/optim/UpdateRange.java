@@ -2,10 +2,10 @@ package dev.chagres.optim;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterRange;
-import dev.chagres.model.ParameterRange.Decay;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterRange;
+import dev.chagres.parameter.ParameterRange.Decay;
+import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;

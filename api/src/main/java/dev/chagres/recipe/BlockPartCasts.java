@@ -5,7 +5,7 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.PartialCast;
 import dev.chagres.te.QuantizationConfig;

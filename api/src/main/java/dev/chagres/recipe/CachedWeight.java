@@ -7,9 +7,9 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.recipe.Recipe.Product;
 import org.jspecify.annotations.Nullable;
 

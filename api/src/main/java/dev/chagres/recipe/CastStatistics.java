@@ -1,6 +1,6 @@
 package dev.chagres.recipe;
 
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 
 /**
  * How well the eight-bit numbers at one place of a model represented the tensor from which they were cast, in the latest measured step.

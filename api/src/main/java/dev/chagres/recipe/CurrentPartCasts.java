@@ -6,7 +6,7 @@ import dev.chagres.Rectangle;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.te.Cast;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.QuantizationConfig;

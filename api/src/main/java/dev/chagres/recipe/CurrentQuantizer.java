@@ -6,7 +6,7 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.RecipeUpdates;
 import org.jspecify.annotations.Nullable;

@@ -2,7 +2,7 @@ package dev.chagres.recipe;
 
 import dev.chagres.Scaling;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;

@@ -1,7 +1,7 @@
 package dev.chagres.recipe;
 
 import dev.chagres.Tensor;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 
 /**
  * For sharding: returns weights in eight bits whose parts {@link WeightParts} has cast and ranks have gathered.

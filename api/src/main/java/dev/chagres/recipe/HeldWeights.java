@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.Parameter;
 import java.util.ArrayList;
 import java.util.List;
 

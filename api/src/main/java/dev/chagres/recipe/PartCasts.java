@@ -6,8 +6,8 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite;
-import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite.Role;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

@@ -1,7 +1,7 @@
 package dev.chagres.recipe;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.te.QuantizationConfig;
 
 /**

@@ -3,7 +3,7 @@ package dev.chagres.recipe;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.recipe.Recipe.Product;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

@@ -7,7 +7,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.te.Cast;
 import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
@@ -121,7 +121,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
 
     /**
      * Returns the scale, its inverse and the amax, for a kernel that casts its result. Their addresses do not change; the numbers are those
-     * of this step, and change with {@link dev.chagres.model.Parameters#nextStep}.
+     * of this step, and change with {@link dev.chagres.parameter.Parameters#nextStep}.
      *
      * @param recording OFF to write the amax to memory that is not read
      * @throws IllegalArgumentException when the scale is not known before the tensor is

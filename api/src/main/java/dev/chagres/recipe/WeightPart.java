@@ -2,8 +2,8 @@ package dev.chagres.recipe;
 
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.QuantizerSite;
-import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite.Role;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -2,8 +2,8 @@ package dev.chagres.sharding;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.recipe.AmaxReduction;

@@ -1,8 +1,12 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+
 import dev.chagres.internal.Inside;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;

@@ -1,18 +1,21 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.Opened;
-import dev.chagres.model.GradientWriter;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.NormOverRanks;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.GradientWriter;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.NormOverRanks;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;

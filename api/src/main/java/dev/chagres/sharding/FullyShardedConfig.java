@@ -1,5 +1,7 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.MeshDimension;
+
 import dev.chagres.DType;
 import dev.chagres.internal.Checks;
 
@@ -12,7 +14,7 @@ import dev.chagres.internal.Checks;
  * @param optimizer among which ranks the optimizer's state is sharded
  * @param reduceType in which gradients are sent and summed over ranks: FLOAT32, BFLOAT16 or FLOAT16. With 16 bits half as many bytes are
  *     sent, and each rank's gradient and each sum is rounded to 16 bits. Sums of micro-batches stay FP32. Each rank's own gradients stay
- *     FP32, too, except with {@link GradientSync#EACH_MICRO_BATCH} those that {@link dev.chagres.model.Parameter#isWrittenByProducts only
+ *     FP32, too, except with {@link GradientSync#EACH_MICRO_BATCH} those that {@link dev.chagres.parameter.Parameter#isWrittenByProducts only
  *     matrix products write}, of weights of this type: products write them in 16 bits
  * @param gradientReduction how gradients are reduced and scattered
  * @param weightGather in which memory weights are gathered

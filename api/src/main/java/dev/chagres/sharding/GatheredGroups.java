@@ -2,7 +2,7 @@ package dev.chagres.sharding;
 
 import dev.chagres.Event;
 import dev.chagres.Stream;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.sharding.GroupBuffers.Buffer;
 

@@ -5,7 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Opened;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.CollectiveMemory;
 import dev.chagres.sharding.GroupContent.Vector;
 import java.util.ArrayList;

@@ -4,7 +4,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.CallObserver;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.model.GradientWriter;
+import dev.chagres.parameter.GradientWriter;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;

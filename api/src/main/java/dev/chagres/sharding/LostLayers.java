@@ -1,8 +1,12 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+
 import dev.chagres.internal.Inside;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import java.util.ArrayList;
@@ -37,8 +41,7 @@ record LostLayers(Parameters parameters, MeshShape shape, int own) {
      * @param communicator of ranks that have the same layers, heads and columns
      */
     static String explain(Parameters parameters, Communicator communicator) {
-        Mesh mesh =
-                Inside.state(communicator.device()).get(OpenMeshes.OF_DEVICE).of(communicator);
+        Mesh mesh = Mesh.owning(communicator);
         List<Integer> lost = new ArrayList<>(new TreeSet<>(failed(parameters)));
         if (mesh == null || lost.isEmpty() || lost.getLast() >= mesh.shape().ranks()) {
             return "; start again from a saved state";

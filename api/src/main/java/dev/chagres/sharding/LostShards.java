@@ -1,10 +1,12 @@
 package dev.chagres.sharding;
 
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard;
-import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.PlacedGroup;
+import dev.chagres.mesh.MeshDimension;
+
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.PlacedGroup;
 import java.util.List;
 import java.util.TreeSet;
 import java.util.stream.IntStream;

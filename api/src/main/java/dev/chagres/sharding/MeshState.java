@@ -1,18 +1,22 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.model.GroupPiece;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.model.ParameterSplit;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
-import dev.chagres.model.WeightStorage;
+import dev.chagres.parameter.GroupPiece;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.ParameterSplit;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
+import dev.chagres.parameter.WeightStorage;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.StateVector;

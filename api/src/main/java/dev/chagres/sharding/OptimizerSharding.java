@@ -1,5 +1,8 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+
 /**
  * Among which ranks of a {@link Mesh} {@link FullySharded} shards the optimizer's state, if there are several copies of the model.
  *

@@ -1,12 +1,15 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import java.util.List;

@@ -1,8 +1,8 @@
 package dev.chagres.sharding;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import java.util.BitSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -113,7 +113,7 @@ public final class PipelinePlan {
     }
 
     /**
-     * Returns the plan of a rank's part of the model, for {@link dev.chagres.model.Parameters#allocate} or a {@link Strategy}.
+     * Returns the plan of a rank's part of the model, for {@link dev.chagres.parameter.Parameters#allocate} or a {@link Strategy}.
      *
      * @throws IllegalArgumentException when there is no such rank
      * @throws IllegalStateException when a parameter of the model is on no stage

@@ -1,7 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import org.jspecify.annotations.Nullable;
 
 /**

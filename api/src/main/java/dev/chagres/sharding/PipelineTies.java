@@ -1,9 +1,9 @@
 package dev.chagres.sharding;
 
-import dev.chagres.model.Parameter;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.PipelineStages;
-import dev.chagres.model.PipelineStages.Tied;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.PipelineStages;
+import dev.chagres.parameter.PipelineStages.Tied;
 import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;

@@ -4,7 +4,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.sharding.PipelineSchedule.Call;
 import java.util.ArrayList;
 import java.util.List;

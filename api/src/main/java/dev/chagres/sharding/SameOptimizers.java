@@ -5,7 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;

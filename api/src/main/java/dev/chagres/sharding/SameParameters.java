@@ -1,10 +1,10 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Stream;
-import dev.chagres.model.ContextParallel;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.TensorParallel;
+import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.TensorParallel;
 import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
 import java.util.function.LongFunction;

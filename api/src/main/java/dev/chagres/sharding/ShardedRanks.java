@@ -1,8 +1,12 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+
 import dev.chagres.internal.Checks;
-import dev.chagres.model.ParameterShard;
-import dev.chagres.model.ParameterShard.Part;
+import dev.chagres.parameter.ParameterShard;
+import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.nccl.Communicator;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

@@ -1,9 +1,9 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
-import dev.chagres.model.GradientWriter;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.QuantizerSite;
+import dev.chagres.parameter.GradientWriter;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.recipe.GatheredWeights;
 

@@ -12,7 +12,7 @@ import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;

@@ -1,8 +1,8 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
-import dev.chagres.model.NormOverRanks;
-import dev.chagres.model.ShardedStep;
+import dev.chagres.parameter.NormOverRanks;
+import dev.chagres.parameter.ShardedStep;
 import dev.chagres.nccl.RankFailedException;
 import java.util.function.UnaryOperator;
 

@@ -2,11 +2,11 @@ package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.model.GroupPiece;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard;
-import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.GroupPiece;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.optim.StateVector;
 import java.util.ArrayList;
 import java.util.List;

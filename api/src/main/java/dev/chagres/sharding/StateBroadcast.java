@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import java.util.ArrayList;
 import java.util.HashSet;

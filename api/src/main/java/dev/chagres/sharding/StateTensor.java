@@ -4,7 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 
 /**

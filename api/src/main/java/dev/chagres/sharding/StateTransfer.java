@@ -7,7 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import java.lang.foreign.MemorySegment;

@@ -1,9 +1,9 @@
 package dev.chagres.sharding;
 
 import dev.chagres.layer.Pass;
-import dev.chagres.model.GradientWriter;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterUse;
+import dev.chagres.parameter.GradientWriter;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterUse;
 import java.util.List;
 
 /**

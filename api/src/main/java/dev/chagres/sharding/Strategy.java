@@ -1,16 +1,18 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.GradientWriter;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
+import dev.chagres.parameter.GradientWriter;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.Reduction;

@@ -1,15 +1,18 @@
 package dev.chagres.sharding;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterSplit;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.State;
-import dev.chagres.model.TensorParallel;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterSplit;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
+import dev.chagres.parameter.TensorParallel;
 import dev.chagres.ops.Rows;
 import dev.chagres.optim.AdamW;
 import java.util.Arrays;

@@ -4,10 +4,10 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
-import dev.chagres.model.GroupPiece;
-import dev.chagres.model.ParameterShard.Part;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.PlacedGroup;
+import dev.chagres.parameter.GroupPiece;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.PlacedGroup;
 import dev.chagres.nccl.Communicator;
 
 /**

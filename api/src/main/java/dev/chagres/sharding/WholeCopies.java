@@ -1,5 +1,9 @@
 package dev.chagres.sharding;
 
+import dev.chagres.internal.RankNames;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+
 import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.RankFailedException;
 import java.util.ArrayList;
@@ -60,7 +64,7 @@ record WholeCopies(MeshShape shape, Agreement left, List<Integer> copies) {
                     copies.stream().flatMap(one -> ranks(shape, one).stream()).toList();
             throw new RankFailedException(
                     "rank " + rank + " leaves: copy " + copy + " of the model, of which it has a part, has lost "
-                            + TcpStore.names(lost) + "; " + TcpStore.names(others) + " go on with whole copies",
+                            + RankNames.of(lost) + "; " + RankNames.of(others) + " go on with whole copies",
                     lost,
                     null);
         }

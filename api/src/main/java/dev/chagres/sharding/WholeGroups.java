@@ -2,9 +2,9 @@ package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
 import dev.chagres.internal.Opened;
-import dev.chagres.model.GroupPiece;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.PlacedGroup;
+import dev.chagres.parameter.GroupPiece;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.PlacedGroup;
 import dev.chagres.sharding.GroupBuffers.Buffer;
 import java.util.ArrayList;
 import java.util.List;

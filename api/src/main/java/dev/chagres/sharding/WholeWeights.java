@@ -2,9 +2,9 @@ package dev.chagres.sharding;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.model.GroupPiece;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.ParameterSharing;
+import dev.chagres.parameter.GroupPiece;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterSharing;
 import java.util.List;
 
 /**

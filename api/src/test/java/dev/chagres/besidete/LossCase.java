@@ -6,7 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.SplittableRandom;

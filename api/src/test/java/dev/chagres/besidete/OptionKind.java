@@ -4,7 +4,7 @@ import dev.chagres.attention.AttentionMask.Kind;
 import dev.chagres.besidete.LayerCase.Owner;
 import dev.chagres.besidete.LayerCase.Precision;
 import dev.chagres.besidete.LayerCase.Scores;
-import dev.chagres.model.QuantizerSite.Role;
+import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;

@@ -10,7 +10,7 @@ import dev.chagres.besidete.LayerCase.Scores;
 import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import java.lang.foreign.MemorySegment;
 import java.util.SplittableRandom;
 import org.jspecify.annotations.Nullable;

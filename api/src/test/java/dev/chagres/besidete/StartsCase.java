@@ -9,7 +9,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.besidete.LayerCase.Precision;
 import dev.chagres.conformance.TokenRows;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import dev.chagres.te.QkvFormat;
 import java.nio.file.Path;
 import java.util.ArrayList;

@@ -21,7 +21,7 @@ import dev.chagres.layer.Pass;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
 import java.util.List;

@@ -19,7 +19,7 @@ import dev.chagres.layer.NormPlacement;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.ResidualSource;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.Initializer;
+import dev.chagres.parameter.Initializer;
 import dev.chagres.te.Activation;
 import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.ClampedSwiglu;

@@ -17,7 +17,7 @@ import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.NormPlacement;
 import dev.chagres.layer.QkNorm;
 import dev.chagres.layer.ResidualSource;
-import dev.chagres.model.WeightStorage;
+import dev.chagres.parameter.WeightStorage;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;

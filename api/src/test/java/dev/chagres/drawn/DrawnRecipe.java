@@ -1,8 +1,8 @@
 package dev.chagres.drawn;
 
 import dev.chagres.DType;
-import dev.chagres.model.QuantizerSite.Role;
-import dev.chagres.model.WeightStorage;
+import dev.chagres.parameter.QuantizerSite.Role;
+import dev.chagres.parameter.WeightStorage;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;

@@ -5,8 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.internal.memory.MemoryReuse;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import java.util.List;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Tag;

@@ -9,7 +9,7 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.layer.StrategyRun.Clipping;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.sharding.MeshDimension;
+import dev.chagres.mesh.MeshDimension;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;

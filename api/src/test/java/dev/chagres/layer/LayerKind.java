@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.Scope;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 
 /** A kind of layer, and how one is made. */
 record LayerKind(String name, Class<? extends Layer> type, Maker maker) {

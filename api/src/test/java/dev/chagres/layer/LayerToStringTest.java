@@ -4,8 +4,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Normalization.Gamma;
 import org.junit.jupiter.api.Tag;

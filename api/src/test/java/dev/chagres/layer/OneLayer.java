@@ -3,9 +3,9 @@ package dev.chagres.layer;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 
 /** A square {@link Linear}, "body", with its parameters and a training pass: the model of tests that need no more than a layer. */
 public record OneLayer(Linear linear, Parameters parameters, Pass pass) implements AutoCloseable {

@@ -6,7 +6,7 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.layer.StrategyRun.Clipping;
 import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.CommunicatorConfig;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;

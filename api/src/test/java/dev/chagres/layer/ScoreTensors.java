@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
-import dev.chagres.model.CounterRandom;
+import dev.chagres.parameter.CounterRandom;
 import java.util.SplittableRandom;
 
 /** Tensors of attention that are the same on every rank. */

@@ -7,7 +7,7 @@ import dev.chagres.layer.ShrinkTraining.Victim;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.StoppedClock;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;

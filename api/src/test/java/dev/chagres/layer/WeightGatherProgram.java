@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientReduction;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 

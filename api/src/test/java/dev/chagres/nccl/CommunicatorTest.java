@@ -15,7 +15,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.time.Duration;
 import java.util.SplittableRandom;
 import java.util.concurrent.CountDownLatch;

@@ -3,7 +3,7 @@ package dev.chagres.nccl;
 import dev.chagres.nccl.FaultyRank.Fault;
 import dev.chagres.nccl.FaultyRank.Injection;
 import dev.chagres.nccl.FaultyRank.Work;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.time.Duration;
 import java.util.concurrent.CountDownLatch;
 

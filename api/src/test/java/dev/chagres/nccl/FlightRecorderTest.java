@@ -19,7 +19,7 @@ import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Files;

@@ -5,8 +5,8 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import java.time.Duration;
 
 /**

@@ -1,7 +1,7 @@
 package dev.chagres.nccl;
 
 import dev.chagres.nccl.GoingOnRank.Place;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.time.Duration;
 
 /**

@@ -6,15 +6,15 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameter;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.DataParallelConfig;
-import dev.chagres.sharding.Rank;
+import dev.chagres.launch.Rank;
 import java.util.Arrays;
 
 /** A rank of data-parallel training that goes on without another one, some steps. */

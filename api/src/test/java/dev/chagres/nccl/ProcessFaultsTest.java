@@ -6,7 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
 import dev.chagres.nccl.FaultyRank.Work;
-import dev.chagres.sharding.RankJvms;
+import dev.chagres.launch.RankJvms;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

@@ -4,7 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DevicesNeeded;
-import dev.chagres.sharding.RankJvms;
+import dev.chagres.launch.RankJvms;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

@@ -1,6 +1,6 @@
 package dev.chagres.nccl;
 
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;

@@ -11,7 +11,7 @@ import dev.chagres.Graph;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.time.Duration;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;

@@ -8,7 +8,7 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
 import dev.chagres.nccl.FaultyRank.Fault;
 import dev.chagres.nccl.FaultyRank.Injection;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;

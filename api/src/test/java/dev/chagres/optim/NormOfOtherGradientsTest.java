@@ -11,7 +11,7 @@ import dev.chagres.conformance.OpenDevice;
 import dev.chagres.io.Safetensors;
 import dev.chagres.layer.OneLayer;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.Map;
 import org.junit.jupiter.api.AfterEach;

@@ -4,9 +4,9 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.optim.AdamW.Masters;
 import java.util.List;
 import org.junit.jupiter.api.Tag;

@@ -16,7 +16,7 @@ import dev.chagres.layer.FailingLayer.Fails;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.OneLayer;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.Map;
 import org.junit.jupiter.api.AfterEach;

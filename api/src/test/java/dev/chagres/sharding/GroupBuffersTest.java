@@ -1,14 +1,16 @@
 package dev.chagres.sharding;
 
+import dev.chagres.launch.Ranks;
+
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.layer.Bias;
 import dev.chagres.layer.Linear;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;

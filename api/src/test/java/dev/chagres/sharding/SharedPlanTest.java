@@ -1,5 +1,8 @@
 package dev.chagres.sharding;
 
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
+
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
@@ -11,9 +14,9 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.RankFailedException;
 import java.util.List;
 import org.junit.jupiter.api.Tag;

@@ -1,5 +1,10 @@
 package dev.chagres.sharding;
 
+import dev.chagres.launch.Ranks;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
@@ -19,10 +24,10 @@ import dev.chagres.layer.TokenGather;
 import dev.chagres.layer.TokenScatter;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
-import dev.chagres.model.TensorParallel;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.TensorParallel;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
 import java.util.Arrays;

@@ -15,10 +15,10 @@ import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
-import dev.chagres.train.ModelInput;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.batch.ModelInput;
 
 /** Embedding, encoder layers, norm and tied decoder, of the sizes of ESM-2 8M. */
 final class EncoderModel implements AutoCloseable {

@@ -1,6 +1,6 @@
 package dev.chagres.jmh;
 
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 
 /** What fully sharded transformer layers gather and reduce at a time. */
 public enum LayerGroups {

@@ -1,7 +1,7 @@
 package dev.chagres.jmh;
 
-import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;

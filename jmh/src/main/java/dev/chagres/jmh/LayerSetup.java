@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientReduction;
-import dev.chagres.sharding.Rank;
+import dev.chagres.launch.Rank;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;

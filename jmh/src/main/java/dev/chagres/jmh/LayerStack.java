@@ -11,9 +11,9 @@ import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.ProductPlan;
-import dev.chagres.sharding.Rank;
+import dev.chagres.launch.Rank;
 import java.util.SplittableRandom;
 
 /** Four transformer layers in BFLOAT16, and a rank's own input. */

@@ -11,8 +11,8 @@ import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.ops.ProductPlan;
 import java.util.SplittableRandom;
 

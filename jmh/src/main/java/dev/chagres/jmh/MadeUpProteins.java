@@ -1,7 +1,7 @@
 package dev.chagres.jmh;
 
-import dev.chagres.train.Batch;
-import dev.chagres.train.TokenSequences;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.TokenSequences;
 import java.util.SplittableRandom;
 
 /** An endless source of sequences: lengths like those of proteins, tokens and labels by a simple rule. */

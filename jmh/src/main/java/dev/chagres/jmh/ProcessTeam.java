@@ -1,6 +1,6 @@
 package dev.chagres.jmh;
 
-import dev.chagres.sharding.RankVariables;
+import dev.chagres.launch.RankVariables;
 import java.io.BufferedReader;
 import java.io.BufferedWriter;
 import java.io.IOException;

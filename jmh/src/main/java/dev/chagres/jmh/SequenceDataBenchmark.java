@@ -1,9 +1,9 @@
 package dev.chagres.jmh;
 
-import dev.chagres.train.Batch;
-import dev.chagres.train.BatchLayout;
-import dev.chagres.train.BatchShape;
-import dev.chagres.train.SequencePacker;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.SequencePacker;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;

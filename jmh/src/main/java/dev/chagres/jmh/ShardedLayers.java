@@ -4,10 +4,10 @@ import dev.chagres.DType;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.sharding.Mesh;
-import dev.chagres.sharding.MeshDimension;
-import dev.chagres.sharding.MeshShape;
-import dev.chagres.sharding.Rank;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.launch.Rank;
 
 /** Fully sharded layers: weights are gathered in each step, gradients summed over the ranks in BFLOAT16. */
 final class ShardedLayers extends LayerStack {

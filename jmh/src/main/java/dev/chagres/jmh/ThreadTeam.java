@@ -1,7 +1,7 @@
 package dev.chagres.jmh;
 
-import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import java.util.function.Function;
 
 /** Ranks that are threads of this process. */

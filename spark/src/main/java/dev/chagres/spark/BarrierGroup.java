@@ -1,6 +1,6 @@
 package dev.chagres.spark;
 
-import dev.chagres.sharding.ProcessGroup;
+import dev.chagres.launch.ProcessGroup;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.BarrierTaskContext;

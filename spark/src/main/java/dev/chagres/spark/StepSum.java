@@ -7,7 +7,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
-import dev.chagres.sharding.Rank;
+import dev.chagres.launch.Rank;
 import java.lang.foreign.ValueLayout;
 
 /**

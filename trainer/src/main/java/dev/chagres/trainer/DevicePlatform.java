@@ -4,7 +4,7 @@ import dev.chagres.Device;
 import dev.chagres.bindings.Doctor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.sharding.Rank;
+import dev.chagres.launch.Rank;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.BooleanSupplier;

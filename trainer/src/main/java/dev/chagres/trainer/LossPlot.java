@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.train.WholeFile;
+import dev.chagres.io.WholeFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

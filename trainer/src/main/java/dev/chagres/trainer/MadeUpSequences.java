@@ -1,8 +1,8 @@
 package dev.chagres.trainer;
 
 import dev.chagres.models.data.EsmVocabulary;
-import dev.chagres.train.Batch;
-import dev.chagres.train.TokenSequences;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.TokenSequences;
 
 /**
  * Sequences for a warm-up: as many, and as many tokens in all, as in a micro-batch of the data or as chosen, but the longest of a

@@ -1,8 +1,8 @@
 package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.sharding.MeshDimension;
-import dev.chagres.sharding.MeshShape;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
 import java.util.EnumSet;
 import java.util.Locale;
 import java.util.Set;

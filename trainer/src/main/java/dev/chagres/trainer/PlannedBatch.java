@@ -2,9 +2,9 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.train.BatchLayout;
-import dev.chagres.train.BatchShape;
-import dev.chagres.train.MicroBatch;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.MicroBatch;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;

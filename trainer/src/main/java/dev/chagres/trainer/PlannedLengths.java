@@ -3,8 +3,8 @@ package dev.chagres.trainer;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.bindings.Provider;
-import dev.chagres.train.BatchLayout;
-import dev.chagres.train.BatchShape;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
 
 /**
  * For which longest sequences attention has a plan each, that is built when it is first used.

@@ -1,8 +1,8 @@
 package dev.chagres.trainer;
 
 import dev.chagres.Device;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Stages;
@@ -10,11 +10,11 @@ import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.sharding.Mesh;
-import dev.chagres.sharding.MeshDimension;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
 import dev.chagres.sharding.PipelineParallel;
 import dev.chagres.sharding.PipelinePlan;
-import dev.chagres.sharding.Rank;
+import dev.chagres.launch.Rank;
 import dev.chagres.sharding.Strategy;
 import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;

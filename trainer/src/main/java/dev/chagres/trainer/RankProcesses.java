@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.sharding.RankVariables;
+import dev.chagres.launch.RankVariables;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.PrintStream;

@@ -1,14 +1,14 @@
 package dev.chagres.trainer;
 
 import dev.chagres.layer.Pass;
-import dev.chagres.model.State;
+import dev.chagres.parameter.State;
 import dev.chagres.nccl.MovedBytes;
 import dev.chagres.optim.AdamW;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
-import dev.chagres.train.ModelInput;
+import dev.chagres.batch.ModelInput;
 import java.util.Objects;
 import java.util.function.Function;
 import java.util.function.IntPredicate;

@@ -1,6 +1,6 @@
 package dev.chagres.trainer;
 
-import dev.chagres.sharding.MeshDimension;
+import dev.chagres.mesh.MeshDimension;
 import dev.chagres.sharding.ZeroStage;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;

@@ -6,7 +6,7 @@ import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
-import dev.chagres.train.WholeFile;
+import dev.chagres.io.WholeFile;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;

@@ -4,9 +4,9 @@ import dev.chagres.Tensor;
 import dev.chagres.layer.Pass;
 import dev.chagres.optim.LossScaler;
 import dev.chagres.models.esm.Esm2;
-import dev.chagres.train.ModelInput;
-import dev.chagres.train.StepReadback;
-import dev.chagres.train.UploadRing;
+import dev.chagres.batch.ModelInput;
+import dev.chagres.batch.StepReadback;
+import dev.chagres.batch.UploadRing;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
-import dev.chagres.train.Batch;
-import dev.chagres.train.StepResult;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.StepResult;
 import java.util.List;
 
 /**

@@ -5,7 +5,7 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.models.data.FastaException;
-import dev.chagres.train.WholeFile;
+import dev.chagres.io.WholeFile;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.OutputStream;

@@ -6,7 +6,7 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.trainer.SavingPlan.Recipes;
-import dev.chagres.train.BatchShape;
+import dev.chagres.batch.BatchShape;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Locale;

@@ -2,9 +2,9 @@ package dev.chagres.trainer;
 
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
-import dev.chagres.train.Batch;
-import dev.chagres.train.DataPosition;
-import dev.chagres.train.StepResult;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.DataPosition;
+import dev.chagres.batch.StepResult;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;

@@ -7,8 +7,8 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
-import dev.chagres.train.BatchShape;
-import dev.chagres.train.PackingOrder;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.PackingOrder;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 

@@ -1,9 +1,9 @@
 package dev.chagres.trainer;
 
-import dev.chagres.train.Batch;
-import dev.chagres.train.BatchSource;
-import dev.chagres.train.DataPosition;
-import dev.chagres.train.StepResult;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.BatchSource;
+import dev.chagres.batch.DataPosition;
+import dev.chagres.batch.StepResult;
 import java.io.UncheckedIOException;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;

@@ -1,8 +1,8 @@
 package dev.chagres.trainer;
 
-import dev.chagres.train.Batch;
-import dev.chagres.train.DataPosition;
-import dev.chagres.train.StepResult;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.DataPosition;
+import dev.chagres.batch.StepResult;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;

@@ -1,7 +1,7 @@
 package dev.chagres.models.data;
 
-import dev.chagres.train.Batch;
-import dev.chagres.train.TokenSequences;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.TokenSequences;
 
 /**
  * Protein sequences as ESM-2 learns from them: {@code <cls> residues <eos>}, some residues masked and labelled.

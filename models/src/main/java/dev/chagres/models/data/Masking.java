@@ -1,6 +1,6 @@
 package dev.chagres.models.data;
 
-import dev.chagres.train.Batch;
+import dev.chagres.batch.Batch;
 
 /**
  * Chooses the residues that the model is to predict: each with probability 0.15; of those 80 % become {@code <mask>},

@@ -7,9 +7,9 @@ import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.te.Activation;
 
 /**

@@ -4,7 +4,7 @@ import dev.chagres.Tensor;
 import dev.chagres.layer.Layer;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.sharding.PipelinePlan;
 import java.util.ArrayList;
 import java.util.List;

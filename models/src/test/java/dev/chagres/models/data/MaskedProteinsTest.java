@@ -3,11 +3,11 @@ package dev.chagres.models.data;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.chagres.train.Batch;
-import dev.chagres.train.BatchLayout;
-import dev.chagres.train.BatchShape;
-import dev.chagres.train.MicroBatch;
-import dev.chagres.train.SequencePacker;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.MicroBatch;
+import dev.chagres.batch.SequencePacker;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;

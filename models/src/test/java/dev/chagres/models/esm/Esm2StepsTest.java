@@ -9,7 +9,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Parameter;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import java.io.IOException;

@@ -13,14 +13,14 @@ import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.FullySharded;
-import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 

@@ -9,8 +9,8 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 
 /** The README's example; a test holds both together. */
 final class Readme {

@@ -6,8 +6,8 @@ import dev.chagres.Tensor;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.util.SplittableRandom;
 
 /** Normalizes rows through Transformer Engine and compares one of them with plain Java. */

@@ -5,9 +5,9 @@ import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 
 /** Multiplies matrices, {@code y = x W^T + b}, in BFLOAT16, and checks a row. */
 final class Sample03Product {

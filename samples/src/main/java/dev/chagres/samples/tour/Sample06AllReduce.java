@@ -6,8 +6,8 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Reduction;
-import dev.chagres.sharding.Rank;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import java.util.Arrays;
 import java.util.List;
 

@@ -11,9 +11,9 @@ import dev.chagres.layer.Recomputed;
 import dev.chagres.layer.Saved;
 import dev.chagres.layer.SavedPool;
 import dev.chagres.layer.Sequential;
-import dev.chagres.model.Initializer;
-import dev.chagres.model.ModelPlan;
-import dev.chagres.model.Parameters;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.ops.Elementwise;
 import java.util.Arrays;
 

@@ -3,7 +3,7 @@ package dev.chagres.samples.tour;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

@@ -5,7 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.Shape;
 import dev.chagres.io.SafetensorsFile;
-import dev.chagres.sharding.Ranks;
+import dev.chagres.launch.Ranks;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -85,7 +85,7 @@ class ReadmeTest {
 
     @Test
     void theStepGraphIsTheTests() throws IOException {
-        String tested = region("stepGraph", "api/src/test/java/dev/chagres/train/StepGraphExampleTest.java");
+        String tested = region("stepGraph", "api/src/test/java/dev/chagres/batch/StepGraphExampleTest.java");
         assertEquals(
                 tested,
                 find("## Whole training steps\n.*?```java\n(.*?)```", PROJECT.resolve("docs/graphs.md")),

@@ -1,0 +1,237 @@
+package dev.chagres.launch;
+
+import dev.chagres.Device;
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.UniqueId;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One run of a body on ranks that are threads: starts them, releases the others when one fails, and tells which it was.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class LocalRun<T> {
+    /** How long ranks may take to end after one has failed, before their threads are interrupted, and again after that. */
+    private static final Duration GRACE = Duration.ofSeconds(2);
+
+    private static final long LOOK_MILLIS = 20;
+
+    /** What a rank threw. */
+    private record Thrown(int rank, Throwable failure) {}
+
+    private final CommunicatorConfig config;
+    private final UniqueId id;
+    private final Rank.Body<T> body;
+    private final List<Thread> threads = new ArrayList<>();
+    private final @Nullable Object[] results;
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final List<Thrown> thrown = new ArrayList<>();
+    /** Ranks that were told to end; their exceptions are not causes. */
+    private final Set<Integer> interrupted = new HashSet<>();
+
+    /** Ranks that have finished after they had agreed to go on without others. */
+    private final Set<Integer> wentOn = new TreeSet<>();
+
+    private int finished;
+
+    LocalRun(int count, CommunicatorConfig config, UniqueId id, Rank.Body<T> body) {
+        this.config = config;
+        this.id = id;
+        this.body = body;
+        results = new Object[count];
+        for (int i = 0; i < count; i++) {
+            int rank = i;
+            threads.add(Thread.ofPlatform().daemon().name("rank-" + rank).unstarted(() -> runRank(rank)));
+        }
+    }
+
+    /** Starts the ranks, waits for them and returns what they made. */
+    List<T> results() {
+        threads.forEach(Thread::start);
+        boolean failed = awaitPeers();
+        List<Integer> lost = failed ? end() : List.of();
+        if (!failed) {
+            threads.forEach(thread -> isEnded(thread, Duration.ofDays(1)));
+        }
+        lock.lock();
+        try {
+            if (!thrown.isEmpty() && wentOn.isEmpty()) {
+                throw failure(lost);
+            }
+        } finally {
+            lock.unlock();
+        }
+        List<T> all = new ArrayList<>();
+        for (int rank = 0; rank < results.length; rank++) {
+            if (!failed || wentOn.contains(rank)) {
+                @SuppressWarnings("unchecked") // Only the body's results are put there.
+                T typed = (T) results[rank];
+                all.add(typed);
+            }
+        }
+        return all;
+    }
+
+    private void runRank(int rank) {
+        try (Device device = Device.open(rank);
+                Communicator communicator = Communicator.open(device, id, threads.size(), rank, config)) {
+            runBody(new Rank(rank, threads.size(), device, communicator));
+            // Closing a communicator while a peer still uses it is an error at the peer.
+            if (awaitPeers()) {
+                awaitThoseThatGoOn();
+            }
+        } catch (Throwable failure) {
+            failed(rank, failure);
+        }
+    }
+
+    /** Tells the others of a failure before the communicator is closed, which would be another error for them. */
+    private void runBody(Rank rank) throws Exception {
+        try {
+            results[rank.index()] = body.run(rank);
+            rank.device().synchronize();
+            boolean goesOn = id.goesOn(rank.index());
+            id.finish(rank.index());
+            finished(rank.index(), goesOn);
+        } catch (Throwable failure) {
+            failed(rank.index(), failure);
+            throw failure;
+        }
+    }
+
+    private void finished(int rank, boolean goesOn) {
+        lock.lock();
+        try {
+            finished++;
+            if (goesOn) {
+                wentOn.add(rank);
+            }
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void failed(int rank, Throwable failure) {
+        id.fail(rank, failure);
+        lock.lock();
+        try {
+            if (thrown.stream().noneMatch(one -> one.rank == rank)) {
+                thrown.add(new Thrown(rank, failure));
+            }
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits until all ranks have run the body; true when one has failed before that. */
+    private boolean awaitPeers() {
+        lock.lock();
+        try {
+            while (finished < threads.size() && thrown.isEmpty()) {
+                changed.awaitUninterruptibly();
+            }
+            return !thrown.isEmpty();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits for the ranks that go on without one that has failed. */
+    private void awaitThoseThatGoOn() {
+        lock.lock();
+        try {
+            while (IntStream.range(0, threads.size()).anyMatch(id::goesOn)) {
+                // Ranks that fail during the agreement are not reported.
+                var _ = changed.await(LOOK_MILLIS, TimeUnit.MILLISECONDS);
+            }
+        } catch (InterruptedException _) {
+            Thread.currentThread().interrupt();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits for the ranks after one has failed, and returns those that do not end even when interrupted. */
+    private List<Integer> end() {
+        List<Integer> lost = new ArrayList<>();
+        for (int rank = 0; rank < threads.size(); rank++) {
+            Thread thread = threads.get(rank);
+            boolean ended = isEnded(thread, GRACE);
+            while (!ended && IntStream.range(0, threads.size()).anyMatch(id::goesOn)) {
+                ended = isEnded(thread, GRACE);
+            }
+            if (!ended) {
+                interrupt(rank);
+                if (!isEnded(thread, GRACE)) {
+                    lost.add(rank);
+                }
+            }
+        }
+        return lost;
+    }
+
+    private void interrupt(int rank) {
+        lock.lock();
+        try {
+            interrupted.add(rank);
+            threads.get(rank).interrupt();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private static boolean isEnded(Thread thread, Duration within) {
+        boolean interrupted = false;
+        long end = System.nanoTime() + within.toNanos();
+        try {
+            while (true) {
+                try {
+                    return thread.join(Duration.ofNanos(end - System.nanoTime()));
+                } catch (InterruptedException _) {
+                    // The ranks end by themselves; the caller sees the interrupt afterwards.
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** Names the rank that failed first; failures that it caused in other ranks are not reported. */
+    private RankFailedException failure(List<Integer> lost) {
+        List<Thrown> causes = thrown.stream()
+                .filter(one -> !(one.failure instanceof RankFailedException) && !interrupted.contains(one.rank))
+                .toList();
+        Thrown first = causes.isEmpty() ? thrown.getFirst() : causes.getFirst();
+        boolean known = first.failure instanceof RankFailedException;
+        String text = known
+                ? String.valueOf(first.failure.getMessage())
+                : "rank " + first.rank + " of " + threads.size() + " failed: " + Checks.describe(first.failure);
+        if (!lost.isEmpty()) {
+            text += "; the threads of ranks " + lost + " have not ended, and their devices stay open";
+        }
+        RankFailedException failure = first.failure instanceof RankFailedException named
+                ? new RankFailedException(text, named, named)
+                : new RankFailedException(text, List.of(first.rank), first.failure);
+        causes.stream().filter(one -> one != first).forEach(one -> failure.addSuppressed(one.failure));
+        return failure;
+    }
+}

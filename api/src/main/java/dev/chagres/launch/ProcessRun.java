@@ -1,0 +1,97 @@
+package dev.chagres.launch;
+
+import dev.chagres.Device;
+import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.UniqueId;
+import java.util.List;
+
+/**
+ * One run of a body on the rank that this process is.
+ *
+ * <p>Threading: confined.
+ */
+final class ProcessRun {
+    private static final int NO_BYTES = 0;
+
+    private ProcessRun() {}
+
+    static <T> T result(RankProcess process, String what, CommunicatorConfig config, Rank.Body<T> body) {
+        int rank = process.rank();
+        try (Device device = Device.open(device(process))) {
+            byte[] made = rank == 0 ? UniqueId.create().toBytes() : new byte[NO_BYTES];
+            String build = LibraryBuild.text();
+            RankEnvironment environment = process.meet();
+            try (TcpStore store = TcpStore.join(environment, build, what, made, config.timeout())) {
+                return runBody(environment, store, device, config, body);
+            }
+        }
+    }
+
+    /** A launcher may show each process one GPU alone; then that is its device, whatever its rank. */
+    private static int device(RankProcess process) {
+        int devices = Device.count();
+        int local = devices == 1 ? 0 : process.localRank();
+        if (local >= devices) {
+            throw new IllegalStateException(
+                    "rank " + process.rank() + ": expected a device for each rank of this host, got " + devices
+                            + " devices, and local rank " + local + " from " + process.launcher());
+        }
+        return local;
+    }
+
+    /** Tells of a rank that failed when this one had finished; -1 where nobody knows which it was. */
+    static RankFailedException afterwards(int rank, TcpStore.Failure failed) {
+        boolean known = failed.rank() >= 0;
+        return new RankFailedException(
+                (known ? "rank " + failed.rank() : "a rank") + " failed after rank " + rank + " had finished: "
+                        + failed.text(),
+                known ? List.of(failed.rank()) : List.of(),
+                null);
+    }
+
+    private static <T> T runBody(
+            RankEnvironment environment, TcpStore store, Device device, CommunicatorConfig config, Rank.Body<T> body) {
+        UniqueId id = UniqueId.of(store.shared());
+        store.listener(new StoreNews.Listener() {
+            @Override
+            public void failed(int other, String text) {
+                id.fail(other, new RankEndedException(text));
+            }
+
+            @Override
+            public void decided() {
+                id.goOn();
+            }
+        });
+        store.answering(id::answer);
+        id.askThrough(store::ask);
+        store.hearing(id::hear);
+        id.tellThrough(store::call);
+        id.agreeThrough(store);
+        int rank = environment.rank();
+        int count = environment.count();
+        try (Communicator communicator = Communicator.open(device, id, count, rank, config)) {
+            T result = body.run(new Rank(rank, count, device, communicator));
+            device.synchronize();
+            store.done();
+            // A communicator that is closed while a peer still works is an error there.
+            TcpStore.Failure failed = store.awaitAll();
+            if (failed != null) {
+                throw afterwards(rank, failed);
+            }
+            return result;
+        } catch (RankFailedException other) {
+            // Else the others would take this rank's end for the cause.
+            int blamed = other.ranks().isEmpty() ? -1 : other.ranks().getFirst();
+            store.fail(blamed, "as rank " + rank + " says: " + other.getMessage());
+            throw other;
+        } catch (Throwable thrown) {
+            store.fail(rank, Checks.describe(thrown));
+            throw new RankFailedException(
+                    "rank " + rank + " of " + count + " failed: " + Checks.describe(thrown), List.of(rank), thrown);
+        }
+    }
+}

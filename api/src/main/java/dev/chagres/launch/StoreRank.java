@@ -1,0 +1,91 @@
+package dev.chagres.launch;
+
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.nccl.PeerProgress;
+import java.io.IOException;
+import java.net.ProtocolException;
+import java.util.Arrays;
+
+/**
+ * One rank as the store serves it: what the rank says, until its connection ends.
+ *
+ * <p>Threading: a thread of its own.
+ */
+final class StoreRank {
+    private final StoreServer server;
+    private final int rank;
+    private final int count;
+    private final StoreMessages connection;
+
+    StoreRank(StoreServer server, int rank, StoreMessages connection) {
+        this.server = server;
+        this.rank = rank;
+        this.connection = connection;
+        count = server.environment.count();
+    }
+
+    void serve() {
+        try {
+            connection.timeout(0);
+            StoreMessages.Message message = connection.receive();
+            while (message.kind() != StoreMessages.Kind.LEAVE) {
+                take(message);
+                message = connection.receive();
+            }
+            server.leave(rank, connection);
+        } catch (ProtocolException unreadable) {
+            String why = TcpStore.UNREADABLE + unreadable.getMessage();
+            server.lost(rank, connection, why);
+            sayLast(why);
+        } catch (IOException ended) {
+            String why = connection.whyEnded();
+            server.lost(rank, connection, why == null ? TcpStore.ENDED : why);
+        }
+    }
+
+    /** Else the rank would take the end of its connection for that of the rank that keeps the store. */
+    private void sayLast(String why) {
+        try {
+            connection.send(
+                    StoreMessages.Kind.FAILED, rank, server.news.telling(why).toBytes());
+        } catch (IOException _) {
+            // It has ended.
+        }
+    }
+
+    private void take(StoreMessages.Message message) throws ProtocolException {
+        switch (message.kind()) {
+            case FAILED -> failed(message.number(), StoreMessages.Told.of(message));
+            case DONE -> server.finished(rank);
+            case ASK -> server.inquiries.begin(rank, message.number(), message.text());
+            case ANSWER -> server.inquiries.answered(rank, message.number(), progress(message.text()));
+            case CALL -> StoreCall.of(rank, message.text(), count).passOn(server);
+            case AGREE -> server.accords.come(rank, StoreDecision.Proposal.of(message.bytes(), rank, count));
+            default ->
+                throw new ProtocolException(
+                        "message: expected one that a rank says after its hello, got " + message.kind());
+        }
+    }
+
+    private void failed(int other, StoreMessages.Told told) throws ProtocolException {
+        if (other != StoreMessages.UNKNOWN) {
+            Inquiry.checked(other, count);
+        }
+        if (other == rank) {
+            server.accords.comesNoMore(rank);
+            server.tellFailure(rank, told.text());
+        } else if (server.news.failed(other, told)) {
+            server.tellOthers(other, told.text());
+        }
+    }
+
+    private static PeerProgress progress(String text) throws ProtocolException {
+        for (PeerProgress progress : PeerProgress.values()) {
+            if (progress.name().equals(text)) {
+                return progress;
+            }
+        }
+        throw new ProtocolException("ANSWER: expected one of " + Arrays.toString(PeerProgress.values()) + ", got "
+                + ForeignText.quoted(text));
+    }
+}

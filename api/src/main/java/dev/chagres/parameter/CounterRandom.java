@@ -1,0 +1,52 @@
+package dev.chagres.parameter;
+
+import dev.chagres.internal.Checks;
+
+/**
+ * Counter-based random numbers: the number of an element is a function of a key and the element's index alone.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: the mixing function of SplittableRandom (Steele, Lea and Flood, Fast splittable pseudorandom number
+ * generators, 2014); Box and Muller, A note on the generation of random normal deviates (1958).
+ */
+public final class CounterRandom {
+    private static final long GOLDEN = 0x9E3779B97F4A7C15L;
+    private static final double UNIT = 0x1p-53;
+
+    private CounterRandom() {}
+
+    /** Returns the key of the parameter called {@code name} under {@code seed}. */
+    public static long key(long seed, String name) {
+        Checks.given("name", name);
+        long key = mix(seed + GOLDEN);
+        for (int i = 0; i < name.length(); i++) {
+            key = mix(key ^ (name.charAt(i) + GOLDEN));
+        }
+        return key;
+    }
+
+    /** Returns 64 random bits of {@code key} and {@code counter}. */
+    public static long bits(long key, long counter) {
+        return mix(mix(key + counter * GOLDEN) ^ key);
+    }
+
+    /**
+     * Returns a normal number with mean 0 and standard deviation 1: elements 2 i and 2 i + 1 are the cosine and the sine of one pair of
+     * {@code sqrt(-2 ln u) (cos 2 pi v, sin 2 pi v)}.
+     */
+    public static double normal(long key, long element) {
+        long pair = element >> 1;
+        double u = ((bits(key, 2 * pair) >>> 11) + 1) * UNIT;
+        double v = (bits(key, 2 * pair + 1) >>> 11) * UNIT;
+        double radius = Math.sqrt(-2 * StrictMath.log(u));
+        double angle = 2 * Math.PI * v;
+        return radius * ((element & 1) == 0 ? StrictMath.cos(angle) : StrictMath.sin(angle));
+    }
+
+    private static long mix(long z) {
+        z = (z ^ (z >>> 30)) * 0xBF58476D1CE4E5B9L;
+        z = (z ^ (z >>> 27)) * 0x94D049BB133111EBL;
+        return z ^ (z >>> 31);
+    }
+}

@@ -1,0 +1,65 @@
+package dev.chagres.parameter;
+
+/**
+ * The initial values of a parameter.
+ *
+ * <p>Normal numbers are drawn by counter from the seed, the parameter's name and the element's number: any part of any
+ * parameter can be drawn alone, in any order and by any thread, and has the same bits on every machine.
+ *
+ * <p>Threading: immutable.
+ */
+public sealed interface Initializer {
+    /** Every element 0. */
+    record Zeros() implements Initializer {}
+
+    /** Every element 1. */
+    record Ones() implements Initializer {}
+
+    /**
+     * Independent normal numbers around 0.
+     *
+     * @param standardDeviation their spread, not negative
+     */
+    record Normal(float standardDeviation) implements Initializer {
+        /**
+         * Checks the spread.
+         *
+         * @throws IllegalArgumentException when it is negative or no number
+         */
+        public Normal {
+            if (!(standardDeviation >= 0) || Float.isInfinite(standardDeviation)) {
+                throw new IllegalArgumentException(
+                        "standardDeviation: expected a number of at least 0, got " + standardDeviation);
+            }
+        }
+    }
+
+    /** Every element 0. */
+    static Initializer zeros() {
+        return new Zeros();
+    }
+
+    /** Every element 1. */
+    static Initializer ones() {
+        return new Ones();
+    }
+
+    /** Independent normal numbers around 0. */
+    static Initializer normal(float standardDeviation) {
+        return new Normal(standardDeviation);
+    }
+
+    /**
+     * Returns one element.
+     *
+     * @param key of the parameter: {@link CounterRandom#key}
+     * @param element its number, row-major
+     */
+    default float value(long key, long element) {
+        return switch (this) {
+            case Zeros() -> 0;
+            case Ones() -> 1;
+            case Normal(float standardDeviation) -> (float) (standardDeviation * CounterRandom.normal(key, element));
+        };
+    }
+}

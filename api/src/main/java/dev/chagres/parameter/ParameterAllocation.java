@@ -1,0 +1,142 @@
+package dev.chagres.parameter;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.internal.Checks;
+import dev.chagres.parameter.ParameterShard.Part;
+import java.util.List;
+import java.util.Set;
+import java.util.function.LongFunction;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Allocates parameters and writes their initial values.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ParameterAllocation {
+    private ParameterAllocation() {}
+
+    /** Allocates the part of a model that {@code shard} keeps; its weights in {@code weightMemory}, unless that is null. */
+    static Parameters allocate(
+            Device device,
+            ModelPlan plan,
+            DType dtype,
+            long seed,
+            ParameterShard shard,
+            @Nullable LongFunction<Scope> weightMemory) {
+        int parts = Checks.given("shard", shard).updated().count();
+        if (Checks.given("plan", plan).ranks() % parts != 0) {
+            throw new IllegalArgumentException("plan: expected one padded for " + parts + " ranks, got " + plan.ranks()
+                    + "; call plan.padGroups(" + parts + ")");
+        }
+        return allocate(device, plan, dtype, seed, WeightStorage.MODEL_TYPE, shard, weightMemory);
+    }
+
+    static Parameters allocate(
+            Device device,
+            ModelPlan plan,
+            DType dtype,
+            long seed,
+            WeightStorage storage,
+            @Nullable ParameterShard shard,
+            @Nullable LongFunction<Scope> weightMemory) {
+        check(device, plan, dtype, storage);
+        plan.claim().claim(device);
+        ensureNoMemory(plan);
+        Scope scope = device.openScope();
+        Scope weightScope = scope;
+        Parameters parameters = null;
+        try {
+            Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
+            plan.ofModel().stream() // other stages' too, whose types this rank tells when the state is saved
+                    .filter(parameter -> !parameter.hasMemory())
+                    .forEach(parameter ->
+                            parameter.keep(quantized.contains(parameter) ? storage : WeightStorage.MODEL_TYPE));
+            ParameterLayout layout = new ParameterLayout(plan, dtype);
+            weightScope =
+                    weightMemory == null ? scope : weightMemory.apply(ParameterVectors.weightBytes(layout, shard));
+            ParameterVectors vectors = new ParameterVectors(scope, weightScope, layout, shard);
+            parameters = new Parameters(plan, dtype, layout, vectors, seed);
+            place(parameters, layout, vectors);
+            try (FirstWeights first = new FirstWeights(scope)) {
+                for (Parameter parameter : parameters.all()) {
+                    if (!parameter.isEightBitsOnly()) {
+                        write(parameter, parameters.sharing(), first, seed);
+                    }
+                }
+            }
+            vectors.countChanges();
+            plan.claim().allocated(parameters);
+            return parameters;
+        } catch (RuntimeException | Error failure) {
+            if (parameters != null) {
+                parameters.close();
+            }
+            scope.close();
+            weightScope.close();
+            throw failure;
+        }
+    }
+
+    private static void check(Device device, ModelPlan plan, DType dtype, WeightStorage storage) {
+        Checks.given("device", device);
+        Checks.given("plan", plan);
+        Checks.given("storage", storage);
+        if (!Checks.given("dtype", dtype).isFloat()) {
+            throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
+        }
+        if (storage != WeightStorage.MODEL_TYPE && dtype == DType.FLOAT32) {
+            throw new IllegalArgumentException("dtype: expected BFLOAT16 or FLOAT16 where weights are " + storage
+                    + ", for" + " products in eight bits give results of 16, got FLOAT32");
+        }
+        if (plan.groups().isEmpty()) {
+            throw new IllegalArgumentException("plan: expected at least one parameter, got none");
+        }
+    }
+
+    private static void ensureNoMemory(ModelPlan plan) {
+        for (List<Parameter> group : plan.groups().values()) {
+            for (Parameter parameter : group) {
+                if (parameter.hasMemory()) {
+                    throw new IllegalStateException(
+                            "parameter " + parameter.name() + " has memory already: close its Parameters first");
+                }
+            }
+        }
+    }
+
+    /** Sets the group and place of each parameter. */
+    private static void place(Parameters parameters, ParameterLayout layout, ParameterVectors vectors) {
+        List<PlacedGroup> groups = parameters.sharing().groups();
+        for (int i = 0; i < groups.size(); i++) {
+            int group = i;
+            groups.get(i).members().forEach(parameter -> parameter.group(group));
+        }
+        parameters.all().stream()
+                .filter(Parameter::isEightBitsOnly)
+                .forEach(parameter -> parameter.awaitQuantizers(parameters));
+        layout.places().forEach((parameter, place) -> {
+            parameter.lie(place);
+            if (vectors.hasWholeWeights()) {
+                parameter.place(parameters, vectors.weight(parameter, place), vectors.gradient(parameter, place));
+            }
+        });
+    }
+
+    /** Writes the initial values of this rank's part of {@code parameter}. */
+    private static void write(Parameter parameter, ParameterSharing sharing, FirstWeights first, long seed) {
+        ParameterShard shard = sharing.shard();
+        Part part = shard == null ? null : shard.weights();
+        if (part == null) {
+            first.write(parameter, seed);
+            return;
+        }
+        for (GroupPiece piece : sharing.groups().get(parameter.group()).pieces()) {
+            if (piece.holds(parameter)) {
+                ShardRanges.write(parameter, piece, part, sharing.vector(piece.dtype()), first, seed);
+            }
+        }
+    }
+}

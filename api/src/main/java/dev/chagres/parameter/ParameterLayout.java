@@ -1,0 +1,156 @@
+package dev.chagres.parameter;
+
+import dev.chagres.DType;
+import dev.chagres.parameter.ParameterRange.Decay;
+import java.util.ArrayList;
+import java.util.EnumMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * The memory layout of a plan's parameters: group by group; in a group first those with weight decay, then those without, then frozen ones.
+ * Each type has its own vector. Gradients of trained parameters have the same order in one vector.
+ *
+ * <p>Threading: immutable.
+ */
+final class ParameterLayout {
+    /** Every parameter is aligned to a multiple of this many elements: 32 bytes of 16-bit numbers. */
+    static final long ALIGNMENT = 16;
+
+    private static final int NO_GRADIENT = -1;
+
+    /** First elements of one parameter. */
+    record Place(DType dtype, long weight, long gradient) {
+        boolean isTrained() {
+            return gradient != NO_GRADIENT;
+        }
+    }
+
+    /** A {@link ParameterRange} before its vector has memory. */
+    record Stretch(DType dtype, long weight, long gradient, long count, Decay decay) {
+        private boolean endsWhere(Stretch next) {
+            return dtype == next.dtype
+                    && decay == next.decay
+                    && weight + count == next.weight
+                    && gradient + count == next.gradient;
+        }
+    }
+
+    private final Map<Parameter, Place> places = new LinkedHashMap<>();
+    private final Map<DType, Long> weightCounts = new EnumMap<>(DType.class);
+    private final List<Stretch> stretches = new ArrayList<>();
+    private final List<PlacedGroup> groups = new ArrayList<>();
+    private long gradientCount;
+
+    /** Sets how each parameter is kept. */
+    ParameterLayout(ModelPlan plan, DType modelType) {
+        long alignment = ALIGNMENT * plan.ranks();
+        plan.groups().forEach((name, group) -> {
+            long first = gradientCount;
+            List<GroupPiece> pieces = new ArrayList<>();
+            for (DType dtype : DType.values()) {
+                List<Parameter> members = group.stream()
+                        .filter(parameter -> !parameter.isEightBitsOnly() && typeOf(parameter, modelType) == dtype)
+                        .toList();
+                if (!members.isEmpty()) {
+                    lay(dtype, members, alignment, pieces);
+                }
+            }
+            groups.add(new PlacedGroup(name, group, first, gradientCount - first, pieces));
+        });
+    }
+
+    private static DType typeOf(Parameter parameter, DType modelType) {
+        if (parameter.storage() == WeightStorage.QUANTIZED) {
+            return DType.FLOAT32;
+        }
+        DType own = parameter.ownType();
+        return own == null ? modelType : own;
+    }
+
+    private void lay(DType dtype, List<Parameter> members, long alignment, List<GroupPiece> pieces) {
+        long first = weightCounts.getOrDefault(dtype, 0L);
+        long gradient = gradientCount;
+        List<Parameter> trained = members.stream().filter(p -> !p.isFrozen()).toList();
+        layTrained(dtype, trained.stream().filter(Parameter::decays).toList(), Decay.DECAYED, 1);
+        long decayed = gradientCount - gradient;
+        layTrained(dtype, trained.stream().filter(p -> !p.decays()).toList(), Decay.KEPT, alignment);
+        long weight = weightCounts.getOrDefault(dtype, 0L);
+        if (weight > first) {
+            pieces.add(new GroupPiece(dtype, first, gradient, weight - first, decayed));
+        }
+        long frozen = weight;
+        for (Parameter parameter : members) {
+            if (parameter.isFrozen()) {
+                places.put(parameter, new Place(dtype, weight, NO_GRADIENT));
+                weight += room(parameter);
+            }
+        }
+        weight = aligned(weight, alignment);
+        weightCounts.put(dtype, weight);
+        if (weight > frozen) {
+            pieces.add(new GroupPiece(dtype, frozen, NO_GRADIENT, weight - frozen, 0));
+        }
+    }
+
+    /** Lays members side by side and rounds the end of the weights up to {@code alignment}. */
+    private void layTrained(DType dtype, List<Parameter> members, Decay decay, long alignment) {
+        long first = weightCounts.getOrDefault(dtype, 0L);
+        long count = 0;
+        for (Parameter parameter : members) {
+            places.put(parameter, new Place(dtype, first + count, gradientCount + count));
+            count += room(parameter);
+        }
+        count = aligned(first + count, alignment) - first;
+        if (count > 0) {
+            add(new Stretch(dtype, first, gradientCount, count, decay));
+            weightCounts.put(dtype, first + count);
+            gradientCount += count;
+        }
+    }
+
+    private void add(Stretch next) {
+        Stretch last = stretches.isEmpty() ? null : stretches.getLast();
+        if (last != null && last.endsWhere(next)) {
+            stretches.removeLast();
+            stretches.add(new Stretch(last.dtype, last.weight, last.gradient, last.count + next.count, last.decay));
+        } else {
+            stretches.add(next);
+        }
+    }
+
+    /** Returns the elements laid out for a parameter: some for one without elements, too, so that a piece holds it. */
+    private static long room(Parameter parameter) {
+        return aligned(Math.max(1, parameter.shape().count()), ALIGNMENT);
+    }
+
+    private static long aligned(long count, long alignment) {
+        return (count + alignment - 1) / alignment * alignment;
+    }
+
+    /** Returns the place of each parameter. */
+    Map<Parameter, Place> places() {
+        return places;
+    }
+
+    /** Returns the elements of the weights of each type. */
+    Map<DType, Long> weightCounts() {
+        return weightCounts;
+    }
+
+    /** Returns the ranges that optimizers update in the same way, in order. */
+    List<Stretch> stretches() {
+        return stretches;
+    }
+
+    /** Returns the groups, in order. */
+    List<PlacedGroup> groups() {
+        return groups;
+    }
+
+    /** Returns the elements of all gradients. */
+    long gradientCount() {
+        return gradientCount;
+    }
+}

@@ -1,0 +1,102 @@
+package dev.chagres.parameter;
+
+import java.util.List;
+
+/**
+ * The state of parameters that is saved and loaded: their weights by name, and the number of steps.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class ParameterStates {
+    private final Parameters owner;
+    private final List<Parameter> parameters;
+    private final ParameterVectors vectors;
+    private final StepCount steps;
+    private final RecipeNames recipeNames;
+
+    /** {@code parameters} and {@code places}: those of the owner, with quantizer sites as places. */
+    ParameterStates(
+            Parameters owner,
+            List<Parameter> parameters,
+            List<QuantizerSite> places,
+            ParameterVectors vectors,
+            StepCount steps) {
+        this.owner = owner;
+        this.parameters = parameters;
+        recipeNames = new RecipeNames(places);
+        this.vectors = vectors;
+        this.steps = steps;
+    }
+
+    /** Returns the weights and the number of steps. */
+    State weightsAndStep() {
+        return withStep(weights());
+    }
+
+    /** Returns the number of steps, for those who save the weights themselves. */
+    State step() {
+        return withStep(new State.Builder());
+    }
+
+    /**
+     * Returns the weights. They are loaded from the file of a whole run, too, of which everything else is left out.
+     *
+     * @param places where a recipe may cast, of the same model
+     */
+    State weightsAlone(List<QuantizerSite> places) {
+        return withoutStep(weights(), parameters, places);
+    }
+
+    /**
+     * Returns what {@link #weightsAlone} has beside the weights, for those who save the weights themselves.
+     *
+     * @param ofModel all parameters of the model
+     * @param places where a recipe may cast, of all the model
+     */
+    State besideWeights(List<Parameter> ofModel, List<QuantizerSite> places) {
+        return withoutStep(new State.Builder(), ofModel, places);
+    }
+
+    private State.Builder weights() {
+        if (!vectors.hasWholeWeights()) {
+            throw new IllegalStateException(
+                    "state: expected whole weights, got a rank's parts of them; save and load"
+                            + " them with Strategy.weightState(), or with Strategy.state(optimizer) and what the optimizer keeps");
+        }
+        State.Builder state = new State.Builder();
+        for (Parameter parameter : parameters) {
+            if (parameter.isEightBitsOnly()) {
+                state.eightBits(parameter.name(), parameter.eightBits());
+            } else {
+                state.tensor(parameter.name(), parameter.weight());
+            }
+        }
+        return state;
+    }
+
+    private State withStep(State.Builder state) {
+        return state.number("step", steps::step, steps::restore, Long.MAX_VALUE - 1)
+                .ofRecipe(recipeNames)
+                .afterLoading(this::loaded)
+                .build();
+    }
+
+    private State withoutStep(State.Builder state, List<Parameter> ofModel, List<QuantizerSite> places) {
+        return state.leaveOut(new BesideWeights(ofModel, places))
+                .ofRecipe(new RecipeNames(places))
+                .weightsAlone(ofModel.stream().map(Parameter::name).toList())
+                .afterLoading(this::loaded)
+                .build();
+    }
+
+    private void loaded() {
+        vectors.changed();
+        steps.changeWeights();
+        steps.renew();
+        steps.changeGradients();
+        ParameterUse use = owner.use();
+        if (use != null) {
+            use.loaded();
+        }
+    }
+}

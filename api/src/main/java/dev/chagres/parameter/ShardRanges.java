@@ -1,0 +1,107 @@
+package dev.chagres.parameter;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.parameter.ParameterRange.Decay;
+import dev.chagres.parameter.ParameterShard.Part;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One rank's shards of all pieces, as optimizers see them.
+ *
+ * <p>Threading: immutable.
+ */
+final class ShardRanges {
+    private ShardRanges() {}
+
+    /** Returns the ranges in the order of the parts of gradients; {@code vectors} has the weights of a type, whole or in part. */
+    static List<ParameterRange> of(List<PlacedGroup> groups, ParameterShard shard, Function<DType, Tensor> vectors) {
+        List<ParameterRange> ranges = new ArrayList<>();
+        for (PlacedGroup group : groups) {
+            for (GroupPiece piece : group.pieces()) {
+                if (piece.isTrained()) {
+                    long part = shard.updated().of(piece.count());
+                    long begin = shard.updated().begin(piece.count());
+                    long border = Math.clamp(piece.decayed(), begin, begin + part);
+                    add(ranges, range(piece, shard, vectors, begin, border, Decay.DECAYED));
+                    add(ranges, range(piece, shard, vectors, border, begin + part, Decay.KEPT));
+                }
+            }
+        }
+        return List.copyOf(ranges);
+    }
+
+    private static ParameterRange range(
+            GroupPiece piece,
+            ParameterShard shard,
+            Function<DType, Tensor> vectors,
+            long first,
+            long end,
+            Decay decay) {
+        Part weights = shard.weights();
+        Part updated = shard.updated();
+        long weight = weights == null
+                ? piece.weightOffset() + first
+                : weights.of(piece.weightOffset()) + first - weights.begin(piece.count());
+        long gradient = updated.of(piece.gradientOffset()) + first - updated.begin(piece.count());
+        return new ParameterRange(vectors.apply(piece.dtype()), weight, gradient, end - first, decay);
+    }
+
+    private static void add(List<ParameterRange> ranges, ParameterRange next) {
+        if (next.count() == 0) {
+            return;
+        }
+        ParameterRange last = ranges.isEmpty() ? null : ranges.getLast();
+        boolean joins = last != null
+                && last.weights() == next.weights()
+                && last.decay() == next.decay()
+                && last.weightOffset() + last.count() == next.weightOffset()
+                && last.gradientOffset() + last.count() == next.gradientOffset();
+        if (joins) {
+            ParameterRange before = ranges.removeLast();
+            ranges.add(new ParameterRange(
+                    before.weights(),
+                    before.weightOffset(),
+                    before.gradientOffset(),
+                    before.count() + next.count(),
+                    before.decay()));
+        } else {
+            ranges.add(next);
+        }
+    }
+
+    /** Returns the elements of a trained parameter in {@code part} of a group's {@code gradients}, or null. */
+    static @Nullable Tensor gradient(Parameter parameter, PlacedGroup group, Part part, Tensor gradients, Scope scope) {
+        for (GroupPiece piece : group.pieces()) {
+            if (piece.isTrained() && piece.holds(parameter)) {
+                long begin = part.begin(piece.count());
+                long first = Math.max(begin, piece.offset(parameter));
+                long end = Math.min(
+                        begin + part.of(piece.count()),
+                        piece.offset(parameter) + parameter.shape().count());
+                return first < end
+                        ? scope.view(gradients, part.of(piece.gradientOffset()) + first - begin, end - first)
+                        : null;
+            }
+        }
+        return null;
+    }
+
+    /** Writes the initial values of {@code parameter} in a shard of the weights. */
+    static void write(
+            Parameter parameter, GroupPiece piece, Part part, Tensor vector, FirstWeights weights, long seed) {
+        long begin = part.begin(piece.count());
+        long offset = piece.offset(parameter);
+        long first = Math.max(begin - offset, 0);
+        long end = Math.min(
+                begin + part.of(piece.count()) - offset, parameter.shape().count());
+        if (first < end) {
+            long target = part.of(piece.weightOffset()) + offset + first - begin;
+            weights.write(parameter, seed, vector, target, first, end);
+        }
+    }
+}
