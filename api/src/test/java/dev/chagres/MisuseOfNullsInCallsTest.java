@@ -8,23 +8,22 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.AttentionConfig;
+import dev.chagres.layer.ContextPool;
 import dev.chagres.layer.CrossEntropy;
-import dev.chagres.layer.Kept;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassProfile;
 import dev.chagres.layer.Recomputed;
-import dev.chagres.layer.Saved;
-import dev.chagres.layer.SavedPool;
+import dev.chagres.layer.SavedContext;
+import dev.chagres.layer.SavedTensor;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.parameter.ContextParallel;
-import dev.chagres.parameter.GroupPiece;
-import dev.chagres.parameter.Initializer;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameters;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.FlightRecorder;
@@ -33,14 +32,15 @@ import dev.chagres.nccl.UniqueId;
 import dev.chagres.ops.AttentionScores;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parameter.FlatParameter;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.DataParallel;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
 import dev.chagres.sharding.PipelineSchedule;
-import dev.chagres.launch.Ranks;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionSizes;
 import dev.chagres.te.AttentionTensors;
@@ -82,7 +82,7 @@ class MisuseOfNullsInCallsTest {
             "", "attention", "io", "layer", "model", "nccl", "ops", "optim", "recipe", "sharding", "te", "train");
 
     /** Makes saved objects. */
-    private static final class Nothing extends Saved {}
+    private static final class Nothing extends SavedContext {}
 
     private final Map<Class<?>, Object> values = new HashMap<>();
     private final List<Object> receivers = new ArrayList<>();
@@ -120,12 +120,16 @@ class MisuseOfNullsInCallsTest {
         value(AttentionSizes.class, AttentionSizes.of(1, 8, 1, 8));
         value(CommunicatorConfig.class, CommunicatorConfig.standard());
         value(TensorSpec.class, new TensorSpec("name", DType.FLOAT32, Shape.of(64)));
-        receive(new GroupPiece(DType.FLOAT32, 0, 0, 64, 64));
+        receive(new FlatParameter(DType.FLOAT32, 0, 0, 64, 64));
         value(Throwable.class, new IllegalStateException("thrown"));
         value(byte[].class, new byte[8]);
         value(long[].class, new long[] {0, 8});
         receive(pass, parameters, linear, layer, plan, new Sequential("all", linear, layer), new Recomputed(linear));
-        receive(new CrossEntropy(8), new Kept("kept"), new SavedPool<>("owner", Nothing::new), pass.sequences());
+        receive(
+                new CrossEntropy(8),
+                new SavedTensor("kept"),
+                new ContextPool<>("owner", Nothing::new),
+                pass.sequences());
         receive(keep(new PassProfile(device)), keep(new AdamW(parameters, AdamW.Config.standard())));
         receive(new GradientNorm(parameters, 1), parameters.state(), ContextParallel.none());
         receive(keep(Quantizers.allocate(parameters, DelayedScaling.standard())), RotaryEmbedding.of(scope, 8, 8));
@@ -200,9 +204,9 @@ class MisuseOfNullsInCallsTest {
                 "TensorSource.of(spec)",
                 "SafetensorsFile.open(file)",
                 "QkvLayout.separate(format)",
-                "GroupPiece.holds(parameter)",
+                "FlatParameter.holds(parameter)",
                 "Kept.set(newTensor)",
-                "SavedPool.push(pass)",
+                "ContextPool.push(pass)",
                 "Layer.explain(pass)",
                 "FusedAttention.refusal(sizes)",
                 "Attention.backward(tensors)"));

@@ -14,20 +14,20 @@ import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver;
 import dev.chagres.layer.ProfilerRanges;
 import dev.chagres.layer.Sequential;
-import dev.chagres.parameter.GroupPiece;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.UniqueId;
+import dev.chagres.parameter.FlatGroup;
+import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.ParameterSharing;
+import dev.chagres.parameter.ParameterAccess;
 import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.PipelineStages;
 import dev.chagres.parameter.PipelineStages.Tied;
-import dev.chagres.parameter.PlacedGroup;
 import dev.chagres.parameter.State;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.nccl.CommunicatorConfig;
-import dev.chagres.nccl.UniqueId;
 import dev.chagres.sharding.PipelineSchedule;
 import dev.chagres.te.Activation;
 import dev.chagres.te.TensorLists;
@@ -63,8 +63,8 @@ class NullsInListsTest {
 
     @Test
     void ofPartsOfAModel() {
-        missing("members", 0, () -> new PlacedGroup("g", Arrays.asList((Parameter) null), 0, 0, List.of()));
-        missing("pieces", 0, () -> new PlacedGroup("g", List.of(), 0, 0, Arrays.asList((GroupPiece) null)));
+        missing("members", 0, () -> new FlatGroup("g", Arrays.asList((Parameter) null), 0, 0, List.of()));
+        missing("pieces", 0, () -> new FlatGroup("g", List.of(), 0, 0, Arrays.asList((FlatParameter) null)));
         missing("sections", 1, () -> new ParameterSplit(Shape.of(8), 0, Arrays.asList(4L, null), 0, 1));
         missing("transfers", 0, () -> new PipelineSchedule.Exchange(Arrays.asList((PipelineSchedule.Transfer) null)));
     }
@@ -78,7 +78,7 @@ class NullsInListsTest {
                 Parameters parameters = Parameters.allocate(device, plan, DType.FLOAT32, 1);
                 ProfilerRanges ranges = new ProfilerRanges();
                 Pass pass = Pass.training(device)) {
-            ParameterSharing sharing = parameters.sharing();
+            ParameterAccess sharing = parameters.access();
             for (int group : new int[] {Integer.MIN_VALUE, -1, 1, Integer.MAX_VALUE}) {
                 String text = "group: expected the number of one of 1 groups, counted from 0, got " + group;
                 assertThrown(IllegalArgumentException.class, text, () -> sharing.takeBackGradients(group));

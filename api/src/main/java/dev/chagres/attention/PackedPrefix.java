@@ -1,7 +1,7 @@
 package dev.chagres.attention;
 
 /**
- * For layers: the queries of a {@link PackedPart} over the keys up to the last of them, which is all that a causal mask lets them see. For
+ * For layers: the queries of a {@link PackedChunk} over the keys up to the last of them, which is all that a causal mask lets them see. For
  * each sequence that has queries here these are the keys up to its last query here; they are contiguous from {@link #firstKey} on, since
  * only the last sequence may continue behind the part.
  *

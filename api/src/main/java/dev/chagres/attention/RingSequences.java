@@ -192,7 +192,7 @@ public final class RingSequences implements AutoCloseable {
     }
 
     private static void check(Sequences sequences) {
-        PackedPart.checkPacked(sequences, "ranks form a ring");
+        PackedChunk.checkPacked(sequences, "ranks form a ring");
         if (sequences.scoreMask() != null) {
             throw new IllegalArgumentException("scoreMask: expected none with ring attention, got "
                     + Checks.describe(sequences.scoreMask())

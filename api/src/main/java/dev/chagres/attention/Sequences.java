@@ -47,9 +47,9 @@ public final class Sequences {
     private @Nullable StartPositions starts;
     /** Where packed sequences with gaps start; null if there are no gaps. */
     private @Nullable CuSeqlens cuSeqlensPadded;
-    /** The first token of {@link PackedPart} among those of the keys; -1 of other sequences. */
+    /** The first token of {@link PackedChunk} among those of the keys; -1 of other sequences. */
     private long part = -1;
-    /** The keys up to the last query of {@link PackedPart}; null for other sequences. */
+    /** The keys up to the last query of {@link PackedChunk}; null for other sequences. */
     private @Nullable PackedPrefix prefix;
     /** INT32 [B], the number of each sequence among those of all ranks; null: 0, 1 and so on. */
     private @Nullable StartPositions numbers;
@@ -138,7 +138,7 @@ public final class Sequences {
         return this;
     }
 
-    /** Returns the first token of {@link PackedPart} among those of the keys; -1 of other sequences. */
+    /** Returns the first token of {@link PackedChunk} among those of the keys; -1 of other sequences. */
     public long part() {
         return part;
     }
@@ -268,14 +268,14 @@ public final class Sequences {
     }
 
     /**
-     * For layers: returns the queries of {@link PackedPart} over the keys up to the last of them.
+     * For layers: returns the queries of {@link PackedChunk} over the keys up to the last of them.
      *
      * @throws IllegalStateException when these are other sequences
      */
     public PackedPrefix prefix() {
         PackedPrefix present = prefix;
         if (present == null) {
-            throw new IllegalStateException("prefix: expected sequences of PackedPart.of, got " + this);
+            throw new IllegalStateException("prefix: expected sequences of PackedChunk.of, got " + this);
         }
         return present;
     }

@@ -7,8 +7,8 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.layer.Pass;
+import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.Quantizers;
-import dev.chagres.recipe.Recording;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -220,7 +220,7 @@ public final class StepGraph implements AutoCloseable {
     /** Returns whether casts of the coming step are measured. */
     private boolean measures() {
         Quantizers quantizers = pass.quantizers();
-        return quantizers != null && quantizers.measures(Recording.ON);
+        return quantizers != null && quantizers.measures(AmaxRecording.ON);
     }
 
     private void capture(Bucketed present) {

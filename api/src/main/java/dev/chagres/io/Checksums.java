@@ -1,7 +1,6 @@
 package dev.chagres.io;
 
 import dev.chagres.bindings.ForeignText;
-
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;

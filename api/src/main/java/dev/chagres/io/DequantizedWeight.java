@@ -8,7 +8,7 @@ import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.parameter.EightBitWeight;
+import dev.chagres.parameter.QuantizedWeight;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -31,7 +31,7 @@ final class DequantizedWeight implements TensorSource {
     private final long columns;
     private final long inverseColumns;
 
-    DequantizedWeight(String name, EightBitWeight weight, Stream stream, Scope views) {
+    DequantizedWeight(String name, QuantizedWeight weight, Stream stream, Scope views) {
         QuantizedTensor copies = weight.copies();
         spec = spec(name, weight);
         data = Checks.given("rowwise", copies.rowwise());
@@ -48,7 +48,7 @@ final class DequantizedWeight implements TensorSource {
     }
 
     /** Returns the weight's name, type and shape in a file. */
-    static TensorSpec spec(String name, EightBitWeight weight) {
+    static TensorSpec spec(String name, QuantizedWeight weight) {
         return new TensorSpec(
                 name,
                 weight.dtype(),

@@ -44,7 +44,7 @@ public final class Safetensors {
         List<TensorSource> sources = new ArrayList<>();
         try (Scope views = Checks.given("stream", stream).device().openScope(stream)) {
             state.tensors().forEach((name, tensor) -> sources.add(new DeviceTensor(name, tensor, stream, views)));
-            state.eightBits()
+            state.quantized()
                     .forEach((name, weight) -> sources.add(new DequantizedWeight(name, weight, stream, views)));
             state.numbers().forEach((name, number) -> sources.add(new HostNumber(name, number)));
             SafetensorsWriter.writeWithChecksums(file, sources, metadata);
@@ -102,7 +102,7 @@ public final class Safetensors {
                 Checks.on(stream, name, tensor);
                 read(opened.entry(name), tensor, host, stream, views);
             });
-            state.eightBits().forEach((name, weight) -> {
+            state.quantized().forEach((name, weight) -> {
                 SafetensorsEntry entry = opened.entry(name);
                 try (Scope room = stream.device().openScope(stream)) {
                     Tensor values = room.tensor(entry.dtype(), entry.shape());
@@ -158,7 +158,7 @@ public final class Safetensors {
         Checks.given("state", state)
                 .tensors()
                 .forEach((name, tensor) -> specs.add(new TensorSpec(name, tensor.dtype(), tensor.shape())));
-        state.eightBits().forEach((name, weight) -> specs.add(DequantizedWeight.spec(name, weight)));
+        state.quantized().forEach((name, weight) -> specs.add(DequantizedWeight.spec(name, weight)));
         state.numbers().keySet().forEach(name -> specs.add(number(name)));
         return specs;
     }
@@ -172,7 +172,7 @@ public final class Safetensors {
     private static boolean isConverted(TensorSpec spec, State state) {
         String name = spec.name();
         boolean isLimited = state.tensors().containsKey(name) && state.values(name) != Values.ANY;
-        return state.eightBits().containsKey(name)
+        return state.quantized().containsKey(name)
                 || state.weightsAlone().contains(name) && spec.dtype().isFloat() && !isLimited;
     }
 

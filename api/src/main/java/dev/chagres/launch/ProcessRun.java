@@ -55,7 +55,7 @@ final class ProcessRun {
     private static <T> T runBody(
             RankEnvironment environment, TcpStore store, Device device, CommunicatorConfig config, Rank.Body<T> body) {
         UniqueId id = UniqueId.of(store.shared());
-        store.listener(new StoreNews.Listener() {
+        store.listener(new PeerStatus.Listener() {
             @Override
             public void failed(int other, String text) {
                 id.fail(other, new RankEndedException(text));

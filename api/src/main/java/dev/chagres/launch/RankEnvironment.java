@@ -137,7 +137,7 @@ record RankEnvironment(
 
     /** Returns {@code text}, which names variables, where this was read from some; else {@code otherwise}. */
     String ofVariables(String text, String otherwise) {
-        return launcher.equals(RankMeeting.LAUNCHER) ? otherwise : text;
+        return launcher.equals(Rendezvous.LAUNCHER) ? otherwise : text;
     }
 
     private static Launcher launcher(Map<String, String> variables) {

@@ -75,7 +75,7 @@ public final class Ranks {
      * @throws IllegalArgumentException when the group names no host, a rank that is none of theirs, or a negative device
      */
     public static Ranks ofProcesses(ProcessGroup group) {
-        RankMeeting meeting = RankMeeting.of(group);
+        Rendezvous meeting = Rendezvous.of(group);
         return new Ranks(meeting.count(), CommunicatorConfig.standard(), meeting, "");
     }
 

@@ -16,7 +16,7 @@ record StoreCall(int from, List<Integer> to, String text) {
             throw new ProtocolException(
                     "CALL: expected a line of ranks, got none in " + message.length() + " characters");
         }
-        return new StoreCall(from, Inquiry.ranks(message.substring(0, line), count), message.substring(line + 1));
+        return new StoreCall(from, HangQuery.ranks(message.substring(0, line), count), message.substring(line + 1));
     }
 
     /**
@@ -44,6 +44,6 @@ record StoreCall(int from, List<Integer> to, String text) {
     }
 
     byte[] toBytes() {
-        return StoreMessages.bytes(Inquiry.text(to) + "\n" + text);
+        return StoreMessages.bytes(HangQuery.text(to) + "\n" + text);
     }
 }

@@ -42,7 +42,7 @@ final class StoreClient implements AutoCloseable {
 
     private final int keeper;
     private final StoreMessages store;
-    private final StoreNews news;
+    private final PeerStatus news;
     private final OnEnd onEnd;
 
     private final BlockingQueue<Answer> answered = new LinkedBlockingQueue<>();
@@ -54,7 +54,7 @@ final class StoreClient implements AutoCloseable {
     /** Whether this rank no longer needs the store. */
     private volatile boolean left;
 
-    StoreClient(int keeper, StoreMessages store, StoreNews news, OnEnd onEnd) {
+    StoreClient(int keeper, StoreMessages store, PeerStatus news, OnEnd onEnd) {
         this.keeper = keeper;
         this.store = store;
         this.news = news;
@@ -94,7 +94,7 @@ final class StoreClient implements AutoCloseable {
     }
 
     /** Greets rank 0, and returns its welcome once all ranks have connected. */
-    static StoreWelcome introduce(
+    static HandshakeReply introduce(
             RankEnvironment environment, byte[] hello, Duration timeout, long end, StoreMessages store) {
         boolean proven = false;
         try {
@@ -114,7 +114,7 @@ final class StoreClient implements AutoCloseable {
                                 ? answer.text()
                                 : "the answer of rank 0: expected READY or REFUSED, got " + answer.kind()));
             }
-            return StoreWelcome.of(answer.bytes(), environment.count());
+            return HandshakeReply.of(answer.bytes(), environment.count());
         } catch (SocketTimeoutException late) {
             throw new IllegalStateException(
                     rank(environment) + "rank 0 did not answer within " + timeout.toMillis() + " ms", late);
@@ -225,10 +225,10 @@ final class StoreClient implements AutoCloseable {
                 // If the store has ended meanwhile, its earlier messages must still be read.
                 say(StoreMessages.Kind.ANSWER, message.number(), StoreMessages.bytes(where));
             }
-            case ANSWER -> answered.add(new Answer(message.number(), Inquiry.ranks(message.text(), news.count())));
-            case CALL -> heard(Inquiry.checked(message.number(), news.count()), message.text());
+            case ANSWER -> answered.add(new Answer(message.number(), HangQuery.ranks(message.text(), news.count())));
+            case CALL -> heard(HangQuery.checked(message.number(), news.count()), message.text());
             case WAIT -> waited = System.nanoTime();
-            case DECIDED -> news.decided(StoreDecision.of(message.bytes(), news.count()));
+            case DECIDED -> news.decided(ShrinkDecision.of(message.bytes(), news.count()));
             default -> {
                 // The store sends no other messages after its welcome.
             }
@@ -280,12 +280,12 @@ final class StoreClient implements AutoCloseable {
 
     /** Sends this rank's proposal after a failure until the remaining ranks are decided; null when the store ends or is silent. */
     @Nullable
-    StoreDecision agree(StoreDecision.Proposal proposal, @Nullable StoreDecision before) {
+    ShrinkDecision agree(ShrinkDecision.Proposal proposal, @Nullable ShrinkDecision before) {
         waited = System.nanoTime();
         byte[] bytes = proposal.toBytes();
         while (!ended && System.nanoTime() - waited < TimeUnit.MILLISECONDS.toNanos(SILENCE_MILLIS)) {
             say(StoreMessages.Kind.AGREE, proposal.attempt(), bytes);
-            StoreDecision made = news.awaitDecision(before, LOOK_MILLIS);
+            ShrinkDecision made = news.awaitDecision(before, LOOK_MILLIS);
             if (made != null) {
                 return made;
             }

@@ -40,11 +40,11 @@ final class StoreMessages implements AutoCloseable {
         ASK,
         /** To the store: this rank's progress. From it: the ranks at fault. The question's number and a text follow. */
         ANSWER,
-        /** To the store: this rank's proposal after a failure; a {@link StoreDecision.Proposal} follows. */
+        /** To the store: this rank's proposal after a failure; a {@link ShrinkDecision.Proposal} follows. */
         AGREE,
         /** From the store: the proposal was received, and the store waits for the others. */
         WAIT,
-        /** From the store: the remaining ranks; a {@link StoreDecision} follows. */
+        /** From the store: the remaining ranks; a {@link ShrinkDecision} follows. */
         DECIDED,
         /** To the store: processes, a line, and this rank's call. From it: the number of a rank, and its call. */
         CALL,

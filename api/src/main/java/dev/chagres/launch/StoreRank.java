@@ -60,7 +60,7 @@ final class StoreRank {
             case ASK -> server.inquiries.begin(rank, message.number(), message.text());
             case ANSWER -> server.inquiries.answered(rank, message.number(), progress(message.text()));
             case CALL -> StoreCall.of(rank, message.text(), count).passOn(server);
-            case AGREE -> server.accords.come(rank, StoreDecision.Proposal.of(message.bytes(), rank, count));
+            case AGREE -> server.accords.come(rank, ShrinkDecision.Proposal.of(message.bytes(), rank, count));
             default ->
                 throw new ProtocolException(
                         "message: expected one that a rank says after its hello, got " + message.kind());
@@ -69,7 +69,7 @@ final class StoreRank {
 
     private void failed(int other, StoreMessages.Told told) throws ProtocolException {
         if (other != StoreMessages.UNKNOWN) {
-            Inquiry.checked(other, count);
+            HangQuery.checked(other, count);
         }
         if (other == rank) {
             server.accords.comesNoMore(rank);

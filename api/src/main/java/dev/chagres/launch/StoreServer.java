@@ -1,6 +1,6 @@
 package dev.chagres.launch;
 
-import dev.chagres.launch.StoreDecision.Proposal;
+import dev.chagres.launch.ShrinkDecision.Proposal;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -38,18 +38,18 @@ final class StoreServer implements AutoCloseable {
     private static final byte[] NOTHING = {};
 
     final RankEnvironment environment;
-    final StoreNews news;
+    final PeerStatus news;
     final ReentrantLock lock = new ReentrantLock();
     final Condition changed = lock.newCondition();
-    final StoreInquiries inquiries = new StoreInquiries(this);
-    final StoreAccords accords = new StoreAccords(this);
-    private final StoreGreeting greeting;
+    final HangQueryRelay inquiries = new HangQueryRelay(this);
+    final ShrinkRounds accords = new ShrinkRounds(this);
+    private final Handshake greeting;
     private final @Nullable ServerSocket listening;
     /** Changed with the lock held, and read without, too. */
     private final Map<Integer, StoreMessages> ranks = new ConcurrentSkipListMap<>();
 
     private final Map<Integer, InetSocketAddress> addresses = new TreeMap<>();
-    private final StoreStrangers strangers;
+    private final PendingConnections strangers;
     private final Set<Integer> done = new HashSet<>();
     private @Nullable Thread accepting;
     private @Nullable String refusal;
@@ -58,10 +58,10 @@ final class StoreServer implements AutoCloseable {
 
     private boolean closed;
 
-    private StoreServer(StoreGreeting greeting, StoreNews news, @Nullable ServerSocket listening, boolean ready) {
+    private StoreServer(Handshake greeting, PeerStatus news, @Nullable ServerSocket listening, boolean ready) {
         environment = greeting.environment();
         this.greeting = greeting;
-        strangers = new StoreStrangers(environment.count());
+        strangers = new PendingConnections(environment.count());
         this.news = news;
         this.listening = listening;
         this.ready = ready;
@@ -71,12 +71,12 @@ final class StoreServer implements AutoCloseable {
     }
 
     /** Keeps the store from the beginning, as rank 0. */
-    static StoreServer first(StoreGreeting greeting, StoreNews news, @Nullable ServerSocket listening) {
+    static StoreServer first(Handshake greeting, PeerStatus news, @Nullable ServerSocket listening) {
         return new StoreServer(greeting, news, listening, false);
     }
 
     /** Listens, to be able to keep the store later. */
-    static StoreServer later(StoreGreeting greeting, StoreNews news, ServerSocket listening) {
+    static StoreServer later(Handshake greeting, PeerStatus news, ServerSocket listening) {
         return new StoreServer(greeting, news, listening, true);
     }
 
@@ -139,7 +139,7 @@ final class StoreServer implements AutoCloseable {
                 connection.send(StoreMessages.Kind.REFUSED, 0, StoreMessages.bytes(wrong));
             } else {
                 ranks.put(rank, connection);
-                addresses.put(rank, new InetSocketAddress(connection.remote(), StoreGreeting.port(hello)));
+                addresses.put(rank, new InetSocketAddress(connection.remote(), Handshake.port(hello)));
                 if (ready) {
                     connection.send(StoreMessages.Kind.READY, 0, NOTHING);
                 }
@@ -174,7 +174,7 @@ final class StoreServer implements AutoCloseable {
      *
      * @throws IllegalStateException when one does not come, or is of another run
      */
-    StoreWelcome awaitRanks(byte[] shared, Duration timeout) {
+    HandshakeReply awaitRanks(byte[] shared, Duration timeout) {
         String wrong;
         lock.lock();
         try {
@@ -183,7 +183,7 @@ final class StoreServer implements AutoCloseable {
             wrong = ready ? null : refusal != null ? refusal : missing(timeout);
             refusal = wrong; // For ranks that come now.
             addresses.put(0, environment.store());
-            StoreWelcome welcome = new StoreWelcome(shared, List.copyOf(addresses.values()));
+            HandshakeReply welcome = new HandshakeReply(shared, List.copyOf(addresses.values()));
             for (StoreMessages rank : ranks.values()) {
                 if (ready) {
                     tell(rank, StoreMessages.Kind.READY, 0, welcome.toBytes());
@@ -322,7 +322,7 @@ final class StoreServer implements AutoCloseable {
     }
 
     /** Sends the remaining ranks to all ranks; the lock is held. */
-    void tellAll(StoreDecision decision) {
+    void tellAll(ShrinkDecision decision) {
         byte[] bytes = decision.toBytes();
         ranks.values().forEach(rank -> tell(rank, StoreMessages.Kind.DECIDED, 0, bytes));
     }

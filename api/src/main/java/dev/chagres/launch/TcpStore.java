@@ -1,7 +1,6 @@
 package dev.chagres.launch;
 
 import dev.chagres.internal.RankNames;
-
 import dev.chagres.nccl.PeerAgreement;
 import dev.chagres.nccl.PeerProgress;
 import dev.chagres.nccl.RankFailedException;
@@ -12,11 +11,9 @@ import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
 import java.util.function.BiConsumer;
 import java.util.function.Function;
-import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -39,9 +36,9 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
     record Failure(int rank, String text) {}
 
     private final RankEnvironment environment;
-    private final StoreNews news;
+    private final PeerStatus news;
     private final StoreServer server;
-    private final StoreWelcome welcome;
+    private final HandshakeReply welcome;
     /** Those that were left are among them: their end would say that this rank has ended. */
     private final List<StoreClient> clients = new ArrayList<>();
     /** Null where this rank keeps the store. */
@@ -52,9 +49,9 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
 
     private TcpStore(
             RankEnvironment environment,
-            StoreNews news,
+            PeerStatus news,
             StoreServer server,
-            StoreWelcome welcome,
+            HandshakeReply welcome,
             @Nullable StoreMessages store) {
         this.environment = environment;
         this.news = news;
@@ -86,8 +83,8 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
             byte[] shared,
             Duration timeout,
             Duration patience) {
-        StoreGreeting greeting = new StoreGreeting(environment, build, what);
-        StoreNews news = new StoreNews(environment.rank(), environment.count());
+        Handshake greeting = new Handshake(environment, build, what);
+        PeerStatus news = new PeerStatus(environment.rank(), environment.count());
         try {
             return environment.rank() == 0
                     ? asFirst(greeting, news, shared, timeout, patience)
@@ -99,16 +96,16 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
     }
 
     private static TcpStore asFirst(
-            StoreGreeting greeting, StoreNews news, byte[] shared, Duration timeout, Duration patience) {
+            Handshake greeting, PeerStatus news, byte[] shared, Duration timeout, Duration patience) {
         RankEnvironment environment = greeting.environment();
         ServerSocket already = environment.listening();
         ServerSocket listening = already != null || environment.count() == 1 ? already : listen(environment);
         StoreServer server = StoreServer.first(greeting, news, listening);
         String where = unreachable(environment.store());
-        try (StoreWait _ =
-                new StoreWait(environment, patience, timeout, () -> RankNames.of(server.absent()) + " to come" + where)) {
-            StoreWelcome welcome = listening == null
-                    ? new StoreWelcome(shared, List.of(environment.store()))
+        try (StoreWait _ = new StoreWait(
+                environment, patience, timeout, () -> RankNames.of(server.absent()) + " to come" + where)) {
+            HandshakeReply welcome = listening == null
+                    ? new HandshakeReply(shared, List.of(environment.store()))
                     : server.awaitRanks(shared, timeout);
             return new TcpStore(environment, news, server, welcome, null);
         } catch (RuntimeException failed) {
@@ -129,7 +126,7 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
                         + " reach; name an address of this host's network instead";
     }
 
-    private static TcpStore asOther(StoreGreeting greeting, StoreNews news, Duration timeout, Duration patience) {
+    private static TcpStore asOther(Handshake greeting, PeerStatus news, Duration timeout, Duration patience) {
         RankEnvironment environment = greeting.environment();
         try (StoreWait wait =
                 new StoreWait(environment, patience, timeout, () -> "rank 0 to listen at " + environment.store())) {
@@ -137,7 +134,7 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
         }
     }
 
-    private static TcpStore asOther(StoreGreeting greeting, StoreNews news, Duration timeout, StoreWait wait) {
+    private static TcpStore asOther(Handshake greeting, PeerStatus news, Duration timeout, StoreWait wait) {
         RankEnvironment environment = greeting.environment();
         long end = System.nanoTime() + timeout.toNanos();
         StoreMessages store = StoreClient.connect(environment, timeout, end);
@@ -145,7 +142,7 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
         StoreServer server = null;
         try {
             server = StoreServer.later(greeting, news, listen(environment, store.local()));
-            StoreWelcome welcome = StoreClient.introduce(environment, server.hello(), timeout, end, store);
+            HandshakeReply welcome = StoreClient.introduce(environment, server.hello(), timeout, end, store);
             return new TcpStore(environment, news, server, welcome, store);
         } catch (RuntimeException failed) {
             store.close();
@@ -247,13 +244,13 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
     }
 
     /** Names who is told when another rank fails, at once where one has, and when it is decided who is left. */
-    void listener(StoreNews.Listener called) {
+    void listener(PeerStatus.Listener called) {
         news.listener(called);
     }
 
     @Override
     public Outcome agree(Proposal given) {
-        return agreed(new StoreDecision.Proposal(
+        return agreed(new ShrinkDecision.Proposal(
                 ++attempts,
                 given.members(),
                 given.missed(),
@@ -262,14 +259,14 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
                 given.timeout().toMillis()));
     }
 
-    private Outcome agreed(StoreDecision.Proposal proposal) {
+    private Outcome agreed(ShrinkDecision.Proposal proposal) {
         int own = environment.rank();
         Failure heard = news.failure();
         if (heard != null && heard.rank() == own) {
             throw tooLate(heard.text());
         }
-        StoreDecision before = news.told();
-        StoreDecision made = null;
+        ShrinkDecision before = news.told();
+        ShrinkDecision made = null;
         List<Integer> members = news.members().stream().sorted().toList();
         for (int i = 0; made == null && i < members.size(); i++) {
             made = agree(members.get(i), proposal, before);
@@ -292,7 +289,8 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
     }
 
     /** Lets {@code rank} find out who is left; null when it cannot. */
-    private @Nullable StoreDecision agree(int rank, StoreDecision.Proposal proposal, @Nullable StoreDecision before) {
+    private @Nullable ShrinkDecision agree(
+            int rank, ShrinkDecision.Proposal proposal, @Nullable ShrinkDecision before) {
         StoreClient present = keeper;
         if (rank == environment.rank()) {
             keeper = null;
@@ -309,7 +307,7 @@ final class TcpStore implements AutoCloseable, PeerAgreement {
             present = client(rank, store);
             keeper = present;
         }
-        StoreDecision made = proposal.missed().contains(rank) ? null : present.agree(proposal, before);
+        ShrinkDecision made = proposal.missed().contains(rank) ? null : present.agree(proposal, before);
         if (made == null) {
             present.leave("as rank " + environment.rank() + " says: " + proposal.why());
         }

@@ -13,12 +13,12 @@ import dev.chagres.te.ClampedSwiglu;
  * <p>Source: TE's {@code activation.h}.
  */
 public final class ActivationLayer extends Layer {
-    private static final class Input extends Saved {
-        private final Kept x = new Kept("the input");
+    private static final class Input extends SavedContext {
+        private final SavedTensor x = new SavedTensor("the input");
     }
 
     private final MlpActivation activation;
-    private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
+    private final ContextPool<Input> saved = new ContextPool<>(this, Input::new);
 
     /**
      * Applies {@code activation}.

@@ -24,13 +24,13 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class AttentionBranch extends Layer {
-    private static final class Heads extends Saved {
+    private static final class Heads extends SavedContext {
         private final Operand x = new Operand("the input");
         private final Operand attended = new Operand("the heads' output");
         private @Nullable RotaryEmbedding rotary;
         private @Nullable Sequences sequences;
         /** The recipe's state if product, attention and projection exchange eight bits, else null. */
-        private @Nullable Quantizers inEightBits;
+        private @Nullable Quantizers quantized;
     }
 
     /** Of this rank's heads. */
@@ -39,19 +39,19 @@ final class AttentionBranch extends Layer {
     private final Linear qkv;
     private final DotProductAttention attention;
     /** Null if query, key and value stay in one buffer. */
-    private final @Nullable SeparateHeads separate;
+    private final @Nullable UnpackedQkv separate;
 
     private final Linear projection;
     /** Of query, key and value, and of their gradients. */
-    private final HeadExchange exchange;
+    private final HeadAllToAll exchange;
 
-    private final HeadExchange attendedExchange;
-    private final KeyGather gather;
+    private final HeadAllToAll attendedExchange;
+    private final KvAllGather gather;
     private final ContextParallel ranks;
     /** Null without ring attention. */
     private final @Nullable RingAttention ring;
 
-    private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
+    private final ContextPool<Heads> saved = new ContextPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
 
     AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
@@ -66,18 +66,18 @@ final class AttentionBranch extends Layer {
                 bias,
                 initializer,
                 plan.child("qkv").child("linear"));
-        gather = KeyGather.of(config, plan);
+        gather = KvAllGather.of(config, plan);
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(gather.masked(this.config)), plan);
         ranks = plan.contextParallel();
         ring = RingAttention.of(this.config, plan);
-        separate = SeparateHeads.isFor(config, gather, ring)
-                ? new SeparateHeads(attention, this.config, gather, ring, this, plan)
+        separate = UnpackedQkv.isFor(config, gather, ring)
+                ? new UnpackedQkv(attention, this.config, gather, ring, this, plan)
                 : null;
         projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
         int heads = this.config.heads();
         int keyHeads = this.config.keyHeads();
-        exchange = HeadExchange.of(plan, config.headDim(), heads, keyHeads, keyHeads);
-        attendedExchange = HeadExchange.of(plan, config.headDim(), heads);
+        exchange = HeadAllToAll.of(plan, config.headDim(), heads, keyHeads, keyHeads);
+        attendedExchange = HeadAllToAll.of(plan, config.headDim(), heads);
     }
 
     Linear qkv() {
@@ -89,7 +89,7 @@ final class AttentionBranch extends Layer {
     }
 
     void rotate(RotaryEmbedding newRotary) {
-        rotary = AttentionSide.checkRotary(newRotary, config.headDim());
+        rotary = QkTransform.checkRotary(newRotary, config.headDim());
     }
 
     /** Returns what is computed over the heads. */
@@ -98,7 +98,7 @@ final class AttentionBranch extends Layer {
     }
 
     /** Adds a pre-scale bias to the scores. */
-    void preScaleBias(FanOut biases) {
+    void preScaleBias(SharedInput biases) {
         HeadNorm.ensureTakesPreScaleBias(config);
         attention.preScaleBias(biases);
     }
@@ -117,13 +117,13 @@ final class AttentionBranch extends Layer {
         Heads heads = saved.take();
         Scope keptIn = pass.isSaving() ? pass.kept() : null;
         qkv.input().prepare(x, heads.x, keptIn, pass);
-        Quantizers inEightBits = handsOver(x.dtype(), rows, sequences, heads.x, pass);
-        heads.inEightBits = inEightBits;
+        Quantizers quantized = handsOver(x.dtype(), rows, sequences, heads.x, pass);
+        heads.quantized = quantized;
         heads.rotary = present;
         heads.sequences = sequences;
-        if (inEightBits != null) {
-            QuantizedTensor attended = attendInEightBits(x.dtype(), rows, heads, inEightBits, pass);
-            projection.input().prepare(attended, inEightBits, heads.attended, keptIn, pass);
+        if (quantized != null) {
+            QuantizedTensor attended = attendQuantized(x.dtype(), rows, heads, quantized, pass);
+            projection.input().prepare(attended, quantized, heads.attended, keptIn, pass);
             projection.products().product(heads.attended, y, pass);
             saved.keep(heads, pass);
             return;
@@ -147,7 +147,7 @@ final class AttentionBranch extends Layer {
 
     /** Returns the recipe's state where attention gives the projection eight bits and takes the gradient in eight bits, or null. */
     private @Nullable Quantizers handsOver(DType dtype, long rows, Sequences sequences, Operand x, Pass pass) {
-        if (separate != null || exchange.isNeeded() || rows % EightBitCopies.STEP != 0) {
+        if (separate != null || exchange.isNeeded() || rows % QuantizedCopies.STEP != 0) {
             return null;
         }
         Quantizers present = attention.quantizers(dtype, sequences, pass);
@@ -164,7 +164,7 @@ final class AttentionBranch extends Layer {
     }
 
     /** Enqueues the product, the rotation and attention; returns attention's output, [T, h d]. */
-    private QuantizedTensor attendInEightBits(DType dtype, long rows, Heads heads, Quantizers present, Pass pass) {
+    private QuantizedTensor attendQuantized(DType dtype, long rows, Heads heads, Quantizers present, Pass pass) {
         Sequences sequences = Checks.given("sequences", heads.sequences);
         RotaryEmbedding rotation = heads.rotary;
         if (reachesProduct(present, rotation)) {
@@ -219,11 +219,11 @@ final class AttentionBranch extends Layer {
             return;
         }
         long rows = projection.sites().split().productRows(dy.size(0));
-        Quantizers inEightBits = heads.inEightBits;
-        if (inEightBits != null) {
-            QuantizedTensor dattended = attention.emptyGradient(rows, inEightBits, pass);
-            last.inputGradient(dattended, inEightBits, pass);
-            gradientInEightBits(dattended, dy.dtype(), heads, inEightBits, pass);
+        Quantizers quantized = heads.quantized;
+        if (quantized != null) {
+            QuantizedTensor dattended = attention.emptyGradient(rows, quantized, pass);
+            last.inputGradient(dattended, quantized, pass);
+            quantizedGradient(dattended, dy.dtype(), heads, quantized, pass);
             parameterAndInputGradients(heads, dx, pass);
             return;
         }
@@ -244,8 +244,7 @@ final class AttentionBranch extends Layer {
     }
 
     /** Prepares the gradient of the product of query, key and value from that of attention's output, both in eight bits. */
-    private void gradientInEightBits(
-            QuantizedTensor dattended, DType dtype, Heads heads, Quantizers present, Pass pass) {
+    private void quantizedGradient(QuantizedTensor dattended, DType dtype, Heads heads, Quantizers present, Pass pass) {
         QuantizedTensor copy = attention.backwardPacked(dattended, pass);
         RotaryEmbedding rotated = heads.rotary;
         if (reachesProduct(present, rotated)) {
@@ -253,7 +252,7 @@ final class AttentionBranch extends Layer {
             return;
         }
         Tensor dqkv = pass.temporary().tensor(dtype, copy.rows(), copy.columns());
-        EightBitHeads.dequantize(copy, dqkv, pass);
+        QuantizedHeads.dequantize(copy, dqkv, pass);
         if (rotated != null) {
             rotated.rotatePackedBack(dqkv, Checks.given("sequences", heads.sequences), pass.stream());
         }
@@ -335,7 +334,7 @@ final class AttentionBranch extends Layer {
         Sequences sequences = explained(x, pass);
         return qkv.explainInside(x, pass)
                 + moves()
-                + "\n" + attention.explain(x.dtype(), sequences, pass) + explainEightBits(x, sequences, pass) + "\n"
+                + "\n" + attention.explain(x.dtype(), sequences, pass) + explainQuantized(x, sequences, pass) + "\n"
                 + projection.explainInside(x, pass);
     }
 
@@ -359,14 +358,14 @@ final class AttentionBranch extends Layer {
     }
 
     /** Describes the casts around attention, if it computes in eight bits. */
-    private String explainEightBits(Tensor x, Sequences sequences, Pass pass) {
+    private String explainQuantized(Tensor x, Sequences sequences, Pass pass) {
         Quantizers present = attention.quantizers(x.dtype(), sequences, pass);
         if (present == null) {
             return "";
         }
         boolean handsOver = separate == null
                 && !exchange.isNeeded()
-                && sequences.tokens() % EightBitCopies.STEP == 0
+                && sequences.tokens() % QuantizedCopies.STEP == 0
                 && qkv.sites().quantizers(pass) == present
                 && projection.sites().quantizers(pass) == present;
         if (!handsOver) {

@@ -43,10 +43,10 @@ final class AttentionCalls {
 
     private final AttentionConfig config;
     private final AttentionProblems problems;
-    private final ScoreRules rules;
-    private final FusedScores scores;
+    private final ScoreMods rules;
+    private final FusedScoreMods scores;
 
-    AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreRules rules, FusedScores scores) {
+    AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreMods rules, FusedScoreMods scores) {
         this.config = config;
         this.problems = problems;
         this.rules = rules;
@@ -97,7 +97,7 @@ final class AttentionCalls {
                 FusedAttention.forward(problem, tensors, pass.stream());
             }
             case TILED -> {
-                FusedScores.clear(tensors);
+                FusedScoreMods.clear(tensors);
                 place(record.place, sequences);
                 Attention.forward(problem, tensors, record.applied.scores(), record.place, pass.stream());
             }
@@ -151,7 +151,7 @@ final class AttentionCalls {
                                 Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()));
     }
 
-    /** Sets the positions of the queries of a {@link dev.chagres.attention.PackedPart} in their sequences, whose keys are all there. */
+    /** Sets the positions of the queries of a {@link dev.chagres.attention.PackedChunk} in their sequences, whose keys are all there. */
     private void place(AttentionPlace place, Sequences sequences) {
         HeadSlice heads = rules.heads();
         boolean part = sequences.part() >= 0;
@@ -162,7 +162,7 @@ final class AttentionCalls {
                 .diagonal(part ? Diagonal.BY_PLACE : Diagonal.BY_MASK);
     }
 
-    private static void keep(Kept kept, @Nullable Tensor tensor) {
+    private static void keep(SavedTensor kept, @Nullable Tensor tensor) {
         if (tensor == null) {
             kept.clear();
         } else {

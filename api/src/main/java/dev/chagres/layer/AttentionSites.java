@@ -3,8 +3,8 @@ package dev.chagres.layer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.parameter.QuantizerSite.Role;
+import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.Quantizers;
-import dev.chagres.recipe.Recording;
 import dev.chagres.te.AttentionScales;
 import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
@@ -83,6 +83,6 @@ final class AttentionSites {
     }
 
     private static TensorScale scale(Quantizers quantizers, QuantizerSite site) {
-        return quantizers.at(site).tensorScale(Recording.OFF);
+        return quantizers.at(site).tensorScale(AmaxRecording.OFF);
     }
 }

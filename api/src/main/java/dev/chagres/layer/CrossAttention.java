@@ -7,7 +7,7 @@ import dev.chagres.parameter.ModelPlan;
 
 /**
  * Attention of one stream over another with its norm and projections: {@code y = attention(norm(x) Wq^T + bq, m Wk^T + bk, m Wv^T + bv)
- * Wo^T + bo}, where m is the tensor of a {@link FanOut}, such as an encoder's output; without bias there are no b.
+ * Wo^T + bo}, where m is the tensor of a {@link SharedInput}, such as an encoder's output; without bias there are no b.
  *
  * <p>The pass's sequences name both sides: {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}.
  *
@@ -19,7 +19,7 @@ import dev.chagres.parameter.ModelPlan;
  * <p>Source: Vaswani et al., Attention is all you need (2017); TE's {@code MultiheadAttention} with
  * {@code attention_type="cross"}.
  */
-public final class CrossAttention extends PreNorm {
+public final class CrossAttention extends NormedBranch {
     private final CrossAttentionBranch attention;
 
     /**
@@ -27,7 +27,7 @@ public final class CrossAttention extends PreNorm {
      *
      * @param memory holds m, from which keys and values are computed
      */
-    public CrossAttention(CrossAttentionConfig config, FanOut memory, ModelPlan plan) {
+    public CrossAttention(CrossAttentionConfig config, SharedInput memory, ModelPlan plan) {
         Checks.given("config", config);
         Checks.given("memory", memory);
         Checks.given("plan", plan);
@@ -70,7 +70,7 @@ public final class CrossAttention extends PreNorm {
      * Adds a bias to the scores of forward calls from now on: the tensor that {@code biases} was given in the same pass, with the shape
      * that {@link DotProductAttention#bias} says.
      */
-    public void bias(FanOut biases) {
+    public void bias(SharedInput biases) {
         attention.heads().bias(biases);
     }
 
@@ -80,7 +80,7 @@ public final class CrossAttention extends PreNorm {
      *
      * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
      */
-    public void preScaleBias(FanOut biases) {
+    public void preScaleBias(SharedInput biases) {
         attention.preScaleBias(biases);
     }
 }

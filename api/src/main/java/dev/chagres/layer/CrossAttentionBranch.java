@@ -5,22 +5,22 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.Columns;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.ops.Columns;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * {@code y = attention(x Wq^T + bq, m Wk^T + bk, m Wv^T + bv) Wo^T + bo}, where m is the tensor of a {@link FanOut}.
+ * {@code y = attention(x Wq^T + bq, m Wk^T + bk, m Wv^T + bv) Wo^T + bo}, where m is the tensor of a {@link SharedInput}.
  *
  * <p>Threading: the device's thread.
  */
 final class CrossAttentionBranch extends Layer {
-    private static final class Heads extends Saved {
+    private static final class Heads extends SavedContext {
         private final Operand x = new Operand("the input");
-        private final Kept memory = new Kept("the other stream's output");
+        private final SavedTensor memory = new SavedTensor("the other stream's output");
         private final Operand memoryInput = new Operand("the other stream's output");
         private final Operand attended = new Operand("the heads' output");
         private @Nullable RotaryEmbedding rotary;
@@ -30,26 +30,26 @@ final class CrossAttentionBranch extends Layer {
     /** Of this rank's heads. */
     private final AttentionConfig config;
 
-    private final FanOut memory;
+    private final SharedInput memory;
     private final long memoryColumns;
     private final Linear query;
     /** Keys and values by one product, as in TE: in eight bits they share a scale. */
     private final Linear keyValue;
 
-    private final AttentionSide querySide;
-    private final AttentionSide keySide;
+    private final QkTransform querySide;
+    private final QkTransform keySide;
     private final DotProductAttention attention;
     private final Linear projection;
     private final ContextParallel ranks;
     /** Of query and output, and of their gradients. */
-    private final HeadExchange queryExchange;
+    private final HeadAllToAll queryExchange;
     /** Of key and value, and of their gradients. */
-    private final HeadExchange keyExchange;
+    private final HeadAllToAll keyExchange;
 
-    private final SavedPool<Heads> saved = new SavedPool<>(this, Heads::new);
+    private final ContextPool<Heads> saved = new ContextPool<>(this, Heads::new);
     private @Nullable RotaryEmbedding rotary;
 
-    CrossAttentionBranch(CrossAttentionConfig cross, FanOut memory, ModelPlan plan) {
+    CrossAttentionBranch(CrossAttentionConfig cross, SharedInput memory, ModelPlan plan) {
         super(plan.name());
         AttentionConfig whole = cross.attention();
         config = RankHeads.of(whole, plan);
@@ -76,13 +76,13 @@ final class CrossAttentionBranch extends Layer {
                 memoryColumns, List.of(keyWidth, keyWidth), bias, initializer, plan.child("key_value"));
         QkNorm norm = config.qkNorm();
         int headDim = config.headDim();
-        querySide = new AttentionSide(config.heads(), headDim, norm, this, plan.child("q_norm"));
-        keySide = new AttentionSide(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
+        querySide = new QkTransform(config.heads(), headDim, norm, this, plan.child("q_norm"));
+        keySide = new QkTransform(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
         attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
         projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
         ranks = plan.contextParallel();
-        queryExchange = HeadExchange.of(plan, config.headDim(), config.heads());
-        keyExchange = HeadExchange.of(plan, config.headDim(), config.keyHeads(), config.keyHeads());
+        queryExchange = HeadAllToAll.of(plan, config.headDim(), config.heads());
+        keyExchange = HeadAllToAll.of(plan, config.headDim(), config.keyHeads(), config.keyHeads());
     }
 
     Linear projection() {
@@ -94,7 +94,7 @@ final class CrossAttentionBranch extends Layer {
     }
 
     void rotate(RotaryEmbedding newRotary) {
-        rotary = AttentionSide.checkRotary(newRotary, config.headDim());
+        rotary = QkTransform.checkRotary(newRotary, config.headDim());
     }
 
     /** Returns what is computed over the heads. */
@@ -103,7 +103,7 @@ final class CrossAttentionBranch extends Layer {
     }
 
     /** Adds a pre-scale bias to the scores. */
-    void preScaleBias(FanOut biases) {
+    void preScaleBias(SharedInput biases) {
         HeadNorm.ensureTakesPreScaleBias(config);
         attention.preScaleBias(biases);
     }

@@ -25,12 +25,12 @@ import org.jspecify.annotations.Nullable;
  * {@code torch.nn.CrossEntropyLoss}.
  */
 public final class CrossEntropy {
-    private static final class Scores extends Saved {
-        private final Kept logits = new Kept("the logits");
-        private final Kept labels = new Kept("the labels");
-        private final Kept logSumExp = new Kept("the log-sum-exp");
+    private static final class Scores extends SavedContext {
+        private final SavedTensor logits = new SavedTensor("the logits");
+        private final SavedTensor labels = new SavedTensor("the labels");
+        private final SavedTensor logSumExp = new SavedTensor("the log-sum-exp");
         /** Empty where forward gave a loss for each token. */
-        private final Kept divisor = new Kept("the divisor of the loss");
+        private final SavedTensor divisor = new SavedTensor("the divisor of the loss");
     }
 
     private final long classes;
@@ -40,7 +40,7 @@ public final class CrossEntropy {
     /** The number of columns of the logits; 0: any number that is at least the number of classes. */
     private final long columns;
 
-    private final SavedPool<Scores> saved = new SavedPool<>(this, Scores::new);
+    private final ContextPool<Scores> saved = new ContextPool<>(this, Scores::new);
 
     /**
      * Compares with {@code classes} classes.

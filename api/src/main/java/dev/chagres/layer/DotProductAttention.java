@@ -44,12 +44,12 @@ import org.jspecify.annotations.Nullable;
 public final class DotProductAttention {
     private final String name;
     private final AttentionConfig config;
-    private final ScoreRules rules;
+    private final ScoreMods rules;
     private final AttentionCalls calls;
     private final AttentionInputs inputs;
-    private final AttentionInEightBits choice;
-    private final EightBitHeads inEightBits;
-    private final SavedPool<SavedAttention> saved = new SavedPool<>(this, SavedAttention::new);
+    private final QuantizedAttention choice;
+    private final QuantizedHeads quantized;
+    private final ContextPool<SavedAttention> saved = new ContextPool<>(this, SavedAttention::new);
     /** For calls that save nothing. */
     private final SavedAttention unsaved = new SavedAttention();
 
@@ -84,13 +84,13 @@ public final class DotProductAttention {
             throw new IllegalArgumentException("plan: expected one, in which the sinks of the softmax are declared, got"
                     + " none; call new DotProductAttention(config, plan)");
         }
-        rules = new ScoreRules(config, plan);
+        rules = new ScoreMods(config, plan);
         AttentionProblems problems = new AttentionProblems(config);
         AttentionAnswers answers = new AttentionAnswers(config);
-        calls = new AttentionCalls(config, problems, rules, new FusedScores(config, rules, problems, answers));
+        calls = new AttentionCalls(config, problems, rules, new FusedScoreMods(config, rules, problems, answers));
         inputs = new AttentionInputs(name, config);
-        choice = new AttentionInEightBits(config, rules, problems, answers, plan);
-        inEightBits = new EightBitHeads(choice, inputs, calls);
+        choice = new QuantizedAttention(config, rules, problems, answers, plan);
+        quantized = new QuantizedHeads(choice, inputs, calls);
     }
 
     /** Returns what is computed. */
@@ -117,7 +117,7 @@ public final class DotProductAttention {
      *
      * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
-    public void bias(FanOut biases) {
+    public void bias(SharedInput biases) {
         rules.bias(biases);
     }
 
@@ -127,7 +127,7 @@ public final class DotProductAttention {
      *
      * @throws IllegalArgumentException where context-parallel ranks attend with their own queries alone
      */
-    public void preScaleBias(FanOut biases) {
+    public void preScaleBias(SharedInput biases) {
         rules.preScaleBias(biases);
     }
 
@@ -168,10 +168,10 @@ public final class DotProductAttention {
             record.quantizers = null;
             calls.forward(layout, q, k, v, output, sequences, null, record, pass);
             if (pass.isCalibrating()) {
-                inEightBits.recordForward(layout, sequences, pass, output, q, k, v);
+                quantized.recordForward(layout, sequences, pass, output, q, k, v);
             }
         } else {
-            inEightBits.forward(q, k, v, output, sequences, present, record, pass);
+            quantized.forward(q, k, v, output, sequences, present, record, pass);
             record.output.set(output);
         }
         push(record, pass);
@@ -197,8 +197,8 @@ public final class DotProductAttention {
         if (present != null) {
             SavedAttention record = of(pass);
             record.form = Form.PACKED;
-            QuantizedTensor copy = inEightBits.cast(qkv, present, pass);
-            EightBitHeads.dequantize(inEightBits.forwardPacked(copy, sequences, present, record, pass), output, pass);
+            QuantizedTensor copy = quantized.cast(qkv, present, pass);
+            QuantizedHeads.dequantize(quantized.forwardPacked(copy, sequences, present, record, pass), output, pass);
             record.output.set(output);
             push(record, pass);
             return output;
@@ -212,7 +212,7 @@ public final class DotProductAttention {
         record.quantizers = null;
         calls.forward(layout, q, k, v, o, sequences, null, record, pass);
         if (pass.isCalibrating()) {
-            inEightBits.recordForward(layout, sequences, pass, output, qkv);
+            quantized.recordForward(layout, sequences, pass, output, qkv);
         }
         record.qkv.set(qkv);
         push(record, pass);
@@ -227,12 +227,12 @@ public final class DotProductAttention {
 
     /** Enqueues the cast of query, key and value side by side: [T, 3 h d], kept. */
     QuantizedTensor cast(Tensor qkv, Quantizers present, Pass pass) {
-        return inEightBits.cast(qkv, present, pass);
+        return quantized.cast(qkv, present, pass);
     }
 
     /** Hands out memory for a product that casts query, key and value itself: [rows, 3 h d], kept. */
     QuantizedTensor emptyQkv(long rows, Quantizers present, Pass pass) {
-        return EightBitHeads.emptyOfProduct(
+        return QuantizedHeads.emptyOfProduct(
                 present.at(choice.sites().qkv()), rows, 3 * inputs.width(), pass.kept(), pass);
     }
 
@@ -241,20 +241,20 @@ public final class DotProductAttention {
         AttentionInputs.checked(sequences);
         SavedAttention record = of(pass);
         record.form = Form.PACKED;
-        QuantizedTensor output = inEightBits.forwardPacked(qkv, sequences, present, record, pass);
+        QuantizedTensor output = quantized.forwardPacked(qkv, sequences, present, record, pass);
         push(record, pass);
         return output;
     }
 
     /** Hands out memory for a product that casts the gradient of the output itself, [rows, h d]. */
     QuantizedTensor emptyGradient(long rows, Quantizers present, Pass pass) {
-        return EightBitHeads.emptyOfProduct(
+        return QuantizedHeads.emptyOfProduct(
                 present.at(choice.sites().outputGradient()), rows, inputs.width(), pass.temporary(), pass);
     }
 
     /** Enqueues the gradient of {@link #forwardPacked(QuantizedTensor, Sequences, Quantizers, Pass)}, temporary. */
     QuantizedTensor backwardPacked(QuantizedTensor dO, Pass pass) {
-        QuantizedTensor dqkv = inEightBits.backwardPacked(dO, current(Form.PACKED, pass), pass);
+        QuantizedTensor dqkv = quantized.backwardPacked(dO, current(Form.PACKED, pass), pass);
         saved.pop(pass);
         return dqkv;
     }
@@ -291,10 +291,10 @@ public final class DotProductAttention {
             runBackward(record, dO, dq, dk, dv, pass);
             if (pass.isCalibrating()) {
                 Sequences sequences = Checks.given("sequences", record.sequences);
-                inEightBits.recordBackward(QkvLayout.separate(sequences.format()), sequences, pass, dO, dq, dk, dv);
+                quantized.recordBackward(QkvLayout.separate(sequences.format()), sequences, pass, dO, dq, dk, dv);
             }
         } else {
-            inEightBits.backward(record, dO, dq, dk, dv, pass);
+            quantized.backward(record, dO, dq, dk, dv, pass);
             saved.pop(pass);
         }
     }
@@ -312,8 +312,8 @@ public final class DotProductAttention {
         SavedAttention record = current(Form.PACKED, pass);
         inputs.checkPackedGradient(record, dO, dqkv, pass.stream());
         if (record.quantizers != null) {
-            QuantizedTensor incoming = inEightBits.castGradient(dO, record, pass);
-            EightBitHeads.dequantize(inEightBits.backwardPacked(incoming, record, pass), dqkv, pass);
+            QuantizedTensor incoming = quantized.castGradient(dO, record, pass);
+            QuantizedHeads.dequantize(quantized.backwardPacked(incoming, record, pass), dqkv, pass);
             saved.pop(pass);
             return;
         }
@@ -328,7 +328,7 @@ public final class DotProductAttention {
                 inputs.shaped(temporary, dqkv, 2 * width, sequences),
                 pass);
         if (pass.isCalibrating()) {
-            inEightBits.recordBackward(QkvLayout.packed(sequences.format()), sequences, pass, dO, dqkv);
+            quantized.recordBackward(QkvLayout.packed(sequences.format()), sequences, pass, dO, dqkv);
         }
     }
 

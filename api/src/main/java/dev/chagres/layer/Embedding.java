@@ -28,8 +28,8 @@ import java.util.List;
  * <p>Source: {@code ops_embedding_forward}, {@code ops_embedding_backward} in {@code ops.h}.
  */
 public final class Embedding {
-    private static final class Ids extends Saved {
-        private final Kept ids = new Kept("the identifiers");
+    private static final class Ids extends SavedContext {
+        private final SavedTensor ids = new SavedTensor("the identifiers");
     }
 
     private final String name;
@@ -40,7 +40,7 @@ public final class Embedding {
     /** Number of the first row that this rank has. */
     private final long first;
 
-    private final SavedPool<Ids> saved = new SavedPool<>(this, Ids::new);
+    private final ContextPool<Ids> saved = new ContextPool<>(this, Ids::new);
 
     /**
      * Declares the parameter in {@code plan}.

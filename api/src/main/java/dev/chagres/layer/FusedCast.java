@@ -15,14 +15,14 @@ import org.jspecify.annotations.Nullable;
  */
 final class FusedCast {
     private final LinearSites sites;
-    private final EightBitCopies copies;
+    private final QuantizedCopies copies;
     /** The input that was offered last, until {@link LinearInput#prepare} uses the offer. */
-    private final Kept offered = new Kept("the input that was cast where it was computed");
+    private final SavedTensor offered = new SavedTensor("the input that was cast where it was computed");
 
     private @Nullable Tensor offeredAmax;
 
     /** {@code copies}: those of the input; if no kernel fills them, {@link LinearInput} does. */
-    FusedCast(LinearSites sites, EightBitCopies copies) {
+    FusedCast(LinearSites sites, QuantizedCopies copies) {
         this.sites = sites;
         this.copies = copies;
     }

@@ -24,10 +24,10 @@ import org.jspecify.annotations.Nullable;
 final class GatheredCopies {
     private final QuantizerSite site;
     private final TensorParallel ranks;
-    private final EightBitCopies copies;
+    private final QuantizedCopies copies;
 
     /** {@code copies}: receives the copies of all tokens. */
-    GatheredCopies(QuantizerSite site, TensorParallel ranks, EightBitCopies copies) {
+    GatheredCopies(QuantizerSite site, TensorParallel ranks, QuantizedCopies copies) {
         this.site = site;
         this.ranks = ranks;
         this.copies = copies;
@@ -80,8 +80,8 @@ final class GatheredCopies {
         Tensor scaleInverse = Checks.given("scaleInverse", own.rowwiseScaleInverse());
         Tensor filled = columnsIn == null
                 ? temporary.tensor(part.dtype(), rows, own.columns())
-                : EightBitCopies.zeroFilled(temporary, part.dtype(), rows, own.columns(), pass.stream());
-        Tensor all = EightBitCopies.first(temporary, filled, rows);
+                : QuantizedCopies.zeroFilled(temporary, part.dtype(), rows, own.columns(), pass.stream());
+        Tensor all = QuantizedCopies.first(temporary, filled, rows);
         ranks.gather(part, all, pass.stream());
         QuantizedTensor rowwise =
                 quantizer.empty(temporary, rows, own.columns()).rowwise(all, scaleInverse);
@@ -100,7 +100,7 @@ final class GatheredCopies {
     /**
      * Enqueues the gather of the rowwise data of all tokens with block scales.
      *
-     * @param own [T / N, C], rowwise, T / N a multiple of {@link EightBitCopies#STEP}
+     * @param own [T / N, C], rowwise, T / N a multiple of {@link QuantizedCopies#STEP}
      */
     void gatherBlockRows(QuantizedTensor own, Quantizers quantizers, Pass pass) {
         Scope temporary = pass.temporary();

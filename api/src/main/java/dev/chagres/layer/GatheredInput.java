@@ -21,11 +21,11 @@ import org.jspecify.annotations.Nullable;
  */
 final class GatheredInput {
     private final LinearSites sites;
-    private final EightBitCopies copies;
+    private final QuantizedCopies copies;
     private final GatheredCopies gathering;
 
     /** {@code copies}: receives what products read. */
-    GatheredInput(LinearSites sites, EightBitCopies copies) {
+    GatheredInput(LinearSites sites, QuantizedCopies copies) {
         this.sites = sites;
         this.copies = copies;
         gathering = sites.split().gathering(sites.input(), copies);
@@ -50,7 +50,7 @@ final class GatheredInput {
 
     /** Returns whether kernels read the scales of all tokens' blocks as those of each rank's stand beside each other. */
     static boolean isWholeSteps(long rows) {
-        return rows % EightBitCopies.STEP == 0;
+        return rows % QuantizedCopies.STEP == 0;
     }
 
     /**

@@ -19,7 +19,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class GradientOperand {
     private final LinearSites sites;
-    private final EightBitCopies copies;
+    private final QuantizedCopies copies;
     /** Null if a rank has all tokens of the gradient. */
     private final @Nullable GatheredCopies gathered;
     /** The gradient of this rank's tokens; null if its producer has cast it. */
@@ -33,7 +33,7 @@ final class GradientOperand {
 
     GradientOperand(LinearSites sites) {
         this.sites = sites;
-        copies = new EightBitCopies(sites.gradient());
+        copies = new QuantizedCopies(sites.gradient());
         LinearSplit split = sites.split();
         gathered = split.gathersGradient() ? split.gathering(sites.gradient(), copies) : null;
     }

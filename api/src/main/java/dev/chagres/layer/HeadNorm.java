@@ -16,9 +16,9 @@ import org.jspecify.annotations.Nullable;
  */
 final class HeadNorm {
     /** What backward of the L2 norm needs. */
-    private static final class Rows extends Saved {
-        private final Kept x = new Kept("the heads before their norm");
-        private final Kept inverse = new Kept("the inverse length of each head");
+    private static final class Rows extends SavedContext {
+        private final SavedTensor x = new SavedTensor("the heads before their norm");
+        private final SavedTensor inverse = new SavedTensor("the inverse length of each head");
     }
 
     private final int headDim;
@@ -28,7 +28,7 @@ final class HeadNorm {
 
     private final QkNorm.Kind kind;
 
-    private final SavedPool<Rows> saved;
+    private final ContextPool<Rows> saved;
 
     HeadNorm(QkNorm norm, int headDim, Layer owner, ModelPlan plan) {
         // All heads share the parameters, and a rank computes the term of its heads of their gradient.
@@ -41,7 +41,7 @@ final class HeadNorm {
             case LAYER_NORM -> NormLayer.of(NormConfig.layerNorm(headDim).withEpsilon(epsilon), shared);
             case L2, NONE -> null;
         };
-        saved = new SavedPool<>(owner, Rows::new);
+        saved = new ContextPool<>(owner, Rows::new);
     }
 
     /** Returns {@code config} for the attention that reads normed heads: its scale makes up for the factor of L2 norms. */

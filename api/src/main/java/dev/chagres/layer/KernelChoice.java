@@ -59,18 +59,28 @@ final class KernelChoice {
 
     /**
      * cuDNN has no attention for FLOAT32, no gradients of padded batches of one token a sequence, and supports neither all modifications of
-     * scores of {@link ScoreRules} nor all masks with dropout or with keys of other lengths. Narrow heads are faster with our own kernels
+     * scores of {@link ScoreMods} nor all masks with dropout or with keys of other lengths. Narrow heads are faster with our own kernels
      * if scores are unmodified and nothing is dropped: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9.
      */
     static AttentionKernels attention(
-            AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
+            AttentionConfig config,
+            QkvLayout layout,
+            DType dtype,
+            Sequences sequences,
+            FusedScoreMods scores,
+            Pass pass) {
         return whyTiled(config, layout, dtype, sequences, scores, pass) == null
                 ? AttentionKernels.FUSED
                 : AttentionKernels.TILED;
     }
 
     static String attentionReason(
-            AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
+            AttentionConfig config,
+            QkvLayout layout,
+            DType dtype,
+            Sequences sequences,
+            FusedScoreMods scores,
+            Pass pass) {
         boolean gpu = pass.device().provider() == Provider.CUDA;
         String tiled = whyTiled(config, layout, dtype, sequences, scores, pass);
         return tiled == null
@@ -81,7 +91,12 @@ final class KernelChoice {
 
     /** Returns why cuDNN's kernels do not compute a call, or null. Texts are constants or cached, since each call asks. */
     private static @Nullable String whyTiled(
-            AttentionConfig config, QkvLayout layout, DType dtype, Sequences sequences, FusedScores scores, Pass pass) {
+            AttentionConfig config,
+            QkvLayout layout,
+            DType dtype,
+            Sequences sequences,
+            FusedScoreMods scores,
+            Pass pass) {
         if (dtype == DType.FLOAT32) {
             return "cuDNN has no attention in FLOAT32";
         }

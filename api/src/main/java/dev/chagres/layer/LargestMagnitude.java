@@ -5,8 +5,8 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.Quantizer;
-import dev.chagres.recipe.Recording;
 import dev.chagres.te.Cast;
 import dev.chagres.te.TensorScale;
 
@@ -32,9 +32,9 @@ final class LargestMagnitude {
 
     /** If the pass records: raises the amax of a place to that which a kernel has written where none is recorded. */
     static void raise(Quantizer quantizer, Pass pass) {
-        if (pass.recording() == Recording.ON) {
-            TensorScale recorded = quantizer.tensorScale(Recording.ON);
-            Tensor found = quantizer.tensorScale(Recording.OFF).amax();
+        if (pass.recording() == AmaxRecording.ON) {
+            TensorScale recorded = quantizer.tensorScale(AmaxRecording.ON);
+            Tensor found = quantizer.tensorScale(AmaxRecording.OFF).amax();
             raise(recorded.amax(), found, recorded.scale(), quantizer.dtype(), pass);
         }
     }

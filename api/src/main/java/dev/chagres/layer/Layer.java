@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Callers write {@code y = forward(x, pass)} and, in the reverse order, {@code dx = backward(dy, pass)}. Authors of layers write {@link
  * #run} and {@link #gradient}, which get the memory of their result as an argument. Memory from {@link Pass#temporary()} is taken back when
- * they return. Tensors that backward needs are allocated from {@link Pass#kept()} and held in a {@link Saved} object.
+ * they return. Tensors that backward needs are allocated from {@link Pass#kept()} and held in a {@link SavedContext} object.
  *
  * <p>The last computation of {@code run} writes {@code y}, and that of {@code gradient} writes {@code dx}.
  *
@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  */
 public abstract class Layer {
     private final String name;
-    private final SavedPool<LayerCall> calls = new SavedPool<>(this, LayerCall::new);
+    private final ContextPool<LayerCall> calls = new ContextPool<>(this, LayerCall::new);
 
     /**
      * For subclasses.
@@ -106,7 +106,7 @@ public abstract class Layer {
     private @Nullable LayerCall enqueue(Tensor x, Tensor y, Pass pass) {
         boolean saving = pass.isSaving();
         boolean learns = saving && (x.requiresGradient() || requiresGradient());
-        Saved mark = pass.saved().top();
+        SavedContext mark = pass.saved().top();
         long site = pass.draws().site();
         Scope before = pass.memory().enter();
         boolean done = false;
@@ -276,7 +276,7 @@ public abstract class Layer {
             case Layer layer -> layer.name;
             case Embedding embedding -> embedding.name();
             case DotProductAttention attention -> attention.name();
-            case FanOut fan -> fan.name();
+            case SharedInput fan -> fan.name();
             default -> caller.toString();
         };
     }
@@ -287,7 +287,7 @@ public abstract class Layer {
      * @param caller named in the error
      */
     static void checkHere(Object caller, Parameter parameter, Tensor x) {
-        Tensor weight = parameter.isEightBitsOnly() ? parameter.owner().gradients() : parameter.unreadWeight();
+        Tensor weight = parameter.isQuantizedOnly() ? parameter.owner().gradients() : parameter.unreadWeight();
         if (Inside.state(weight) != Inside.state(x)) {
             throw new IllegalArgumentException(
                     nameOf(caller) + ": expected parameter " + parameter.name() + " on device "
@@ -342,7 +342,7 @@ public abstract class Layer {
      * @param x an input as {@link #forward(Tensor, Pass)} takes it; its contents are not read
      * @param pass a pass that was begun; sequences, recipe and training mode are taken from it
      * @throws IllegalArgumentException when {@code forward} would refuse the input, the sequences, or the bias or mask of scores; the
-     *     tensor of a {@link FanOut} is not checked before its forward call
+     *     tensor of a {@link SharedInput} is not checked before its forward call
      * @throws IllegalStateException when the pass was not begun, or inside {@code Communicator.group}
      */
     public final String explain(Tensor x, Pass pass) {

@@ -10,11 +10,11 @@ import dev.chagres.internal.Checks;
  *
  * <p>Threading: the device's thread.
  */
-final class LayerCall extends Saved {
+final class LayerCall extends SavedContext {
     /** Empty if the input is freed with the call of the enclosing layer. */
-    private final Kept x = new Kept("the input");
+    private final SavedTensor x = new SavedTensor("the input");
 
-    private final Kept y = new Kept("the output");
+    private final SavedTensor y = new SavedTensor("the output");
     private boolean learns;
     private boolean inputLearns;
     private long inputColumns;

@@ -14,7 +14,7 @@ import dev.chagres.parameter.ModelPlan;
  *
  * <p>Source: TE's {@code LayerNormLinear}.
  */
-public final class LayerNormLinear extends PreNorm {
+public final class LayerNormLinear extends NormedBranch {
     private final Linear linear;
 
     /** Declares the parameters in {@code plan}: {@code outputs} columns from those of the norm. */

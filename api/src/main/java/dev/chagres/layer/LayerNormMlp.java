@@ -15,7 +15,7 @@ import dev.chagres.parameter.ModelPlan;
  *
  * <p>Source: TE's {@code LayerNormMLP}; {@code ops_matrix_product} and {@code activation.h}.
  */
-public final class LayerNormMlp extends PreNorm {
+public final class LayerNormMlp extends NormedBranch {
     private final MlpBranch mlp;
 
     /** Declares the parameters in {@code plan}. */

@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: TE's {@code Linear}; {@code ops_matrix_product}.
  */
 public final class Linear extends Layer {
-    private static final class Input extends Saved {
+    private static final class Input extends SavedContext {
         private final Operand x = new Operand("the input");
     }
 
@@ -37,7 +37,7 @@ public final class Linear extends Layer {
     private final LinearInput input;
     private final GradientOperand outputGradient;
     private final LinearProducts products;
-    private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
+    private final ContextPool<Input> saved = new ContextPool<>(this, Input::new);
 
     /**
      * Declares weight and bias in {@code plan}.

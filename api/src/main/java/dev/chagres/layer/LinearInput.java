@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class LinearInput {
     private final LinearSites sites;
-    private final EightBitCopies copies;
+    private final QuantizedCopies copies;
     private final FusedCast fusedCast;
     /** Null if a rank has all tokens of the input. */
     private final @Nullable GatheredInput gathered;
@@ -27,7 +27,7 @@ final class LinearInput {
 
     LinearInput(LinearSites sites) {
         this.sites = sites;
-        copies = new EightBitCopies(sites.input());
+        copies = new QuantizedCopies(sites.input());
         fusedCast = new FusedCast(sites, copies);
         gathered = sites.split().gathersInput() ? new GatheredInput(sites, copies) : null;
     }
@@ -43,7 +43,7 @@ final class LinearInput {
     }
 
     /** Returns the input itself in backward: {@code kept}, or recomputed. */
-    Tensor whole(Kept kept, Pass pass) {
+    Tensor whole(SavedTensor kept, Pass pass) {
         NormLayer present = origin;
         return present == null ? kept.get() : present.recompute(pass);
     }

@@ -5,10 +5,10 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.RowSum;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
@@ -301,9 +301,9 @@ final class LinearProducts {
         }
         QuantizedTensor read = input.rowwise(x, pass);
         Tensor again = pass.temporary().tensor(gradient.whole().dtype(), read.rows(), read.columns());
-        EightBitCopies.dequantize(read, again, pass);
+        QuantizedCopies.dequantize(read, again, pass);
         Tensor first =
-                EightBitCopies.first(pass.temporary(), again, gradient.whole().size(0));
+                QuantizedCopies.first(pass.temporary(), again, gradient.whole().size(0));
         weightGradient(first, pass.nextGradient(weight), pass);
     }
 

@@ -4,12 +4,12 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Tensor;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.parameter.WeightStorage;
-import dev.chagres.ops.Elementwise;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
@@ -67,7 +67,7 @@ final class LinearSites {
     void requireWhole(Pass pass) {
         if (isQuantized()) {
             throw new IllegalStateException(weight.name() + " is kept "
-                    + (weight.isEightBitsOnly()
+                    + (weight.isQuantizedOnly()
                             ? "only in eight bits (QUANTIZED_ONLY)"
                             : "in eight bits, beside a master (QUANTIZED)")
                     + ", so its products need a recipe, but the pass "
@@ -82,7 +82,7 @@ final class LinearSites {
      * @throws IllegalStateException when the weight is kept in eight bits alone and not frozen, and a backward call may come
      */
     void requireMaster(Pass pass) {
-        if (weight.isEightBitsOnly() && !weight.isFrozen() && pass.isSaving()) {
+        if (weight.isQuantizedOnly() && !weight.isFrozen() && pass.isSaving()) {
             throw new IllegalStateException(weight.name() + " is kept only in eight bits (QUANTIZED_ONLY), so it cannot"
                     + " be trained, but it is not frozen and the pass trains; freeze it before Parameters.allocate, use"
                     + " Pass.evaluation, or allocate with WeightStorage.QUANTIZED");
@@ -145,7 +145,7 @@ final class LinearSites {
     /** Returns the weight in its own type: itself or, where backward dequantizes, what forward has read. */
     Tensor wholeWeight(Operand x, Pass pass) {
         Quantizers present = x.quantizers();
-        boolean dequantizes = weight.isEightBitsOnly()
+        boolean dequantizes = weight.isQuantizedOnly()
                 || (present != null && present.recipe().backwardOverride() == BackwardOverride.DEQUANTIZED);
         if (!dequantizes && !isQuantized()) {
             return weight.weight();
@@ -156,7 +156,7 @@ final class LinearSites {
             Elementwise.cast(weight.weight(), again, pass.stream());
             return again;
         }
-        EightBitCopies.dequantize(weightCopy(Product.FORWARD, present, pass), again, pass);
+        QuantizedCopies.dequantize(weightCopy(Product.FORWARD, present, pass), again, pass);
         return again;
     }
 
@@ -164,10 +164,10 @@ final class LinearSites {
     String explain(Pass pass) {
         Quantizers present = covering(pass);
         if (present != null && !pass.isCalibrating()) {
-            return ProductExplanation.inEightBits(pass, present, input, bias != null) + storage();
+            return ProductExplanation.quantized(pass, present, input, bias != null) + storage();
         }
         return ProductExplanation.inOwnType(pass, bias != null)
-                + ProductExplanation.whyNotInEightBits(pass, input, cachedWeight);
+                + ProductExplanation.whyNotQuantized(pass, input, cachedWeight);
     }
 
     /** Returns the form in which sequence-parallel ranks with {@code rows} tokens each gather what products read; or nothing. */
@@ -192,7 +192,7 @@ final class LinearSites {
         }
         return GatheredInput.isWholeSteps(rows)
                 ? " in eight bits"
-                : " in the model's type, for " + rows + " tokens a rank are no multiple of " + EightBitCopies.STEP;
+                : " in the model's type, for " + rows + " tokens a rank are no multiple of " + QuantizedCopies.STEP;
     }
 
     /** Returns how backward gathers the input of {@code rows} tokens of a rank. */

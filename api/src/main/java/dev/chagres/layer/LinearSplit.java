@@ -155,7 +155,7 @@ final class LinearSplit {
     }
 
     /** Returns the object that gathers eight-bit copies into {@code copies}. */
-    GatheredCopies gathering(QuantizerSite site, EightBitCopies copies) {
+    GatheredCopies gathering(QuantizerSite site, QuantizedCopies copies) {
         return new GatheredCopies(site, ranks, copies);
     }
 

@@ -8,9 +8,9 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
 import dev.chagres.layer.MlpConfig.Recomputation;
-import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm.Transpose;
@@ -24,10 +24,10 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class MlpBranch extends Layer {
-    private static final class Inner extends Saved {
-        private final Kept input = new Kept("the input");
+    private static final class Inner extends SavedContext {
+        private final SavedTensor input = new SavedTensor("the input");
         private final Operand x = new Operand("the input");
-        private final Kept before = new Kept("the activation's input");
+        private final SavedTensor before = new SavedTensor("the activation's input");
         private final Operand after = new Operand("the activation's output");
     }
 
@@ -36,7 +36,7 @@ final class MlpBranch extends Layer {
     private final Linear fc1;
     private final Linear fc2;
     private final long inner;
-    private final SavedPool<Inner> saved = new SavedPool<>(this, Inner::new);
+    private final ContextPool<Inner> saved = new ContextPool<>(this, Inner::new);
 
     MlpBranch(MlpConfig config, ModelPlan plan) {
         super(plan.name());
@@ -79,7 +79,7 @@ final class MlpBranch extends Layer {
         long rows = fc1.sites().split().productRows(x.size(0));
         fc1.input().prepare(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
         Tensor filled = before(rows, fc1.outputColumns(x.size(1)), x.dtype(), pass);
-        Tensor before = EightBitCopies.first(pass.kept(), filled, rows);
+        Tensor before = QuantizedCopies.first(pass.kept(), filled, rows);
         boolean keepsAfter = recomputation == Recomputation.NONE;
         Scope keptIn = pass.isSaving() && keepsAfter ? pass.kept() : null;
         if (fc2.fusedCast().takesCopies(rows, pass)) {
@@ -121,7 +121,7 @@ final class MlpBranch extends Layer {
         boolean fills = pass.isSaving()
                 && (fc1.fusedCast().takesCopies(rows, pass) || fc2.fusedCast().takesCopies(rows, pass));
         return fills
-                ? EightBitCopies.zeroFilled(pass.kept(), dtype, rows, columns, pass.stream())
+                ? QuantizedCopies.zeroFilled(pass.kept(), dtype, rows, columns, pass.stream())
                 : pass.kept().tensor(dtype, rows, columns);
     }
 
@@ -154,7 +154,7 @@ final class MlpBranch extends Layer {
         }
         if (!castGradientOfActivation(dy, inside, pass)) {
             long rows = fc2.sites().split().productRows(dy.size(0));
-            Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), rows);
+            Tensor before = QuantizedCopies.first(pass.temporary(), inside.before.get(), rows);
             Tensor dbefore = pass.temporary().like(before);
             Tensor amax =
                     fc2.outputGradient().isQuantized() ? fc1.outputGradient().takeAmax(inside.x, pass) : null;
@@ -187,9 +187,9 @@ final class MlpBranch extends Layer {
         long rows = fc1.sites().split().productRows(x.size(0));
         long columns = fc1.weight().shape().size(0);
         Tensor filled = inside.after.isQuantized()
-                ? EightBitCopies.zeroFilled(temporary, x.dtype(), rows, columns, pass.stream())
+                ? QuantizedCopies.zeroFilled(temporary, x.dtype(), rows, columns, pass.stream())
                 : temporary.tensor(x.dtype(), rows, columns);
-        Tensor before = EightBitCopies.first(temporary, filled, rows);
+        Tensor before = QuantizedCopies.first(temporary, filled, rows);
         fc1.input().castAgain(x, inside.x, pass);
         QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
         if (copies != null) {
@@ -213,7 +213,7 @@ final class MlpBranch extends Layer {
             activation.forward(inside.before.get(), copies, pass.stream());
             return;
         }
-        Tensor before = EightBitCopies.first(temporary, inside.before.get(), rows);
+        Tensor before = QuantizedCopies.first(temporary, inside.before.get(), rows);
         Tensor after = temporary.tensor(before.dtype(), rows, inner);
         Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
         activation.forward(before, after, amax, pass.stream());
@@ -240,22 +240,22 @@ final class MlpBranch extends Layer {
         if (copies == null) {
             return false;
         }
-        Tensor dafter = EightBitCopies.zeroFilled(temporary, dy.dtype(), rows, inner, pass.stream());
-        fc2.products().inputGradient(inside.after, EightBitCopies.first(temporary, dafter, rows), pass);
+        Tensor dafter = QuantizedCopies.zeroFilled(temporary, dy.dtype(), rows, inner, pass.stream());
+        fc2.products().inputGradient(inside.after, QuantizedCopies.first(temporary, dafter, rows), pass);
         if (sums == null) {
             activation.backward(dafter, inside.before.get(), copies, pass.stream());
         } else {
             Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
         }
         if (fc1.outputGradient().measures(pass)) {
-            measureGradient(EightBitCopies.first(temporary, dafter, rows), inside, pass);
+            measureGradient(QuantizedCopies.first(temporary, dafter, rows), inside, pass);
         }
         return true;
     }
 
     /** Recomputes the activation's gradient in the model's type, from which it was cast. */
     private void measureGradient(Tensor dafter, Inner inside, Pass pass) {
-        Tensor before = EightBitCopies.first(pass.temporary(), inside.before.get(), dafter.size(0));
+        Tensor before = QuantizedCopies.first(pass.temporary(), inside.before.get(), dafter.size(0));
         Tensor dbefore = pass.temporary().like(before);
         activation.backward(dafter, before, dbefore, null, pass.stream());
         fc1.outputGradient().measure(dbefore, pass);

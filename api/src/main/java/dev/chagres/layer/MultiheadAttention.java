@@ -22,7 +22,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: Vaswani et al., Attention is all you need (2017); TE's {@code MultiheadAttention}.
  */
-public final class MultiheadAttention extends PreNorm {
+public final class MultiheadAttention extends NormedBranch {
     private final AttentionBranch attention;
 
     /**
@@ -102,7 +102,7 @@ public final class MultiheadAttention extends PreNorm {
      * Adds a bias to the scores of forward calls from now on: the tensor that {@code biases} was given in the same pass, with the shape
      * that {@link DotProductAttention#bias} says.
      */
-    public void bias(FanOut biases) {
+    public void bias(SharedInput biases) {
         attention.heads().bias(biases);
     }
 
@@ -112,7 +112,7 @@ public final class MultiheadAttention extends PreNorm {
      *
      * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
      */
-    public void preScaleBias(FanOut biases) {
+    public void preScaleBias(SharedInput biases) {
         attention.preScaleBias(biases);
     }
 

@@ -1,8 +1,8 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.parameter.Initializer;
 import dev.chagres.ops.NormFunction;
+import dev.chagres.parameter.Initializer;
 import dev.chagres.te.Normalization.Gamma;
 
 /**

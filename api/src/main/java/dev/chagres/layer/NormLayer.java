@@ -5,11 +5,11 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ResidualNorm;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
@@ -21,10 +21,10 @@ import org.jspecify.annotations.Nullable;
  */
 public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm {
     /** The tensors that backward needs. */
-    static final class Rows extends Saved {
-        private final Kept x = new Kept("the norm's input");
-        private final Kept mean = new Kept("the mean of each row");
-        private final Kept inverse = new Kept("the inverse deviation of each row");
+    static final class Rows extends SavedContext {
+        private final SavedTensor x = new SavedTensor("the norm's input");
+        private final SavedTensor mean = new SavedTensor("the mean of each row");
+        private final SavedTensor inverse = new SavedTensor("the inverse deviation of each row");
         /** Whether {@code ops_residual_norm_forward} computed the output. */
         private boolean fused;
     }
@@ -32,7 +32,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     private final NormConfig config;
     private final NormFunction function;
     private final Parameter weight;
-    private final SavedPool<Rows> saved = new SavedPool<>(this, Rows::new);
+    private final ContextPool<Rows> saved = new ContextPool<>(this, Rows::new);
 
     NormLayer(String name, NormConfig config, Parameter weight) {
         super(name);
@@ -66,7 +66,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     /** Returns whether the norm can cast rows like those of {@code y}. */
     static boolean casts(Tensor y) {
-        return ResidualNorm.takes(y) && y.size(1) % EightBitCopies.STEP == 0;
+        return ResidualNorm.takes(y) && y.size(1) % QuantizedCopies.STEP == 0;
     }
 
     @Override

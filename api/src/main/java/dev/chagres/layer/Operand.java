@@ -16,9 +16,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class Operand {
-    private final Kept whole;
-    private final Kept copy;
-    private final Kept scaleInverse;
+    private final SavedTensor whole;
+    private final SavedTensor copy;
+    private final SavedTensor scaleInverse;
     private boolean learns;
     /** Whether the tensor lies in temporary memory, so that backward must recompute it. */
     private boolean lent;
@@ -40,9 +40,9 @@ final class Operand {
      * @param what names the tensor in errors, such as {@code the input}
      */
     Operand(String what) {
-        whole = new Kept(what);
-        copy = new Kept(what + " in eight bits");
-        scaleInverse = new Kept("the scale inverse of " + what);
+        whole = new SavedTensor(what);
+        copy = new SavedTensor(what + " in eight bits");
+        scaleInverse = new SavedTensor("the scale inverse of " + what);
     }
 
     /** Sets the tensor itself. */

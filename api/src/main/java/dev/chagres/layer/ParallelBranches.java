@@ -8,20 +8,20 @@ import dev.chagres.ops.Elementwise;
  *
  * <p>Threading: the device's thread.
  */
-final class ParallelBranches extends PreNorm {
-    ParallelBranches(String name, PreNorm first, PreNorm second) {
+final class ParallelBranches extends NormedBranch {
+    ParallelBranches(String name, NormedBranch first, NormedBranch second) {
         super(name, null, new Sum(name, first, second), null, null);
     }
 
     private static final class Sum extends Layer {
         /** What backward needs to know of the input. */
-        private static final class Input extends Saved {
+        private static final class Input extends SavedContext {
             private boolean learns;
         }
 
         private final Layer first;
         private final Layer second;
-        private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
+        private final ContextPool<Input> saved = new ContextPool<>(this, Input::new);
 
         private Sum(String name, Layer first, Layer second) {
             super(name);

@@ -8,12 +8,12 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Turns;
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.ops.ProductPlan;
+import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.PassRecord;
 import dev.chagres.recipe.Quantizers;
-import dev.chagres.recipe.Recording;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
@@ -38,15 +38,15 @@ public final class Pass implements AutoCloseable {
     private final Stream stream;
     private final boolean training;
     private final PassMemory memory;
-    private final Draws draws;
+    private final RngState draws;
     private final PassRecipe recipe;
     private final PassGradients gradients;
-    private final SavedStack saved;
+    private final ContextStack saved;
     private final Observers observers = new Observers();
     /** What {@link #withoutSaving} returns. */
     private final Turns<SavingSwitch> savingSwitches = new Turns<>(SavingSwitch::new);
 
-    private final PassCalls calls = new PassCalls(this);
+    private final PassHooks calls = new PassHooks(this);
     private final PassRing ring = new PassRing(this);
     private ProductPlan productPlan = ProductPlan.FIRST;
     private boolean saving;
@@ -58,9 +58,9 @@ public final class Pass implements AutoCloseable {
         this.stream = stream;
         this.training = training;
         memory = new PassMemory(stream);
-        draws = new Draws(stream);
+        draws = new RngState(stream);
         recipe = new PassRecipe(stream, training);
-        saved = new SavedStack(stream);
+        saved = new ContextStack(stream);
         gradients = new PassGradients(stream);
         saving = training;
     }
@@ -264,7 +264,7 @@ public final class Pass implements AutoCloseable {
     }
 
     /** For authors of layers: returns whether casts of this pass record amaxes, as those of a training pass do. */
-    public Recording recording() {
+    public AmaxRecording recording() {
         return recipe.recording();
     }
 
@@ -399,7 +399,7 @@ public final class Pass implements AutoCloseable {
     }
 
     /** For sharding: returns the calls of this pass that may use parameters, and their observer. */
-    public PassCalls calls() {
+    public PassHooks calls() {
         return calls;
     }
 
@@ -418,7 +418,7 @@ public final class Pass implements AutoCloseable {
         return memory;
     }
 
-    SavedStack saved() {
+    ContextStack saved() {
         return saved;
     }
 
@@ -430,7 +430,7 @@ public final class Pass implements AutoCloseable {
         return gradients;
     }
 
-    Draws draws() {
+    RngState draws() {
         return draws;
     }
 

@@ -76,7 +76,7 @@ final class PassGradients {
     }
 
     /** Sets what was saved by the forward call of the current backward call. */
-    void backwardOf(Saved forward) {
+    void backwardOf(SavedContext forward) {
         forwardAt = forward.changes;
     }
 

@@ -5,9 +5,9 @@ import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
+import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.PassRecord;
 import dev.chagres.recipe.Quantizers;
-import dev.chagres.recipe.Recording;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -64,14 +64,14 @@ final class PassRecipe {
     }
 
     /** Returns whether casts record, which they then do. */
-    Recording recording() {
+    AmaxRecording recording() {
         if (!training) {
-            return Recording.OFF;
+            return AmaxRecording.OFF;
         }
         for (int i = 0; i < records.size(); i++) {
             records.get(i).mark();
         }
-        return Recording.ON;
+        return AmaxRecording.ON;
     }
 
     /** Discards what a failed micro-batch has recorded. */

@@ -2,7 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.Event;
 import dev.chagres.Stream;
-import dev.chagres.attention.PackedCut;
+import dev.chagres.attention.PackedChunks;
 import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RingSequences.Order;
 import dev.chagres.attention.Sequences;
@@ -54,11 +54,11 @@ final class PassRing implements AutoCloseable {
     /** A rank's part of sequences whose keys are gathered. */
     private static final class Part {
         private final ContextParallel ranks;
-        private final PackedCut cut;
+        private final PackedChunks cut;
 
         Part(Pass pass, ContextParallel ranks) {
             this.ranks = ranks;
-            cut = new PackedCut(pass.device());
+            cut = new PackedChunks(pass.device());
         }
     }
 
@@ -94,7 +94,7 @@ final class PassRing implements AutoCloseable {
         return idle.sequences;
     }
 
-    /** Returns this rank's stretch of the sequences of the pass, as {@link dev.chagres.attention.PackedPart} does. */
+    /** Returns this rank's stretch of the sequences of the pass, as {@link dev.chagres.attention.PackedChunk} does. */
     Sequences part(ContextParallel ranks) {
         Sequences present = pass.sequences();
         if (present.part() >= 0) {

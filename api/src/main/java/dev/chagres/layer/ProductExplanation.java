@@ -27,7 +27,7 @@ final class ProductExplanation {
     }
 
     /** {@code place}: any site that the recipe covers, since all have the same scaling. */
-    static String inEightBits(Pass pass, Quantizers quantizers, QuantizerSite place, boolean hasBias) {
+    static String quantized(Pass pass, Quantizers quantizers, QuantizerSite place, boolean hasBias) {
         Recipe recipe = quantizers.recipe();
         boolean casts = recipe.backwardOverride() == BackwardOverride.NONE;
         boolean sums = casts && hasBias && quantizers.at(place).scaling() == Scaling.TENSOR;
@@ -82,7 +82,7 @@ final class ProductExplanation {
         return sums ? ", where te_quantize_dbias sums the bias gradient, too" : "; ops_row_sum sums the bias gradient";
     }
 
-    static String whyNotInEightBits(Pass pass, QuantizerSite input, QuantizerSite weight) {
+    static String whyNotQuantized(Pass pass, QuantizerSite input, QuantizerSite weight) {
         if (pass.quantizers() == null) {
             return "";
         }
@@ -92,6 +92,6 @@ final class ProductExplanation {
         return "; not in eight bits, for "
                 + (weight.fits()
                         ? input + " of group " + input.group() + " keeps the model's type"
-                        : weight.weight() + " has a size that is no multiple of " + EightBitCopies.STEP);
+                        : weight.weight() + " has a size that is no multiple of " + QuantizedCopies.STEP);
     }
 }

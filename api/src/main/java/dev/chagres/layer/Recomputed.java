@@ -18,9 +18,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 public final class Recomputed extends Layer {
-    private static final class Context extends Saved {
-        private final Kept x = new Kept("the input");
-        private final Kept y = new Kept("the output");
+    private static final class Context extends SavedContext {
+        private final SavedTensor x = new SavedTensor("the input");
+        private final SavedTensor y = new SavedTensor("the output");
         private long site;
         private @Nullable Sequences sequences;
         private @Nullable Quantizers quantizers;
@@ -28,7 +28,7 @@ public final class Recomputed extends Layer {
     }
 
     private final Layer inner;
-    private final SavedPool<Context> contexts = new SavedPool<>(this, Context::new);
+    private final ContextPool<Context> contexts = new ContextPool<>(this, Context::new);
 
     /** Recomputes {@code inner}. */
     public Recomputed(Layer inner) {

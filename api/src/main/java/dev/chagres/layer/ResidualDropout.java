@@ -5,8 +5,8 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
-import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.DropPath;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
 import java.util.List;
@@ -25,10 +25,10 @@ final class ResidualDropout {
     /** What backward needs of one sum. */
     static final class Drawn {
         /** A mask for each stretch of the rows. */
-        private final List<Kept> masks = new ArrayList<>();
+        private final List<SavedTensor> masks = new ArrayList<>();
 
-        private final Kept factors = new Kept("the factors of the sequences");
-        private final Kept offsets = new Kept("the offsets of the sequences");
+        private final SavedTensor factors = new SavedTensor("the factors of the sequences");
+        private final SavedTensor offsets = new SavedTensor("the offsets of the sequences");
         private QkvFormat format = QkvFormat.THD;
         private long extent;
         /** Tokens of all ranks. */
@@ -48,9 +48,9 @@ final class ResidualDropout {
             return false;
         }
 
-        private Kept mask(int stretch) {
+        private SavedTensor mask(int stretch) {
             while (masks.size() <= stretch) {
-                masks.add(new Kept("the dropout's mask"));
+                masks.add(new SavedTensor("the dropout's mask"));
             }
             return masks.get(stretch);
         }
@@ -69,11 +69,11 @@ final class ResidualDropout {
 
     private final Dropout values;
     private final Dropout paths;
-    private final TokenStretches stretches;
+    private final TokenChunks stretches;
     /** For sums in evaluation. */
     private final Drawn unsaved = new Drawn();
 
-    private ResidualDropout(Dropout values, Dropout paths, TokenStretches stretches) {
+    private ResidualDropout(Dropout values, Dropout paths, TokenChunks stretches) {
         this.values = values;
         this.paths = paths;
         this.stretches = stretches;
@@ -85,7 +85,7 @@ final class ResidualDropout {
      * @throws IllegalArgumentException when a rank's part of the tokens could not draw as all tokens do
      */
     static ResidualDropout of(TransformerLayerConfig config, ModelPlan plan) {
-        TokenStretches stretches = TokenStretches.of(plan);
+        TokenChunks stretches = TokenChunks.of(plan);
         if (stretches.areParts() && config.hidden() % DRAWN_AT_ONCE != 0) {
             throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
                     + " columns for " + stretches + ", got " + config.hidden());

@@ -21,17 +21,17 @@ import org.jspecify.annotations.Nullable;
  */
 final class ResidualStream {
     /** What backward needs of one branch. */
-    private static final class Part extends Saved {
+    private static final class Part extends SavedContext {
         private final ResidualDropout.Drawn drawn = new ResidualDropout.Drawn();
         private boolean inputLearns;
     }
 
     private final Layer owner;
-    private final PreNorm[] parts;
+    private final NormedBranch[] parts;
     private final ResidualSource source;
     private final @Nullable NormLayer outputNorm;
     private final ResidualDropout dropout;
-    private final SavedPool<Part> saved;
+    private final ContextPool<Part> saved;
 
     /**
      * Adds each branch to its input or to its norm's output.
@@ -44,13 +44,13 @@ final class ResidualStream {
             ResidualDropout dropout,
             ResidualSource source,
             @Nullable NormLayer outputNorm,
-            PreNorm... parts) {
+            NormedBranch... parts) {
         this.owner = owner;
         this.dropout = dropout;
         this.source = source;
         this.outputNorm = outputNorm;
         this.parts = parts;
-        saved = new SavedPool<>(owner, Part::new);
+        saved = new ContextPool<>(owner, Part::new);
     }
 
     /** {@code y} may be {@code x} while nothing is saved. */
@@ -224,7 +224,7 @@ final class ResidualStream {
         String sources = source == ResidualSource.INPUT
                 ? ""
                 : "\n" + owner.name() + ": residual sums take the norms' outputs, and ops_add sums their two gradients";
-        boolean addBiases = !dropout.drops(pass) && Arrays.stream(parts).anyMatch(PreNorm::endsWithBias);
+        boolean addBiases = !dropout.drops(pass) && Arrays.stream(parts).anyMatch(NormedBranch::endsWithBias);
         String biases = addBiases ? "\n" + owner.name() + ": residual sums add the biases of the last products" : "";
         return sources + biases + norm;
     }

@@ -9,10 +9,10 @@ import dev.chagres.attention.RingSequences.Block;
 import dev.chagres.attention.RingSequences.Order;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassRing.Cargo;
-import dev.chagres.parameter.ContextParallel;
-import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.AttentionMerge;
 import dev.chagres.ops.Elementwise;
+import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.Output;
 import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
@@ -31,12 +31,12 @@ final class RingAttention {
     private static final long ALIGNMENT = 16;
 
     /** What backward needs of one forward call. */
-    private static final class Attended extends Saved {
-        private final Kept query = new Kept("the query");
-        private final Kept key = new Kept("this rank's key");
-        private final Kept value = new Kept("this rank's value");
-        private final Kept output = new Kept("the output");
-        private final Kept statistics = new Kept("the log-sum-exp");
+    private static final class Attended extends SavedContext {
+        private final SavedTensor query = new SavedTensor("the query");
+        private final SavedTensor key = new SavedTensor("this rank's key");
+        private final SavedTensor value = new SavedTensor("this rank's value");
+        private final SavedTensor output = new SavedTensor("the output");
+        private final SavedTensor statistics = new SavedTensor("the log-sum-exp");
         /** INT64 [blocks, 2], of {@link RingBlocks#draw}; null without dropout. */
         private @Nullable Tensor states;
 
@@ -48,7 +48,7 @@ final class RingAttention {
     private final RingBlocks blocks;
     private final RingPair keys;
     private final RingPair gradients;
-    private final SavedPool<Attended> saved = new SavedPool<>(this, Attended::new);
+    private final ContextPool<Attended> saved = new ContextPool<>(this, Attended::new);
     private final String name;
 
     private RingAttention(AttentionConfig config, ModelPlan plan) {

@@ -8,10 +8,10 @@ import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RingSequences.Block;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
-import dev.chagres.parameter.ContextParallel;
-import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.Attention;
 import dev.chagres.ops.AttentionPlace;
+import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
@@ -30,12 +30,12 @@ final class RingBlocks {
 
     private final AttentionConfig own;
     private final AttentionConfig others;
-    private final ScoreRules rules;
+    private final ScoreMods rules;
     private final AttentionProblems ownProblems;
     private final AttentionProblems otherProblems;
-    private final FusedScores ownScores;
-    private final FusedScores otherScores;
-    private final ScoreRules.Applied applied = new ScoreRules.Applied();
+    private final FusedScoreMods ownScores;
+    private final FusedScoreMods otherScores;
+    private final ScoreMods.Applied applied = new ScoreMods.Applied();
     private final AttentionTensors tensors = new AttentionTensors();
 
     private final AttentionPlace place = new AttentionPlace();
@@ -46,11 +46,11 @@ final class RingBlocks {
     RingBlocks(AttentionConfig config, ModelPlan plan) {
         own = config;
         others = config.withMask(AttentionMask.none());
-        rules = new ScoreRules(config, null);
+        rules = new ScoreMods(config, null);
         ownProblems = new AttentionProblems(own);
         otherProblems = new AttentionProblems(others);
-        ownScores = new FusedScores(own, rules, ownProblems, new AttentionAnswers(own));
-        otherScores = new FusedScores(others, rules, otherProblems, new AttentionAnswers(others));
+        ownScores = new FusedScoreMods(own, rules, ownProblems, new AttentionAnswers(own));
+        otherScores = new FusedScoreMods(others, rules, otherProblems, new AttentionAnswers(others));
         ContextParallel ranks = plan.contextParallel();
         heads = new HeadSlice(plan.tensorParallel(), ranks, config.heads());
         most = ranks.chunks() * ranks.chunks() * ranks.size();

@@ -4,8 +4,8 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassRing.Cargo;
-import dev.chagres.parameter.ContextParallel;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.ContextParallel;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -13,7 +13,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class SavedAttention extends Saved {
+final class SavedAttention extends SavedContext {
     /** The form of query, key and value, and so of their gradients. */
     enum Form {
         SEPARATE("forward", "backward"),
@@ -29,21 +29,21 @@ final class SavedAttention extends Saved {
     }
 
     final AttentionTensors tensors = new AttentionTensors();
-    final ScoreRules.Applied applied = new ScoreRules.Applied();
+    final ScoreMods.Applied applied = new ScoreMods.Applied();
     final AttentionPlace place = new AttentionPlace();
-    final Kept qkv = new Kept("the buffer of query, key and value");
-    final Kept query = new Kept("the query");
-    final Kept key = new Kept("the key");
-    final Kept value = new Kept("the value");
-    final Kept output = new Kept("the output");
-    final Kept statistics = new Kept("the log-sum-exp");
-    final Kept offsets = new Kept("the lengths of the queries");
-    final Kept keyOffsets = new Kept("the lengths of the keys");
-    final Kept starts = new Kept("the starts of the queries' sequences");
-    final Kept keyStarts = new Kept("the starts of the keys' sequences");
+    final SavedTensor qkv = new SavedTensor("the buffer of query, key and value");
+    final SavedTensor query = new SavedTensor("the query");
+    final SavedTensor key = new SavedTensor("the key");
+    final SavedTensor value = new SavedTensor("the value");
+    final SavedTensor output = new SavedTensor("the output");
+    final SavedTensor statistics = new SavedTensor("the log-sum-exp");
+    final SavedTensor offsets = new SavedTensor("the lengths of the queries");
+    final SavedTensor keyOffsets = new SavedTensor("the lengths of the keys");
+    final SavedTensor starts = new SavedTensor("the starts of the queries' sequences");
+    final SavedTensor keyStarts = new SavedTensor("the starts of the keys' sequences");
 
     /** The output in eight bits; the caller's output is {@link #output}. */
-    final Kept outputCopy = new Kept("the output in eight bits");
+    final SavedTensor outputCopy = new SavedTensor("the output in eight bits");
 
     /** The quantizers of a call in eight bits; null for other calls. */
     @Nullable

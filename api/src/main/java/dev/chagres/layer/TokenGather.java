@@ -15,12 +15,12 @@ import dev.chagres.parameter.TensorParallel;
  * <p>Source: Megatron-LM's {@code gather_from_sequence_parallel_region}.
  */
 public final class TokenGather {
-    private static final class Call extends Saved {
-        private final Kept x = new Kept("the input");
+    private static final class Call extends SavedContext {
+        private final SavedTensor x = new SavedTensor("the input");
     }
 
     private final TensorParallel ranks;
-    private final SavedPool<Call> saved = new SavedPool<>(this, Call::new);
+    private final ContextPool<Call> saved = new ContextPool<>(this, Call::new);
 
     /** Makes one for the ranks of {@code plan}. */
     public TokenGather(ModelPlan plan) {

@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * {@code h = x + path(dropout(attention(norm(x))))}, {@code y = h + path(dropout(mlp(norm(h))))}: a pre-norm layer over {@link
  * Pass#sequences()}. {@code path} is drop path, which drops a branch for whole sequences.
  *
- * <p>A decoder has cross-attention between both branches, over the tensor of a {@link FanOut}; the pass's sequences then name both sides:
+ * <p>A decoder has cross-attention between both branches, over the tensor of a {@link SharedInput}; the pass's sequences then name both sides:
  * {@code pass.sequences(decoderSequences.withKeys(encoderSequences))}. {@link TransformerLayerConfig#branchOrder}, {@link
  * TransformerLayerConfig#residual} and {@link TransformerLayerConfig#normPlacement} change the sums.
  *
@@ -40,11 +40,11 @@ public final class TransformerLayer extends Layer {
     /**
      * Declares the parameters in {@code plan}.
      *
-     * @throws IllegalArgumentException when the configuration has cross-attention, which needs a {@link FanOut}
+     * @throws IllegalArgumentException when the configuration has cross-attention, which needs a {@link SharedInput}
      */
     public TransformerLayer(TransformerLayerConfig config, ModelPlan plan) {
         if (Checks.given("config", config).crossAttention() != null) {
-            throw new IllegalArgumentException("config: has cross-attention, which needs a FanOut; call new"
+            throw new IllegalArgumentException("config: has cross-attention, which needs a SharedInput; call new"
                     + " TransformerLayer(config, memory, plan)");
         }
         this(Checks.given("plan", plan), config, null);
@@ -56,7 +56,7 @@ public final class TransformerLayer extends Layer {
      * @param memory what cross-attention reads, such as the encoder's output
      * @throws IllegalArgumentException when the configuration has no cross-attention
      */
-    public TransformerLayer(TransformerLayerConfig config, FanOut memory, ModelPlan plan) {
+    public TransformerLayer(TransformerLayerConfig config, SharedInput memory, ModelPlan plan) {
         Checks.given("config", config);
         Checks.given("memory", memory);
         Checks.given("plan", plan);
@@ -67,7 +67,7 @@ public final class TransformerLayer extends Layer {
         this(plan, config, memory);
     }
 
-    private TransformerLayer(ModelPlan plan, TransformerLayerConfig config, @Nullable FanOut memory) {
+    private TransformerLayer(ModelPlan plan, TransformerLayerConfig config, @Nullable SharedInput memory) {
         super(plan.name());
         this.config = config;
         order = config.branchOrder();
@@ -162,7 +162,7 @@ public final class TransformerLayer extends Layer {
      * Adds a bias to the scores of self-attention's forward calls from now on: the tensor that {@code biases} was given in the same pass,
      * with the shape that {@link DotProductAttention#bias} says.
      */
-    public void bias(FanOut biases) {
+    public void bias(SharedInput biases) {
         attention.bias(biases);
     }
 
@@ -172,7 +172,7 @@ public final class TransformerLayer extends Layer {
      *
      * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
      */
-    public void preScaleBias(FanOut biases) {
+    public void preScaleBias(SharedInput biases) {
         attention.preScaleBias(biases);
     }
 

@@ -1,12 +1,10 @@
 package dev.chagres.mesh;
 
-import dev.chagres.internal.memory.DeviceState;
-import org.jspecify.annotations.Nullable;
-
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Closing;
+import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.nccl.Communicator;
 import java.util.ArrayList;
 import java.util.EnumMap;
@@ -17,6 +15,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Ranks in a grid of named dimensions: each rank has a coordinate along each dimension, and a communicator of the ranks that differ from it

@@ -5,11 +5,11 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.nccl.Reduction;
 import dev.chagres.mesh.Placement.Partial;
 import dev.chagres.mesh.Placement.Replicate;
 import dev.chagres.mesh.Placement.Shard;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -148,24 +148,24 @@ final class Redistribution {
         }
     }
 
-    private Stretch stretch(Slices slices, MeshDimension along, int coordinate) {
-        return Stretch.of(slices.size(), mesh.size(along), coordinate);
+    private OwnedSlice stretch(Slices slices, MeshDimension along, int coordinate) {
+        return OwnedSlice.of(slices.size(), mesh.size(along), coordinate);
     }
 
     private void cut(Tensor from, Slices slices, MeshDimension along, Tensor to) {
-        Stretch own = stretch(slices, along, mesh.coordinate(along));
+        OwnedSlice own = stretch(slices, along, mesh.coordinate(along));
         Slices.copy(to, slices.alone(0, own.count()), from, slices.rectangle(0, own.begin(), own.count()), stream);
     }
 
     /** The term of elements of other ranks is 0. */
     private void fill(Tensor from, Slices slices, MeshDimension along, Tensor to) {
-        Stretch own = stretch(slices, along, mesh.coordinate(along));
+        OwnedSlice own = stretch(slices, along, mesh.coordinate(along));
         to.zero(stream);
         Slices.copy(to, slices.rectangle(0, own.begin(), own.count()), from, slices.alone(0, own.count()), stream);
     }
 
     private long block(Slices slices, MeshDimension along) {
-        return slices.outer() * Stretch.largest(slices.size(), mesh.size(along)) * slices.inner();
+        return slices.outer() * OwnedSlice.largest(slices.size(), mesh.size(along)) * slices.inner();
     }
 
     private void reduceScatter(Tensor from, Slices slices, MeshDimension along, Tensor to) {
@@ -182,7 +182,7 @@ final class Redistribution {
         Tensor blocks = room.tensor(from.dtype(), block * ranks);
         blocks.zero(stream); // Padding is summed, too, and must not be undefined.
         for (int i = 0; i < ranks; i++) {
-            Stretch one = stretch(slices, along, i);
+            OwnedSlice one = stretch(slices, along, i);
             Rectangle source = slices.rectangle(0, one.begin(), one.count());
             Slices.copy(blocks, slices.alone(i * block, one.count()), from, source, stream);
         }
@@ -207,7 +207,7 @@ final class Redistribution {
         fillBegin(own, from);
         among.allGather(own, blocks, stream);
         for (int i = 0; i < ranks; i++) {
-            Stretch one = stretch(slices, along, i);
+            OwnedSlice one = stretch(slices, along, i);
             Rectangle target = slices.rectangle(0, one.begin(), one.count());
             Slices.copy(to, target, blocks, slices.alone(i * block, one.count()), stream);
         }
@@ -218,13 +218,13 @@ final class Redistribution {
         int ranks = mesh.size(along);
         Slices joined = Slices.of(whole, before);
         Slices split = Slices.of(whole, after);
-        Stretch had = stretch(joined, along, mesh.coordinate(along));
-        Stretch gets = stretch(split, along, mesh.coordinate(along));
+        OwnedSlice had = stretch(joined, along, mesh.coordinate(along));
+        OwnedSlice gets = stretch(split, along, mesh.coordinate(along));
         long others = 1;
         for (int i = 0; i < whole.rank(); i++) {
             others *= i == before || i == after ? 1 : whole.size(i);
         }
-        long block = others * Stretch.largest(joined.size(), ranks) * Stretch.largest(split.size(), ranks);
+        long block = others * OwnedSlice.largest(joined.size(), ranks) * OwnedSlice.largest(split.size(), ranks);
         if (block == 0) {
             return;
         }
@@ -232,7 +232,7 @@ final class Redistribution {
         Tensor send = room.tensor(from.dtype(), block * ranks);
         send.zero(stream); // Padding between blocks is sent, too.
         for (int i = 0; i < ranks; i++) {
-            Stretch one = stretch(split, along, i);
+            OwnedSlice one = stretch(split, along, i);
             Rectangle source = mine.rectangle(0, one.begin(), one.count());
             Slices.copy(send, mine.alone(i * block, one.count()), from, source, stream);
         }
@@ -240,7 +240,7 @@ final class Redistribution {
         mesh.along(along).allToAll(send, received, stream);
         Slices result = Slices.of(resized(whole, after, gets.count()), before);
         for (int i = 0; i < ranks; i++) {
-            Stretch one = stretch(joined, along, i);
+            OwnedSlice one = stretch(joined, along, i);
             Rectangle target = result.rectangle(0, one.begin(), one.count());
             Slices.copy(to, target, received, result.alone(i * block, one.count()), stream);
         }

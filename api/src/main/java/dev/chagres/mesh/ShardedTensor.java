@@ -5,9 +5,9 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.mesh.ShardedTensorMetadata.Box;
 import dev.chagres.parameter.CounterRandom;
 import dev.chagres.parameter.Initializer;
-import dev.chagres.mesh.ShardedTensorMetadata.Box;
 import java.util.stream.IntStream;
 
 /**

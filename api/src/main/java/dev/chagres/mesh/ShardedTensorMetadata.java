@@ -75,7 +75,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
         for (MeshDimension dimension : MeshDimension.values()) {
             int coordinate = mesh.coordinate(dimension, rank);
             if (placements.along(dimension) instanceof Shard(int sharded)) {
-                Stretch stretch = Stretch.of(sizes[sharded], mesh.size(dimension), coordinate);
+                OwnedSlice stretch = OwnedSlice.of(sizes[sharded], mesh.size(dimension), coordinate);
                 offsets[sharded] += stretch.begin();
                 sizes[sharded] = stretch.count();
             }

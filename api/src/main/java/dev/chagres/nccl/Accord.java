@@ -10,7 +10,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * One agreement of ranks that are threads of one program. The remaining ranks are decided once.
  *
- * <p>Threading: under the lock of the {@link Meeting}.
+ * <p>Threading: under the lock of the {@link ThreadRanks}.
  */
 final class Accord {
     /** Ranks that may take part: all, or those of the previous accord. */

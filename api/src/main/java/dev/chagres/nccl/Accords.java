@@ -1,7 +1,6 @@
 package dev.chagres.nccl;
 
 import dev.chagres.internal.RankNames;
-
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SortedMap;
@@ -10,17 +9,17 @@ import java.util.stream.IntStream;
 /**
  * The agreements of ranks that are threads of one program, one after another.
  *
- * <p>Threading: thread-safe, under the {@link Monitor} of the {@link Meeting}.
+ * <p>Threading: thread-safe, under the {@link Monitor} of the {@link ThreadRanks}.
  */
 final class Accords {
-    private final Meeting meeting;
+    private final ThreadRanks meeting;
     private final Monitor monitor;
-    private final Arrivals arrivals;
+    private final Barrier arrivals;
     private final List<Accord> accords = new ArrayList<>();
     /** By rank, in how many accords it has taken part. */
     private final int[] taken;
 
-    Accords(Meeting meeting) {
+    Accords(ThreadRanks meeting) {
         this.meeting = meeting;
         monitor = meeting.monitor();
         arrivals = meeting.arrivals();
@@ -78,7 +77,7 @@ final class Accords {
         } finally {
             monitor.unlock();
         }
-        for (Meeting rest : meeting.descendants().shrunk()) {
+        for (ThreadRanks rest : meeting.descendants().shrunk()) {
             int place = rest.place(meeting.number(rank));
             if (place >= 0 && rest.failure() != null) {
                 return rest.accords().goesOn(place);

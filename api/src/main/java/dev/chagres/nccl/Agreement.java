@@ -49,7 +49,7 @@ public record Agreement(List<Integer> ranks, List<Long> values, int of) {
         if (endpoint.failure() == null) {
             communicator.revoke();
         }
-        Meeting meeting = endpoint.meeting();
+        ThreadRanks meeting = endpoint.meeting();
         SortedMap<Integer, Long> left = meeting == null
                 ? ofProcesses(endpoint, value)
                 : meeting.accords()

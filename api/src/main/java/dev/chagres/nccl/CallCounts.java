@@ -43,7 +43,7 @@ final class CallCounts implements Awaited {
     private static final String ALL = "all";
 
     /** Null unless ranks are threads of one program. */
-    private final @Nullable Arrivals arrivals;
+    private final @Nullable Barrier arrivals;
 
     private final MovedBytes moved;
     private final int ranks;
@@ -64,7 +64,7 @@ final class CallCounts implements Awaited {
     /** Bytes by operation, of counted calls that were not passed to NCCL yet. */
     private final long[] bytes = MovedBytes.emptySums();
 
-    CallCounts(@Nullable Arrivals arrivals, MovedBytes moved, int ranks, int rank) {
+    CallCounts(@Nullable Barrier arrivals, MovedBytes moved, int ranks, int rank) {
         this.arrivals = arrivals;
         this.moved = moved;
         this.ranks = ranks;
@@ -134,7 +134,7 @@ final class CallCounts implements Awaited {
         }
     }
 
-    private void publishTransfers(@Nullable Arrivals where) {
+    private void publishTransfers(@Nullable Barrier where) {
         for (int slot = 0; slot < givenTransfers.length; slot++) {
             boolean isCalled = calledTransfers[slot] != givenTransfers[slot];
             awaitedTransfers[slot] = isCalled ? givenTransfers[slot] + 1 : 0;

@@ -10,7 +10,7 @@ import org.jspecify.annotations.Nullable;
  */
 interface CallExchange {
     /** Returns the exchange of ranks in this program or in other processes; null if those cannot be reached. */
-    static @Nullable CallExchange of(@Nullable Meeting meeting, @Nullable PeerPlace elsewhere, int rank) {
+    static @Nullable CallExchange of(@Nullable ThreadRanks meeting, @Nullable PeerPlace elsewhere, int rank) {
         if (meeting != null) {
             return meeting.comparisons();
         }

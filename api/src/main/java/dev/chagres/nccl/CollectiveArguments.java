@@ -53,7 +53,7 @@ final class CollectiveArguments {
     static void exchanged(Endpoint endpoint, Stream stream, Tensor send, Tensor receive) {
         source(endpoint, stream, "send", send);
         target(endpoint, stream, "receive", receive);
-        OwnMemory own = endpoint.ownMemory();
+        RegisteredMemory own = endpoint.ownMemory();
         if (endpoint.config().ctaPolicy() != CtaPolicy.ZERO || !own.isInWindow(send) || !own.isInWindow(receive)) {
             own.ensureTransferable("send", send);
             own.ensureTransferable("receive", receive);

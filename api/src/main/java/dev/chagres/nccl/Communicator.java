@@ -328,7 +328,7 @@ public final class Communicator implements AutoCloseable {
      * @throws IllegalArgumentException when an integer type cannot hold the factor, or dtype is FP8
      */
     public PremultipliedSum premultipliedSum(DType dtype, double factor) {
-        return Factors.sum(endpoint, dtype, factor);
+        return PreMulSumFactor.sum(endpoint, dtype, factor);
     }
 
     /**
@@ -379,7 +379,7 @@ public final class Communicator implements AutoCloseable {
      * @throws dev.chagres.bindings.NcclException when NCCL reports an error
      */
     public void synchronize(Stream stream) {
-        Health.synchronize(endpoint, stream);
+        AsyncErrorPoll.synchronize(endpoint, stream);
     }
 
     /**
@@ -389,7 +389,7 @@ public final class Communicator implements AutoCloseable {
      * @throws dev.chagres.bindings.NcclException when NCCL reports an error
      */
     public void check() {
-        Health.check(endpoint);
+        AsyncErrorPoll.check(endpoint);
     }
 
     /**

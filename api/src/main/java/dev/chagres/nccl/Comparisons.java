@@ -10,12 +10,12 @@ import org.jspecify.annotations.Nullable;
 /**
  * The announced calls of ranks that are threads of one program, until all of them have compared them.
  *
- * <p>Threading: thread-safe, under the {@link Monitor} of the {@link Meeting}.
+ * <p>Threading: thread-safe, under the {@link Monitor} of the {@link ThreadRanks}.
  */
 final class Comparisons implements CallExchange {
-    private final Meeting meeting;
+    private final ThreadRanks meeting;
     private final Monitor monitor;
-    private final Arrivals arrivals;
+    private final Barrier arrivals;
     private final Map<String, Comparison> open = new HashMap<>();
     private final Map<String, Long> transfers = new HashMap<>();
 
@@ -32,7 +32,7 @@ final class Comparisons implements CallExchange {
         }
     }
 
-    Comparisons(Meeting meeting) {
+    Comparisons(ThreadRanks meeting) {
         this.meeting = meeting;
         monitor = meeting.monitor();
         arrivals = meeting.arrivals();
@@ -78,7 +78,7 @@ final class Comparisons implements CallExchange {
                     endpoint.config().timeout().toMillis(),
                     waiting,
                     () -> missing(comparison, callers),
-                    late -> Blame.of(endpoint, meeting, late));
+                    late -> FailureAttribution.of(endpoint, meeting, late));
             if (comparison.waiting != 0) {
                 int gone = missing(comparison, callers).stream()
                         .filter(arrivals::isLeft)

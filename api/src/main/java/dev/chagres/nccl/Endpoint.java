@@ -19,7 +19,7 @@ final class Endpoint implements AutoCloseable {
     private final Device device;
     private final DeviceState state;
     private final CommunicatorConfig config;
-    private final @Nullable Meeting meeting;
+    private final @Nullable ThreadRanks meeting;
     private final @Nullable PeerPlace elsewhere;
     /** Null if ranks cannot announce calls to each other. */
     private final @Nullable CallExchange exchange;
@@ -32,7 +32,7 @@ final class Endpoint implements AutoCloseable {
     private final FailureState failures;
     private final RankCalls calls;
     private final Object family;
-    private final OwnMemory ownMemory = new OwnMemory();
+    private final RegisteredMemory ownMemory = new RegisteredMemory();
     private final OpenEndpoints open;
     private int shrinks;
 
@@ -40,7 +40,7 @@ final class Endpoint implements AutoCloseable {
     Endpoint(
             Device device,
             CommunicatorConfig config,
-            @Nullable Meeting meeting,
+            @Nullable ThreadRanks meeting,
             @Nullable PeerPlace elsewhere,
             MemorySegment handle) {
         this.device = device;
@@ -67,7 +67,7 @@ final class Endpoint implements AutoCloseable {
         exchange = CallExchange.of(meeting, elsewhere, rank);
         open = state.get(OpenEndpoints.OF_DEVICE);
         open.add(this);
-        Watch.add(this);
+        Watchdog.add(this);
     }
 
     /** Returns the exchange of its ranks' calls, or null. */
@@ -89,7 +89,7 @@ final class Endpoint implements AutoCloseable {
     }
 
     @Nullable
-    Meeting meeting() {
+    ThreadRanks meeting() {
         return meeting;
     }
 
@@ -153,7 +153,7 @@ final class Endpoint implements AutoCloseable {
     }
 
     /** Returns the memory of NCCL's own that it knows. */
-    OwnMemory ownMemory() {
+    RegisteredMemory ownMemory() {
         return ownMemory;
     }
 
@@ -194,7 +194,7 @@ final class Endpoint implements AutoCloseable {
                 status = status == Nccl.ncclInProgress() ? Nccl.ncclSuccess() : status;
             }
         } finally {
-            Watch.remove(this);
+            Watchdog.remove(this);
             if (meeting != null) {
                 meeting.remove(this);
             }

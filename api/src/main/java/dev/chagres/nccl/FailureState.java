@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  */
 final class FailureState {
     private final Endpoint endpoint;
-    private final @Nullable Meeting meeting;
+    private final @Nullable ThreadRanks meeting;
     private final @Nullable PeerPlace elsewhere;
     private final Revocation revocation;
     /** Why this rank cannot go on, if ranks have no meeting. */

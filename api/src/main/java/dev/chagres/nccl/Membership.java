@@ -77,7 +77,7 @@ final class Membership {
             throw new IllegalArgumentException("rank: expected 0 to " + (ranks - 1) + ", got " + rank);
         }
         var _ = FlightRecorder.capacity(); // refused before NCCL has opened anything
-        Meeting meeting = id.meeting(ranks);
+        ThreadRanks meeting = id.meeting(ranks);
         if (meeting != null) {
             Called waiting = Called.in(Called.caller(config, rank, ranks), Opening.OPEN);
             meeting.join(rank, waiting, config.timeout().toMillis());
@@ -133,8 +133,8 @@ final class Membership {
                     "color: expected at least 0, got " + color + "; splitWithoutPart leaves this rank out");
         }
         MemorySegment made = splitHandle(parent, color, key, config);
-        Meeting above = parent.meeting();
-        Meeting meeting = above == null
+        ThreadRanks above = parent.meeting();
+        ThreadRanks meeting = above == null
                 ? null
                 : above.descendants().split(parent.calls().counts().collectives(), color);
         Device device = parent.device();
@@ -169,7 +169,7 @@ final class Membership {
 
     static void splitWithoutPart(Endpoint parent) {
         var _ = splitHandle(parent, Nccl.NCCL_SPLIT_NOCOLOR(), 0, null);
-        Meeting above = parent.meeting();
+        ThreadRanks above = parent.meeting();
         if (above != null) {
             above.descendants().splitWithoutPart(parent.calls().counts().collectives());
         }
@@ -182,7 +182,7 @@ final class Membership {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = place(arena, parent);
             MemorySegment struct = config == null ? MemorySegment.NULL : write(config, arena);
-            Meeting above = parent.meeting();
+            ThreadRanks above = parent.meeting();
             if (above != null) {
                 above.descendants().say(parent.calls().counts().collectives() + 1, parent.rank(), color, key);
             }
@@ -215,7 +215,7 @@ final class Membership {
             return openedByThoseLeft(parent, config, elsewhere, agreed);
         }
         int number = parent.nextShrink();
-        Meeting meeting = meetingOfRest(parent, config, number, sorted);
+        ThreadRanks meeting = meetingOfRest(parent, config, number, sorted);
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = place(arena, parent);
             int flags = parent.failure() == null ? Nccl.NCCL_SHRINK_DEFAULT() : Nccl.NCCL_SHRINK_ABORT();
@@ -281,16 +281,16 @@ final class Membership {
     }
 
     /** Waits for the remaining ranks; NCCL would wait forever. */
-    private static @Nullable Meeting meetingOfRest(
+    private static @Nullable ThreadRanks meetingOfRest(
             Endpoint parent, CommunicatorConfig config, int number, int... excluded) {
-        Meeting above = parent.meeting();
+        ThreadRanks above = parent.meeting();
         if (above == null) {
             return null;
         }
         int[] staying = IntStream.range(0, parent.ranks())
                 .filter(rank -> Arrays.binarySearch(excluded, rank) < 0)
                 .toArray();
-        Meeting meeting = above.descendants().shrink(number + " without " + Arrays.toString(excluded), staying);
+        ThreadRanks meeting = above.descendants().shrink(number + " without " + Arrays.toString(excluded), staying);
         int place = Arrays.binarySearch(staying, parent.rank());
         meeting.join(
                 place, Called.in(parent.toString(), "shrink"), config.timeout().toMillis());

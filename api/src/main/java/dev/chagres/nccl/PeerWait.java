@@ -7,8 +7,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * One rank's wait for its peers, in the api and in NCCL, as seen by other threads: {@link Watch} ends a wait that exceeds the timeout, and
- * {@link Blame} follows which rank waits for which.
+ * One rank's wait for its peers, in the api and in NCCL, as seen by other threads: {@link Watchdog} ends a wait that exceeds the timeout, and
+ * {@link FailureAttribution} follows which rank waits for which.
  *
  * <p>Threading: begun and ended on the device's thread; read by any thread where it says so.
  */

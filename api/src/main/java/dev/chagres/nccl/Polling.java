@@ -29,7 +29,7 @@ final class Polling {
     private Polling() {}
 
     /**
-     * Returns the status of the endpoint's call when it is done; still in progress if the ranks have failed, as {@link Watch} says they have
+     * Returns the status of the endpoint's call when it is done; still in progress if the ranks have failed, as {@link Watchdog} says they have
      * after the timeout.
      *
      * @param returned what the call has returned. Success may mean in progress: NCCL 2.28.9 returns it from {@code ncclCommSplit}, {@code

@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
 final class RankCalls {
     private final Endpoint endpoint;
     private final DeviceState state;
-    private final @Nullable Meeting meeting;
+    private final @Nullable ThreadRanks meeting;
     private final int ranks;
     private final int rank;
     private final CurrentCall current = new CurrentCall();
@@ -166,7 +166,7 @@ final class RankCalls {
         }
     }
 
-    /** Waits until the peers have reached the published calls. The wait that {@link Watch} ends begins here, and continues in NCCL. */
+    /** Waits until the peers have reached the published calls. The wait that {@link Watchdog} ends begins here, and continues in NCCL. */
     void meet() {
         peerWait.begin();
         open.begins(endpoint);

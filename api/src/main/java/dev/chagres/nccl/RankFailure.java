@@ -1,8 +1,7 @@
 package dev.chagres.nccl;
 
-import dev.chagres.internal.RankNames;
-
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.RankNames;
 import java.time.Duration;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -44,11 +43,11 @@ record RankFailure(
 
     /** The failure of {@code waiting} when others did not come in time. If it has no time of its own, it waited for the timeout. */
     static RankFailure late(Called waiting, List<Integer> missing, long timeoutMillis) {
-        return late(waiting, Blame.only(missing), timeoutMillis);
+        return late(waiting, FailureAttribution.only(missing), timeoutMillis);
     }
 
     /** The failure of {@code waiting} when others did not come in time, for a reason that may be known. */
-    static RankFailure late(Called waiting, Blame blame, long timeoutMillis) {
+    static RankFailure late(Called waiting, FailureAttribution blame, long timeoutMillis) {
         List<Integer> missing = blame.ranks();
         String who = missing.isEmpty()
                 ? "every rank that is known here has called it, and it did not complete"

@@ -9,7 +9,7 @@ import java.util.Map;
 /**
  * The arguments of ranks that are threads of one program in splits of a communicator, from which each knows the members of the new ones.
  *
- * <p>Threading: under the lock of the {@link Meeting}.
+ * <p>Threading: under the lock of the {@link ThreadRanks}.
  */
 final class Splits {
     private final int ranks;

@@ -34,7 +34,7 @@ public final class UniqueId {
     private final @Nullable List<Integer> processes;
 
     private boolean travels;
-    private @Nullable Meeting meeting;
+    private @Nullable ThreadRanks meeting;
     /** A failure before any rank had joined. */
     private @Nullable RankFailure early;
 
@@ -126,7 +126,7 @@ public final class UniqueId {
     public void fail(int rank, Throwable cause) {
         ensureRank(rank, -1);
         RankFailure failed = RankFailure.thrown(rank, Checks.given("cause", cause));
-        Meeting present;
+        ThreadRanks present;
         Peers told = peers();
         if (told != null) {
             told.fail(rank, cause);
@@ -152,7 +152,7 @@ public final class UniqueId {
      */
     public void finish(int rank) {
         ensureRank(rank, 0);
-        Meeting present;
+        ThreadRanks present;
         synchronized (this) {
             present = meeting;
         }
@@ -168,7 +168,7 @@ public final class UniqueId {
      */
     public boolean goesOn(int rank) {
         ensureRank(rank, 0);
-        Meeting present;
+        ThreadRanks present;
         synchronized (this) {
             present = meeting;
         }
@@ -240,7 +240,7 @@ public final class UniqueId {
     }
 
     /** Returns the meeting point of ranks of this program, or null when ranks may be in other processes. */
-    synchronized @Nullable Meeting meeting(int ranks) {
+    synchronized @Nullable ThreadRanks meeting(int ranks) {
         if (travels) {
             return null;
         }
@@ -248,9 +248,9 @@ public final class UniqueId {
             throw new IllegalArgumentException(
                     "ranks: expected at most " + MOST_THREADS + " that are threads of one program, got " + ranks);
         }
-        Meeting present = meeting;
+        ThreadRanks present = meeting;
         if (present == null) {
-            present = new Meeting(ranks);
+            present = new ThreadRanks(ranks);
             if (early != null) {
                 present.fail(early);
             }

@@ -24,7 +24,7 @@ final class AdamState implements AutoCloseable {
     private final Tensor mean;
     private final Tensor square;
     private final MasterCopies masters;
-    private final StepNumbers numbers;
+    private final StepScalars numbers;
     /** What {@link #whole()} returns; null before. */
     private @Nullable State whole;
 
@@ -43,7 +43,7 @@ final class AdamState implements AutoCloseable {
                     ? new Remainders(parameters, ranges, scope)
                     : new MasterWeights(parameters, ranges, scope);
             masters.take();
-            numbers = new StepNumbers(scope, groups); // Last, since the scope does not close it if something fails.
+            numbers = new StepScalars(scope, groups); // Last, since the scope does not close it if something fails.
         } catch (RuntimeException | Error failure) {
             scope.close();
             throw failure;
@@ -69,7 +69,7 @@ final class AdamState implements AutoCloseable {
         return masters;
     }
 
-    StepNumbers numbers() {
+    StepScalars numbers() {
         return numbers;
     }
 
@@ -92,7 +92,7 @@ final class AdamState implements AutoCloseable {
     }
 
     private State list() {
-        if (parameters.sharing().shard() != null) {
+        if (parameters.access().shard() != null) {
             throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; save"
                     + " and load it with Strategy.state(optimizer)");
         }

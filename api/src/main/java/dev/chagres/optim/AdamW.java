@@ -209,7 +209,7 @@ public final class AdamW implements AutoCloseable {
             neverSkip.zero(stream);
             update = new AdamUpdate(config, ranges, parameters.gradients(), state);
             parameters
-                    .sharing()
+                    .access()
                     .optimizedBy(
                             this, AdamSettings.ofWeights(parameters, config, own), AdamSettings.ofModel(config, own));
         } catch (RuntimeException | Error failure) {
@@ -220,7 +220,7 @@ public final class AdamW implements AutoCloseable {
 
     private static void ensureMasters(Parameters parameters) {
         for (Parameter parameter : parameters.all()) {
-            if (parameter.isEightBitsOnly() && !parameter.isFrozen()) {
+            if (parameter.isQuantizedOnly() && !parameter.isFrozen()) {
                 throw new IllegalArgumentException(
                         "parameters: expected weights that can be updated, or are frozen, got "
                                 + parameter.name() + " that is kept QUANTIZED_ONLY and is not frozen; freeze it before"
@@ -390,6 +390,6 @@ public final class AdamW implements AutoCloseable {
     @Override
     public void close() {
         state.close();
-        parameters.sharing().forgetOptimizer(this);
+        parameters.access().forgetOptimizer(this);
     }
 }

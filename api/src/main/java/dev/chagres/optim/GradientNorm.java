@@ -8,8 +8,8 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.StepWork;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.ops.Clip;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.te.MultiTensor;
 import dev.chagres.te.TensorLists;
 import org.jspecify.annotations.Nullable;
@@ -84,7 +84,7 @@ public final class GradientNorm {
         this.maxNorm = maxNorm;
         this.scaler = scaler;
         Scope scope = parameters.scope();
-        Tensor[] counted = parameters.sharing().counted(scope).toArray(Tensor[]::new);
+        Tensor[] counted = parameters.access().counted(scope).toArray(Tensor[]::new);
         partials = scope.tensor(DType.FLOAT32, MultiTensor.NORM_PARTIALS);
         norm = scope.tensor(DType.FLOAT32, 1);
         skip = scope.tensor(DType.INT32, 1);
@@ -107,7 +107,7 @@ public final class GradientNorm {
         parameters.completeGradients();
         skip.zero(stream);
         MultiTensor.l2norm(skip, lists, partials, norm, stream);
-        parameters.sharing().normOverRanks(norm, skip);
+        parameters.access().normOverRanks(norm, skip);
         if (scaler == null) {
             Clip.clipScale(norm, maxNorm, scale, stream);
         } else {

@@ -4,9 +4,9 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.LossScale;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
-import dev.chagres.ops.LossScale;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -68,7 +68,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         List<Member> members = new ArrayList<>();
         for (Parameter parameter : parameters.all()) {
             if (!parameter.isFrozen()) {
-                long offset = parameters.sharing().gradientOffset(parameter);
+                long offset = parameters.access().gradientOffset(parameter);
                 if (offset >= 0) {
                     members.add(new Member(offset, groupOf(parameter, groups)));
                 }
@@ -81,7 +81,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
     /** Ranks of a pipeline get the same groups, so all parameters of a group may be on other ranks. */
     private static void ensureMembers(Parameters parameters, List<ParameterGroup> groups) {
         boolean[] used = new boolean[groups.size() + 1];
-        for (Parameter parameter : parameters.sharing().ofModel()) {
+        for (Parameter parameter : parameters.access().ofModel()) {
             if (!parameter.isFrozen()) {
                 used[groupOf(parameter, groups)] = true;
             }

@@ -162,7 +162,7 @@ final class CapturedGradients implements StepWork {
     /** For gradients that are summed over ranks, the host knows their state only if whole steps are captured. */
     private void ensureWholeStep() {
         boolean whole = stepped && added.isEmpty() && left.isEmpty();
-        if (!whole && !used.isEmpty() && parameters.sharing().isOverRanks()) {
+        if (!whole && !used.isEmpty() && parameters.access().isOverRanks()) {
             throw new IllegalStateException(
                     "launch: expected a whole step in the graph, since its gradients are summed over"
                             + " ranks, got a part of one; capture all from the step's first backward call to the optimizer's step");

@@ -64,7 +64,7 @@ public final class ContextParallel {
 
     /**
      * Returns the same ranks, where each attends with its own queries to the keys and values of all tokens: these are gathered, and their
-     * gradients reduced and scattered. The ranks need not divide the heads. The pass needs the sequences that {@code PackedPart.of} makes.
+     * gradients reduced and scattered. The ranks need not divide the heads. The pass needs the sequences that {@code PackedChunk.of} makes.
      * Masks and windows are those of the whole sequences; masks by element, biases of scores and cross-attention are refused.
      *
      * <p>Source: TE's {@code cp_comm_type="all_gather"}.

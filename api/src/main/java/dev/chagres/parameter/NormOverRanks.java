@@ -14,7 +14,7 @@ import dev.chagres.te.TensorLists;
  *
  * <p>Threading: the device's thread.
  */
-public final class NormOverRanks implements ShardedStep, AutoCloseable {
+public final class NormOverRanks implements NormReduction, AutoCloseable {
     private final Communicator communicator;
     private final Stream stream;
     private final Tensor norms;

@@ -43,7 +43,7 @@ public final class Parameter {
     private long gradientOffset;
     private @Nullable Parameters owner;
     private @Nullable Tensor weight;
-    private @Nullable EightBitWeight eightBits;
+    private @Nullable QuantizedWeight quantized;
     private @Nullable Tensor gradient;
     private int weightIssue;
     private int gradientIssue;
@@ -127,11 +127,11 @@ public final class Parameter {
 
     /** Returns whether the parameter has a gradient: it is not frozen, and not kept in eight bits alone. */
     public boolean isTrained() {
-        return !frozen && !isEightBitsOnly();
+        return !frozen && !isQuantizedOnly();
     }
 
     /** Returns whether the weight is kept {@link WeightStorage#QUANTIZED_ONLY}. */
-    public boolean isEightBitsOnly() {
+    public boolean isQuantizedOnly() {
         return storage == WeightStorage.QUANTIZED_ONLY;
     }
 
@@ -156,7 +156,7 @@ public final class Parameter {
      *     WeightStorage#QUANTIZED_ONLY}
      */
     public Tensor weight() {
-        return weight(GradientWriter.READER);
+        return weight(GradientOwner.THIS_CALL);
     }
 
     /**
@@ -164,7 +164,7 @@ public final class Parameter {
      *
      * @throws IllegalStateException as {@link #weight()} does
      */
-    public Tensor weight(GradientWriter writer) {
+    public Tensor weight(GradientOwner writer) {
         Parameters present = owner;
         if (present != null) {
             if (!present.isOpen()) {
@@ -172,7 +172,7 @@ public final class Parameter {
                         "parameter " + name + " has lost its memory: its Parameters are closed, or"
                                 + " the strategy that allocated them is; allocate others");
             }
-            ParameterUse use = present.use();
+            ParameterHooks use = present.use();
             if (use != null) {
                 use.reading(this, writer);
             }
@@ -188,7 +188,7 @@ public final class Parameter {
     public Tensor unreadWeight() {
         Tensor present = weight;
         if (present == null) {
-            ensureNotEightBitsOnly("no weight of 16 or 32 bits", "use Parameter.eightBits");
+            ensureNotQuantizedOnly("no weight of 16 or 32 bits", "use Parameter.eightBits");
             throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
         }
         ensureOwn(present, weightIssue);
@@ -205,11 +205,11 @@ public final class Parameter {
      *
      * @throws IllegalStateException when it is kept otherwise, or no quantizers have been allocated yet
      */
-    public EightBitWeight eightBits() {
-        EightBitWeight present = eightBits;
+    public QuantizedWeight quantized() {
+        QuantizedWeight present = quantized;
         if (present == null) {
             throw new IllegalStateException(
-                    isEightBitsOnly()
+                    isQuantizedOnly()
                             ? "parameter " + name + " has no memory yet: it is kept QUANTIZED_ONLY, so call"
                                     + " Quantizers.allocate, which says how it is cast"
                             : "parameter " + name + " is kept " + storage
@@ -223,18 +223,18 @@ public final class Parameter {
      *
      * @throws IllegalStateException when the weight is kept otherwise, or has copies already
      */
-    public void hold(EightBitWeight newWeight) {
+    public void hold(QuantizedWeight newWeight) {
         Checks.given("newWeight", newWeight);
-        if (!isEightBitsOnly() || isHeld()) {
+        if (!isQuantizedOnly() || isHeld()) {
             throw new IllegalStateException(
                     "parameter " + name + ": expected one that is kept QUANTIZED_ONLY and lies nowhere yet");
         }
-        eightBits = newWeight;
+        quantized = newWeight;
     }
 
     /** Returns whether quantizers hold the weight, or held it until they were closed. */
     public boolean isHeld() {
-        return eightBits != null;
+        return quantized != null;
     }
 
     /**
@@ -248,7 +248,7 @@ public final class Parameter {
     public Tensor gradient() {
         Tensor present = gradient;
         if (present == null) {
-            ensureNotEightBitsOnly("no gradient", "freeze it, or allocate with WeightStorage.QUANTIZED");
+            ensureNotQuantizedOnly("no gradient", "freeze it, or allocate with WeightStorage.QUANTIZED");
             throw new IllegalStateException(whyNoGradient());
         }
         ensureOwn(present, gradientIssue);
@@ -259,7 +259,7 @@ public final class Parameter {
         if (frozen && weight != null) {
             return "parameter " + name + " is frozen: it has no gradient";
         }
-        return owner != null && owner.sharing().shard() != null
+        return owner != null && owner.access().shard() != null
                 ? "gradient of " + name
                         + ": sharded among ranks, it exists only from a backward call until it is reduced; read this"
                         + " rank's shard in Parameters.gradients()"
@@ -274,8 +274,8 @@ public final class Parameter {
      */
     public Output nextGradient() {
         Parameters present = owner();
-        ensureNotEightBitsOnly("no gradient", "freeze it, or allocate with WeightStorage.QUANTIZED");
-        ParameterUse use = present.use();
+        ensureNotQuantizedOnly("no gradient", "freeze it, or allocate with WeightStorage.QUANTIZED");
+        ParameterHooks use = present.use();
         if (use != null) {
             use.writing(this);
         }
@@ -328,7 +328,7 @@ public final class Parameter {
         }
     }
 
-    /** Returns the index of its group in {@link ParameterSharing#groups}, once it has memory. */
+    /** Returns the index of its group in {@link ParameterAccess#groups}, once it has memory. */
     public int group() {
         return group;
     }
@@ -385,7 +385,7 @@ public final class Parameter {
 
     /** Returns whether an open {@link Parameters} has given this one memory. */
     public boolean hasMemory() {
-        return isEightBitsOnly() ? owner != null && owner.isOpen() : weight != null && weight.isLive();
+        return isQuantizedOnly() ? owner != null && owner.isOpen() : weight != null && weight.isLive();
     }
 
     /** Sets the owner of a weight whose memory the quantizers will allocate. */
@@ -394,7 +394,7 @@ public final class Parameter {
         tied = false;
         weight = null;
         gradient = null;
-        eightBits = null;
+        quantized = null;
         written = NEVER;
     }
 
@@ -402,7 +402,7 @@ public final class Parameter {
         owner = newOwner;
         tied = false;
         weight = newWeight;
-        eightBits = null;
+        quantized = null;
         gradient = newGradient;
         weightIssue = Inside.issue(newWeight);
         gradientIssue = newGradient == null ? 0 : Inside.issue(newGradient);
@@ -413,8 +413,8 @@ public final class Parameter {
         storage = newStorage;
     }
 
-    private void ensureNotEightBitsOnly(String lacks, String mend) {
-        if (isEightBitsOnly()) {
+    private void ensureNotQuantizedOnly(String lacks, String mend) {
+        if (isQuantizedOnly()) {
             throw new IllegalStateException("parameter " + name
                     + " is kept only in eight bits (QUANTIZED_ONLY), so it has " + lacks + "; " + mend);
         }

@@ -49,7 +49,7 @@ final class ParameterAllocation {
         Scope weightScope = scope;
         Parameters parameters = null;
         try {
-            Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedWeights.of(plan);
+            Set<Parameter> quantized = storage == WeightStorage.MODEL_TYPE ? Set.of() : QuantizedStorage.of(plan);
             plan.ofModel().stream() // other stages' too, whose types this rank tells when the state is saved
                     .filter(parameter -> !parameter.hasMemory())
                     .forEach(parameter ->
@@ -62,8 +62,8 @@ final class ParameterAllocation {
             place(parameters, layout, vectors);
             try (FirstWeights first = new FirstWeights(scope)) {
                 for (Parameter parameter : parameters.all()) {
-                    if (!parameter.isEightBitsOnly()) {
-                        write(parameter, parameters.sharing(), first, seed);
+                    if (!parameter.isQuantizedOnly()) {
+                        write(parameter, parameters.access(), first, seed);
                     }
                 }
             }
@@ -109,13 +109,13 @@ final class ParameterAllocation {
 
     /** Sets the group and place of each parameter. */
     private static void place(Parameters parameters, ParameterLayout layout, ParameterVectors vectors) {
-        List<PlacedGroup> groups = parameters.sharing().groups();
+        List<FlatGroup> groups = parameters.access().groups();
         for (int i = 0; i < groups.size(); i++) {
             int group = i;
             groups.get(i).members().forEach(parameter -> parameter.group(group));
         }
         parameters.all().stream()
-                .filter(Parameter::isEightBitsOnly)
+                .filter(Parameter::isQuantizedOnly)
                 .forEach(parameter -> parameter.awaitQuantizers(parameters));
         layout.places().forEach((parameter, place) -> {
             parameter.lie(place);
@@ -126,14 +126,14 @@ final class ParameterAllocation {
     }
 
     /** Writes the initial values of this rank's part of {@code parameter}. */
-    private static void write(Parameter parameter, ParameterSharing sharing, FirstWeights first, long seed) {
+    private static void write(Parameter parameter, ParameterAccess sharing, FirstWeights first, long seed) {
         ParameterShard shard = sharing.shard();
         Part part = shard == null ? null : shard.weights();
         if (part == null) {
             first.write(parameter, seed);
             return;
         }
-        for (GroupPiece piece : sharing.groups().get(parameter.group()).pieces()) {
+        for (FlatParameter piece : sharing.groups().get(parameter.group()).pieces()) {
             if (piece.holds(parameter)) {
                 ShardRanges.write(parameter, piece, part, sharing.vector(piece.dtype()), first, seed);
             }

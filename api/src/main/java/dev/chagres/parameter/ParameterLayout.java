@@ -40,7 +40,7 @@ final class ParameterLayout {
     private final Map<Parameter, Place> places = new LinkedHashMap<>();
     private final Map<DType, Long> weightCounts = new EnumMap<>(DType.class);
     private final List<Stretch> stretches = new ArrayList<>();
-    private final List<PlacedGroup> groups = new ArrayList<>();
+    private final List<FlatGroup> groups = new ArrayList<>();
     private long gradientCount;
 
     /** Sets how each parameter is kept. */
@@ -48,16 +48,16 @@ final class ParameterLayout {
         long alignment = ALIGNMENT * plan.ranks();
         plan.groups().forEach((name, group) -> {
             long first = gradientCount;
-            List<GroupPiece> pieces = new ArrayList<>();
+            List<FlatParameter> pieces = new ArrayList<>();
             for (DType dtype : DType.values()) {
                 List<Parameter> members = group.stream()
-                        .filter(parameter -> !parameter.isEightBitsOnly() && typeOf(parameter, modelType) == dtype)
+                        .filter(parameter -> !parameter.isQuantizedOnly() && typeOf(parameter, modelType) == dtype)
                         .toList();
                 if (!members.isEmpty()) {
                     lay(dtype, members, alignment, pieces);
                 }
             }
-            groups.add(new PlacedGroup(name, group, first, gradientCount - first, pieces));
+            groups.add(new FlatGroup(name, group, first, gradientCount - first, pieces));
         });
     }
 
@@ -69,7 +69,7 @@ final class ParameterLayout {
         return own == null ? modelType : own;
     }
 
-    private void lay(DType dtype, List<Parameter> members, long alignment, List<GroupPiece> pieces) {
+    private void lay(DType dtype, List<Parameter> members, long alignment, List<FlatParameter> pieces) {
         long first = weightCounts.getOrDefault(dtype, 0L);
         long gradient = gradientCount;
         List<Parameter> trained = members.stream().filter(p -> !p.isFrozen()).toList();
@@ -78,7 +78,7 @@ final class ParameterLayout {
         layTrained(dtype, trained.stream().filter(p -> !p.decays()).toList(), Decay.KEPT, alignment);
         long weight = weightCounts.getOrDefault(dtype, 0L);
         if (weight > first) {
-            pieces.add(new GroupPiece(dtype, first, gradient, weight - first, decayed));
+            pieces.add(new FlatParameter(dtype, first, gradient, weight - first, decayed));
         }
         long frozen = weight;
         for (Parameter parameter : members) {
@@ -90,7 +90,7 @@ final class ParameterLayout {
         weight = aligned(weight, alignment);
         weightCounts.put(dtype, weight);
         if (weight > frozen) {
-            pieces.add(new GroupPiece(dtype, frozen, NO_GRADIENT, weight - frozen, 0));
+            pieces.add(new FlatParameter(dtype, frozen, NO_GRADIENT, weight - frozen, 0));
         }
     }
 
@@ -145,7 +145,7 @@ final class ParameterLayout {
     }
 
     /** Returns the groups, in order. */
-    List<PlacedGroup> groups() {
+    List<FlatGroup> groups() {
         return groups;
     }
 

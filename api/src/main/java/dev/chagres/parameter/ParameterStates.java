@@ -65,8 +65,8 @@ final class ParameterStates {
         }
         State.Builder state = new State.Builder();
         for (Parameter parameter : parameters) {
-            if (parameter.isEightBitsOnly()) {
-                state.eightBits(parameter.name(), parameter.eightBits());
+            if (parameter.isQuantizedOnly()) {
+                state.quantized(parameter.name(), parameter.quantized());
             } else {
                 state.tensor(parameter.name(), parameter.weight());
             }
@@ -94,7 +94,7 @@ final class ParameterStates {
         steps.changeWeights();
         steps.renew();
         steps.changeGradients();
-        ParameterUse use = owner.use();
+        ParameterHooks use = owner.use();
         if (use != null) {
             use.loaded();
         }

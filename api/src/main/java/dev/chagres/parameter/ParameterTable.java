@@ -14,7 +14,7 @@ final class ParameterTable {
     static String of(Parameters parameters) {
         StringBuilder text = new StringBuilder();
         for (Parameter parameter : parameters.all()) {
-            boolean eight = parameter.isEightBitsOnly();
+            boolean eight = parameter.isQuantizedOnly();
             Tensor weight = eight ? null : parameter.weight();
             text.append(String.format(
                     Locale.ROOT,

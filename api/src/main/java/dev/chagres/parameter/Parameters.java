@@ -35,7 +35,7 @@ public final class Parameters implements AutoCloseable {
     private final DType dtype;
     private final long seed;
     private final List<ParameterRange> ranges;
-    private final ParameterSharing sharing;
+    private final ParameterAccess sharing;
     private final TensorParallel tensorParallel;
     private final List<QuantizerSite> quantizers;
     private final StepCount steps;
@@ -65,7 +65,7 @@ public final class Parameters implements AutoCloseable {
         quantizers = List.copyOf(plan.quantizers());
         steps = new StepCount(this, scope.stream());
         states = new ParameterStates(this, all, quantizers, vectors, steps);
-        sharing = new ParameterSharing(this, layout.groups(), vectors.shard(), plan);
+        sharing = new ParameterAccess(this, layout.groups(), vectors.shard(), plan);
         partials = new PartialGradients(all, tensorParallel, scope, sharing::gradient);
         ranges = vectors.ranges(layout);
         if (tensorParallel.isSplit()) {
@@ -105,7 +105,7 @@ public final class Parameters implements AutoCloseable {
 
     /**
      * For sharding: allocates memory for the part of a model that one rank keeps, of a plan that {@link ModelPlan#padGroups} has padded for
-     * the number of ranks. Whole gradients and sharded weights have memory only while it is lent ({@link ParameterSharing#lendWeight});
+     * the number of ranks. Whole gradients and sharded weights have memory only while it is lent ({@link ParameterAccess#lendWeight});
      * {@link #ranges} and {@link #gradients} are those of the part.
      *
      * @throws IllegalArgumentException when the type is no float, the plan is empty, or it is not padded for so many ranks
@@ -187,7 +187,7 @@ public final class Parameters implements AutoCloseable {
         Tensor vector = vectors.weightsOrNull(dtype);
         if (vector == null) {
             throw new IllegalStateException("weights: every parameter was declared with a type of its own"
-                    + (all.stream().anyMatch(Parameter::isEightBitsOnly) ? " or is kept in eight bits" : "")
+                    + (all.stream().anyMatch(Parameter::isQuantizedOnly) ? " or is kept in eight bits" : "")
                     + ", none is "
                     + dtype + "; use Parameter.weight()");
         }
@@ -240,12 +240,12 @@ public final class Parameters implements AutoCloseable {
     }
 
     /** For sharding: returns the access to places, use and lent memory of groups. */
-    public ParameterSharing sharing() {
+    public ParameterAccess access() {
         return sharing;
     }
 
     @Nullable
-    ParameterUse use() {
+    ParameterHooks use() {
         return sharing.use();
     }
 

@@ -19,7 +19,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-public final class PipelineStages implements ShardedStep, AutoCloseable {
+public final class PipelineStages implements NormReduction, AutoCloseable {
     /**
      * A parameter that several ranks have, such as an embedding's table that the head reads, too.
      *

@@ -19,10 +19,10 @@ final class ShardRanges {
     private ShardRanges() {}
 
     /** Returns the ranges in the order of the parts of gradients; {@code vectors} has the weights of a type, whole or in part. */
-    static List<ParameterRange> of(List<PlacedGroup> groups, ParameterShard shard, Function<DType, Tensor> vectors) {
+    static List<ParameterRange> of(List<FlatGroup> groups, ParameterShard shard, Function<DType, Tensor> vectors) {
         List<ParameterRange> ranges = new ArrayList<>();
-        for (PlacedGroup group : groups) {
-            for (GroupPiece piece : group.pieces()) {
+        for (FlatGroup group : groups) {
+            for (FlatParameter piece : group.pieces()) {
                 if (piece.isTrained()) {
                     long part = shard.updated().of(piece.count());
                     long begin = shard.updated().begin(piece.count());
@@ -36,7 +36,7 @@ final class ShardRanges {
     }
 
     private static ParameterRange range(
-            GroupPiece piece,
+            FlatParameter piece,
             ParameterShard shard,
             Function<DType, Tensor> vectors,
             long first,
@@ -75,8 +75,8 @@ final class ShardRanges {
     }
 
     /** Returns the elements of a trained parameter in {@code part} of a group's {@code gradients}, or null. */
-    static @Nullable Tensor gradient(Parameter parameter, PlacedGroup group, Part part, Tensor gradients, Scope scope) {
-        for (GroupPiece piece : group.pieces()) {
+    static @Nullable Tensor gradient(Parameter parameter, FlatGroup group, Part part, Tensor gradients, Scope scope) {
+        for (FlatParameter piece : group.pieces()) {
             if (piece.isTrained() && piece.holds(parameter)) {
                 long begin = part.begin(piece.count());
                 long first = Math.max(begin, piece.offset(parameter));
@@ -93,7 +93,7 @@ final class ShardRanges {
 
     /** Writes the initial values of {@code parameter} in a shard of the weights. */
     static void write(
-            Parameter parameter, GroupPiece piece, Part part, Tensor vector, FirstWeights weights, long seed) {
+            Parameter parameter, FlatParameter piece, Part part, Tensor vector, FirstWeights weights, long seed) {
         long begin = part.begin(piece.count());
         long offset = piece.offset(parameter);
         long first = Math.max(begin - offset, 0);

@@ -70,7 +70,7 @@ public final class State {
     private final Map<String, Tensor> tensors;
     private final Map<String, Values> values;
     private final Map<String, Number> numbers;
-    private final Map<String, EightBitWeight> eightBits;
+    private final Map<String, QuantizedWeight> quantized;
     private final List<Runnable> beforeSharing;
     private final List<Runnable> afterLoading;
     private final List<Runnable> lastAfterLoading;
@@ -86,7 +86,7 @@ public final class State {
         tensors = Collections.unmodifiableMap(new LinkedHashMap<>(builder.tensors));
         values = Map.copyOf(builder.values);
         numbers = Collections.unmodifiableMap(new LinkedHashMap<>(builder.numbers));
-        eightBits = Collections.unmodifiableMap(new LinkedHashMap<>(builder.eightBits));
+        quantized = Collections.unmodifiableMap(new LinkedHashMap<>(builder.quantized));
         beforeSharing = List.copyOf(builder.beforeSharing);
         afterLoading = List.copyOf(builder.afterLoading);
         lastAfterLoading = List.copyOf(builder.lastAfterLoading);
@@ -133,8 +133,8 @@ public final class State {
     }
 
     /** Returns the weights, by name and in order, that exist in eight bits alone: their values are saved, and cast when they are loaded. */
-    public Map<String, EightBitWeight> eightBits() {
-        return eightBits;
+    public Map<String, QuantizedWeight> quantized() {
+        return quantized;
     }
 
     /** Returns whether a file from which this is loaded may have further numbers, which are ignored. */
@@ -181,11 +181,11 @@ public final class State {
      *
      * @throws IllegalArgumentException when weights exist in eight bits alone
      */
-    public void ensureNoEightBits() {
-        if (!eightBits.isEmpty()) {
+    public void ensureNoneQuantized() {
+        if (!quantized.isEmpty()) {
             throw new IllegalArgumentException(
                     "state: expected weights that have tensors, which ranks exchange, got "
-                            + eightBits.keySet().iterator().next()
+                            + quantized.keySet().iterator().next()
                             + " that is kept QUANTIZED_ONLY; allocate with another WeightStorage, or save it by Safetensors.save");
         }
     }
@@ -211,7 +211,7 @@ public final class State {
         StringBuilder text = new StringBuilder();
         tensors.forEach(
                 (name, tensor) -> text.append(name).append(' ').append(tensor).append('\n'));
-        eightBits.forEach((name, weight) ->
+        quantized.forEach((name, weight) ->
                 text.append(name).append(' ').append(weight.copies()).append('\n'));
         numbers.forEach((name, number) ->
                 text.append(name).append(' ').append(number.reader.getAsLong()).append('\n'));
@@ -227,7 +227,7 @@ public final class State {
         private final Map<String, Tensor> tensors = new LinkedHashMap<>();
         private final Map<String, Values> values = new LinkedHashMap<>();
         private final Map<String, Number> numbers = new LinkedHashMap<>();
-        private final Map<String, EightBitWeight> eightBits = new LinkedHashMap<>();
+        private final Map<String, QuantizedWeight> quantized = new LinkedHashMap<>();
         private final List<Runnable> beforeSharing = new ArrayList<>();
         private final List<Runnable> afterLoading = new ArrayList<>();
         private final List<Runnable> lastAfterLoading = new ArrayList<>();
@@ -286,9 +286,9 @@ public final class State {
          *
          * @throws IllegalArgumentException when the name is taken
          */
-        public Builder eightBits(String name, EightBitWeight weight) {
+        public Builder quantized(String name, QuantizedWeight weight) {
             ensureFree(name);
-            eightBits.put(name, Checks.given("weight", weight));
+            quantized.put(name, Checks.given("weight", weight));
             return this;
         }
 
@@ -346,7 +346,7 @@ public final class State {
                 }
             });
             part.numbers.forEach((name, number) -> number(name, number.reader, number.writer, number.most));
-            part.eightBits.forEach(this::eightBits);
+            part.quantized.forEach(this::quantized);
             part.beforeSharing.forEach(this::beforeSharing);
             part.afterLoading.forEach(this::afterLoading);
             part.lastAfterLoading.forEach(this::lastAfterLoading);
@@ -360,7 +360,7 @@ public final class State {
 
         private void ensureFree(String name) {
             Checks.given("name", name);
-            if (tensors.containsKey(name) || numbers.containsKey(name) || eightBits.containsKey(name)) {
+            if (tensors.containsKey(name) || numbers.containsKey(name) || quantized.containsKey(name)) {
                 throw new IllegalArgumentException("name: expected one of its own, got " + name + " a second time");
             }
         }

@@ -22,7 +22,7 @@ public enum WeightStorage {
     /**
      * In eight bits alone: for evaluation, and for frozen weights of a model whose other parameters are trained. {@code
      * Quantizers.allocate} allocates their memory and casts their initial FP32 values, one weight after another. They have no gradient, and
-     * {@link Parameter#weight} throws; {@link Parameter#eightBits} returns the copies. Products need a pass with {@code autocast}; a
+     * {@link Parameter#weight} throws; {@link Parameter#quantized} returns the copies. Products need a pass with {@code autocast}; a
      * training pass refuses a layer with such a weight that is not frozen, and so does an optimizer.
      *
      * <p>It applies to the same weights as {@link #QUANTIZED}.

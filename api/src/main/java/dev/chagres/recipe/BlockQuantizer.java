@@ -28,7 +28,7 @@ final class BlockQuantizer extends Quantizer {
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,
-            Recording recording,
+            AmaxRecording recording,
             Scope temporary,
             Stream stream) {
         Cast.quantize(x, y, config, stream);

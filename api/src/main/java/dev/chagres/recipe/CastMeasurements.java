@@ -6,9 +6,9 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
+import dev.chagres.ops.QuantizationStatistics;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.QuantizerSite;
-import dev.chagres.ops.QuantizationStatistics;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -62,15 +62,15 @@ final class CastMeasurements {
     }
 
     /** Returns whether casts of this step are measured. What a graph replays is not. */
-    boolean measures(Recording recording) {
+    boolean measures(AmaxRecording recording) {
         return every != 0
-                && recording == Recording.ON
+                && recording == AmaxRecording.ON
                 && parameters.step() % every == 0
                 && Inside.capture(scope.stream()) == null;
     }
 
     /** Returns whether the next cast at {@code site} is measured: where casts of this step are, the first. */
-    boolean measures(QuantizerSite site, Recording recording) {
+    boolean measures(QuantizerSite site, AmaxRecording recording) {
         return measures(recording) && !measured.get(site.index());
     }
 

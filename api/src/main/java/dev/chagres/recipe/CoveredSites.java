@@ -91,7 +91,7 @@ final class CoveredSites {
 
     /** A weight that is kept only in eight bits cannot change its recipe, since there is nothing to cast it from again. */
     private static void requireUnheld(Parameter weight) {
-        if (!weight.isEightBitsOnly()) {
+        if (!weight.isQuantizedOnly()) {
             return;
         }
         if (weight.isHeld()) {
@@ -103,7 +103,7 @@ final class CoveredSites {
 
     /** The transpose of a weight that is kept only in eight bits is made from its bytes, so scales must hold in both directions. */
     private static void requireTranspose(Parameter weight, Recipe recipe) {
-        if (weight.isEightBitsOnly()
+        if (weight.isQuantizedOnly()
                 && recipe instanceof Float8BlockScaling blocks
                 && blocks.blocks().weight() != Scaling.BLOCK_2D) {
             throw new IllegalArgumentException("recipe: expected weights in blocks of BLOCK_2D, for " + weight.name()

@@ -40,7 +40,7 @@ final class CurrentQuantizer extends Quantizer {
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,
-            Recording recording,
+            AmaxRecording recording,
             Scope temporary,
             Stream stream) {
         if (y.amax() == null) {

@@ -25,8 +25,8 @@ final class DelayedQuantizer extends Quantizer {
     }
 
     @Override
-    TensorScale knownScale(Recording recording) {
-        return recording == Recording.ON ? recorded : unrecorded;
+    TensorScale knownScale(AmaxRecording recording) {
+        return recording == AmaxRecording.ON ? recorded : unrecorded;
     }
 
     @Override
@@ -35,9 +35,9 @@ final class DelayedQuantizer extends Quantizer {
     }
 
     @Override
-    void enqueueScale(QuantizedTensor y, Recording recording) {
+    void enqueueScale(QuantizedTensor y, AmaxRecording recording) {
         y.scale(recorded.scale());
-        if (recording == Recording.ON) {
+        if (recording == AmaxRecording.ON) {
             y.amax(recorded.amax());
         }
     }
@@ -47,7 +47,7 @@ final class DelayedQuantizer extends Quantizer {
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,
-            Recording recording,
+            AmaxRecording recording,
             Scope temporary,
             Stream stream) {
         enqueueScale(y, recording);

@@ -4,7 +4,7 @@ import dev.chagres.Tensor;
 import dev.chagres.parameter.QuantizerSite;
 
 /**
- * For sharding: returns weights in eight bits whose parts {@link WeightParts} has cast and ranks have gathered.
+ * For sharding: returns weights in eight bits whose parts {@link WeightShards} has cast and ranks have gathered.
  *
  * <p>Threading: the device's thread.
  */
@@ -16,6 +16,6 @@ public interface GatheredWeights {
      */
     Tensor gathered(QuantizerSite site);
 
-    /** Calls {@link WeightParts#cast} for a pass that calibrates, which does not read the bytes. */
+    /** Calls {@link WeightShards#cast} for a pass that calibrates, which does not read the bytes. */
     void record();
 }

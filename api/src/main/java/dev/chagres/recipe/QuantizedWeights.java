@@ -17,7 +17,7 @@ final class QuantizedWeights {
     /** By index of the site; null if no weight is cast there. */
     private final @Nullable WeightCopies[] whole;
 
-    private @Nullable WeightParts parts;
+    private @Nullable WeightShards parts;
 
     QuantizedWeights(int places) {
         whole = new WeightCopies[places];
@@ -29,24 +29,24 @@ final class QuantizedWeights {
     }
 
     /** Makes each rank cast its shard of these weights from now on. */
-    WeightParts shardWeights(
-            Quantizers owner, List<WeightPart> given, GatheredWeights gathered, AmaxReduction reduction) {
+    WeightShards shardWeights(
+            Quantizers owner, List<WeightShard> given, GatheredWeights gathered, AmaxReduction reduction) {
         if (parts != null) {
             throw new IllegalStateException("shardWeights: expected weights that are not sharded yet, got those of "
-                    + owner + ", which are; close their WeightParts first");
+                    + owner + ", which are; close their WeightShards first");
         }
-        WeightParts made = new WeightParts(owner, given, gathered, reduction);
+        WeightShards made = new WeightShards(owner, given, gathered, reduction);
         parts = made;
         return made;
     }
 
     @Nullable
-    WeightParts parts() {
+    WeightShards parts() {
         return parts;
     }
 
     /** Casts the weights of {@code ended} whole again. */
-    void end(WeightParts ended) {
+    void end(WeightShards ended) {
         if (parts == ended) {
             parts = null;
         }
@@ -56,11 +56,11 @@ final class QuantizedWeights {
             QuantizerSite site,
             Quantizer quantizer,
             Product product,
-            Recording recording,
+            AmaxRecording recording,
             Scope temporary,
             Stream stream) {
         WeightCopies own = own(site);
-        WeightParts present = parts;
+        WeightShards present = parts;
         return present != null && present.has(site)
                 ? present.weight(site, quantizer, product, temporary, stream)
                 : own.get(product, recording, temporary, stream);
@@ -73,7 +73,7 @@ final class QuantizedWeights {
 
     /** Makes ranks record their shards of a weight; returns false if it is cast whole. */
     boolean recordParts(QuantizerSite site) {
-        WeightParts present = parts;
+        WeightShards present = parts;
         if (present == null || !present.has(site)) {
             return false;
         }

@@ -109,7 +109,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
      * @throws IllegalArgumentException when the copies are another place's, or the scale is not known before the tensor
      * @throws IllegalStateException when the quantizers are closed
      */
-    public final void setScale(QuantizedTensor copies, Recording recording) {
+    public final void setScale(QuantizedTensor copies, AmaxRecording recording) {
         check(copies);
         if (!knowsScale()) {
             throw new IllegalArgumentException("site: expected a scale that does not depend on the tensor's values,"
@@ -127,7 +127,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
      * @throws IllegalArgumentException when the scale is not known before the tensor is
      * @throws IllegalStateException when the quantizers are closed
      */
-    public final TensorScale tensorScale(Recording recording) {
+    public final TensorScale tensorScale(AmaxRecording recording) {
         state.ensureOpen();
         TensorScale known = knownScale(Checks.given("recording", recording));
         if (known == null) {
@@ -140,7 +140,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
 
     /** Like {@link #tensorScale}, but returns null when the scale is not known before the tensor. */
     @Nullable
-    TensorScale knownScale(Recording recording) {
+    TensorScale knownScale(AmaxRecording recording) {
         return null;
     }
 
@@ -154,7 +154,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
      * @throws IllegalArgumentException when the copies are another place's, or shapes, types or devices do not fit
      * @throws IllegalStateException when the quantizers are closed
      */
-    public final void cast(Tensor x, QuantizedTensor copies, Recording recording, Scope temporary, Stream stream) {
+    public final void cast(Tensor x, QuantizedTensor copies, AmaxRecording recording, Scope temporary, Stream stream) {
         check(copies);
         Checks.given("recording", recording);
         enqueueCast(x, copies, null, recording, Checks.given("temporary", temporary), stream);
@@ -176,7 +176,12 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
      * @throws IllegalStateException when the quantizers are closed
      */
     public final void castAndSumColumns(
-            Tensor x, QuantizedTensor copies, Tensor columnSums, Recording recording, Scope temporary, Stream stream) {
+            Tensor x,
+            QuantizedTensor copies,
+            Tensor columnSums,
+            AmaxRecording recording,
+            Scope temporary,
+            Stream stream) {
         check(copies);
         Checks.given("recording", recording);
         Checks.given("temporary", temporary);
@@ -192,7 +197,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
 
     /**
      * Enqueues the measurement of a cast by the kernel that computes the tensor. Call this if {@link Quantizers#measures(QuantizerSite,
-     * Recording)} returns true.
+     * AmaxRecording)} returns true.
      *
      * @param x [rows, columns], the tensor that was cast, rounded to 16 bits
      * @param copies with rowwise data, of the shape of x
@@ -217,7 +222,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
     }
 
     /** Sets the scale of {@code y}, and its amax when recording. */
-    void enqueueScale(QuantizedTensor y, Recording recording) {
+    void enqueueScale(QuantizedTensor y, AmaxRecording recording) {
         throw new IllegalStateException("the scale of " + y + " follows from its values");
     }
 
@@ -232,7 +237,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
             Tensor x,
             QuantizedTensor y,
             @Nullable Tensor columnSums,
-            Recording recording,
+            AmaxRecording recording,
             Scope temporary,
             Stream stream);
 

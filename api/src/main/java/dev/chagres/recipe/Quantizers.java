@@ -55,19 +55,19 @@ public final class Quantizers implements AutoCloseable {
         RecipeState made = null;
         try {
             made = new RecipeState(recipe, covered, new CastMeasurements(parameters, scope), scope);
-            HeldWeights held = new HeldWeights(scope);
+            Fp8PrimaryWeights held = new Fp8PrimaryWeights(scope);
             for (QuantizerSite site : covered) {
                 Quantizer quantizer = made.make(site);
                 quantizers[site.index()] = quantizer;
                 if (site.role() == Role.WEIGHT && site.weight().hasMemory()) {
-                    if (site.weight().isEightBitsOnly()) {
+                    if (site.weight().isQuantizedOnly()) {
                         held.add(quantizer);
                     } else {
-                        weights.add(site, new CachedWeight(quantizer, site.weight(), scope));
+                        weights.add(site, new QuantizedWeightCache(quantizer, site.weight(), scope));
                     }
                 }
             }
-            for (HeldWeight weight : held.make()) {
+            for (Fp8PrimaryWeight weight : held.make()) {
                 weights.add(weight.site(), weight);
             }
         } catch (RuntimeException | Error failure) {
@@ -156,7 +156,7 @@ public final class Quantizers implements AutoCloseable {
      * @throws IllegalStateException when they are closed
      */
     public QuantizedTensor weight(
-            QuantizerSite site, Product product, Recording recording, Scope temporary, Stream stream) {
+            QuantizerSite site, Product product, AmaxRecording recording, Scope temporary, Stream stream) {
         Quantizer quantizer = at(site);
         Checks.given("recording", recording);
         QuantizedTensor copies = weights.get(
@@ -179,7 +179,7 @@ public final class Quantizers implements AutoCloseable {
      * @throws IllegalArgumentException when the place is not covered, or is none of a weight
      * @throws IllegalStateException when they are closed
      */
-    public void recordWeight(QuantizerSite site, Recording recording, Scope temporary, Stream stream) {
+    public void recordWeight(QuantizerSite site, AmaxRecording recording, Scope temporary, Stream stream) {
         at(site);
         if (!weights.recordParts(site)) {
             weight(site, Product.FORWARD, recording, temporary, stream);
@@ -191,17 +191,17 @@ public final class Quantizers implements AutoCloseable {
      *
      * @param parts this rank's part of each weight that is gathered in eight bits
      * @param gathered returns gathered weights
-     * @param reduction reduces amaxes over the ranks, on the stream that {@link WeightParts#cast} is given
+     * @param reduction reduces amaxes over the ranks, on the stream that {@link WeightShards#cast} is given
      * @throws IllegalArgumentException when a place is not covered
      * @throws IllegalStateException when they are closed, or ranks cast parts of weights already
      */
-    public WeightParts shardWeights(List<WeightPart> parts, GatheredWeights gathered, AmaxReduction reduction) {
+    public WeightShards shardWeights(List<WeightShard> parts, GatheredWeights gathered, AmaxReduction reduction) {
         Checks.givenAll("parts", parts).forEach(part -> at(part.site()));
         return weights.shardWeights(this, parts, gathered, reduction);
     }
 
     /** Casts whole weights again. */
-    void end(WeightParts ended) {
+    void end(WeightShards ended) {
         weights.end(ended);
     }
 
@@ -232,12 +232,12 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /** For authors of layers: returns whether casts of this step are measured. */
-    public boolean measures(Recording recording) {
+    public boolean measures(AmaxRecording recording) {
         return state.measurements().measures(recording);
     }
 
     /** For authors of layers: returns whether the next cast at {@code site} is measured: it is the first in a measured step. */
-    public boolean measures(QuantizerSite site, Recording recording) {
+    public boolean measures(QuantizerSite site, AmaxRecording recording) {
         return state.measurements().measures(Checks.given("site", site), Checks.given("recording", recording));
     }
 

@@ -10,12 +10,12 @@ import dev.chagres.recipe.Recipe.Product;
  *
  * <p>Threading: the device's thread.
  */
-sealed interface WeightCopies permits CachedWeight, HeldWeight {
+sealed interface WeightCopies permits QuantizedWeightCache, Fp8PrimaryWeight {
     /**
      * Returns the weight for {@code product}, ready after the work enqueued on {@code stream}: the matrix and, for the gradient of the
      * input, the transpose.
      */
-    QuantizedTensor get(Product product, Recording recording, Scope temporary, Stream stream);
+    QuantizedTensor get(Product product, AmaxRecording recording, Scope temporary, Stream stream);
 
     /** Casts anew at the next call, if there is something to cast. */
     void forget();

@@ -2,10 +2,10 @@ package dev.chagres.sharding;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.recipe.AmaxReduction;
 import dev.chagres.recipe.Quantizers;
 import java.nio.charset.StandardCharsets;
@@ -73,7 +73,7 @@ final class AmaxOverRanks implements AmaxReduction {
             }
         });
         parameters.tensorParallel().max(amaxes, stream);
-        parameters.sharing().maxOverStages(amaxes);
+        parameters.access().maxOverStages(amaxes);
     }
 
     /** Returns those quantizers that are open. */

@@ -5,15 +5,15 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.ParameterShard.Part;
-import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import java.util.Collections;
 import java.util.List;
 import java.util.stream.IntStream;
@@ -81,7 +81,7 @@ public final class DataParallel extends Strategy {
             throw new IllegalArgumentException("parameters: expected those of " + communicator.device()
                     + ", got some of " + Checks.other(stream.device(), communicator.device()));
         }
-        parameters.sharing().ensureUnshared();
+        parameters.access().ensureUnshared();
         SameParameters.ensure(parameters, communicator, 0, "bucketBytes", config.bucketBytes());
         SameParameters.ensure(parameters, communicator, 0, "reduceType", config.reduceType());
         DataParallel made = new DataParallel(parameters, communicator, config);
@@ -145,7 +145,7 @@ public final class DataParallel extends Strategy {
     public DataParallel shrink(AdamW optimizer, State... others) {
         ensureShrinks(optimizer);
         State state = State.of(parameters.state(), optimizer.state(), State.of(others));
-        state.ensureNoEightBits();
+        state.ensureNoneQuantized();
         var successor = successor();
         List<State> scales = reducedScales();
         Communicator from = communicator;
@@ -215,8 +215,8 @@ public final class DataParallel extends Strategy {
                     "shrink: expected ranks with whole layers, got " + parameters.tensorParallel()
                             + ", of which shards were lost with a rank" + LostLayers.explain(parameters, communicator));
         }
-        if (parameters.sharing().isStaged()
-                || parameters.sharing().contextParallel().isSplit()) {
+        if (parameters.access().isStaged()
+                || parameters.access().contextParallel().isSplit()) {
             throw new IllegalStateException(
                     "shrink: expected ranks that each compute the whole model, got stages of a pipeline or parts of"
                             + " tokens, which need the failed rank"

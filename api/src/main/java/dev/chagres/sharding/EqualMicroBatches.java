@@ -2,9 +2,9 @@ package dev.chagres.sharding;
 
 import dev.chagres.Stream;
 import dev.chagres.internal.Opened;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.parameter.Parameters;
 import java.util.Arrays;
 
 /**
@@ -41,7 +41,7 @@ final class EqualMicroBatches implements AutoCloseable {
             opened.closeAfter(failure);
             throw failure;
         }
-        completed = new int[parameters.sharing().groups().size()];
+        completed = new int[parameters.access().groups().size()];
     }
 
     /**

@@ -1,25 +1,24 @@
 package dev.chagres.sharding;
 
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.Opened;
-import dev.chagres.parameter.GradientWriter;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.StateVector;
+import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.NormOverRanks;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.nccl.RankFailedException;
-import dev.chagres.optim.AdamW;
-import dev.chagres.optim.StateVector;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import java.util.List;
@@ -61,9 +60,9 @@ public final class FullySharded extends Strategy {
     /** Null if there is a single copy of the model. */
     private final @Nullable Mesh mesh;
 
-    private final MicroBatchSums sums;
-    private final SharedSteps steps;
-    private final SharedNorm norm;
+    private final MicroBatchReduction sums;
+    private final ShardedOptimizerStep steps;
+    private final ShardedNorm norm;
     private final UpdatedWeights updated;
     /** Whether closing this closes the parameters, and the mesh that a shrink has made. */
     private boolean ownsParameters;
@@ -85,20 +84,20 @@ public final class FullySharded extends Strategy {
         this.gathers = gathers;
         Opened opened = new Opened();
         try {
-            steps = opened.add(new SharedSteps(ranks.world(), stream, completedSteps));
+            steps = opened.add(new ShardedOptimizerStep(ranks.world(), stream, completedSteps));
             weights = stage() == ZeroStage.THREE
                     ? opened.add(new ShardedWeights(parameters, gathers, config.reshard(), bytes))
                     : null;
             reads = weights == null ? null : new ShardedReads(this, weights, progress);
             gradients = opened.add(new ShardedGradients(parameters, ranks, config, bytes));
             boolean equal = needsEqualMicroBatches() && ranks.updating().ranks() > 1;
-            sums = new MicroBatchSums(
+            sums = new MicroBatchReduction(
                     gradients,
                     config.gradientSync(),
                     equal ? opened.add(new EqualMicroBatches(ranks.updating(), parameters)) : null);
             updated = new UpdatedWeights(parameters, ranks, stage(), gathers.communicator(), bytes);
             // Last: the others communicate, and may fail.
-            norm = new SharedNorm(
+            norm = new ShardedNorm(
                     opened.add(new NormOverRanks(parameters.scope(), ranks.updating())), steps, this::explained);
         } catch (RuntimeException | Error failure) {
             opened.closeAfter(failure);
@@ -205,7 +204,7 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
-    void reading(Parameter parameter, GradientWriter writer) {
+    void reading(Parameter parameter, GradientOwner writer) {
         if (reads == null) {
             super.reading(parameter, writer);
         } else {
@@ -221,7 +220,7 @@ public final class FullySharded extends Strategy {
     @Override
     void gather(Quantizers quantizers) {
         if (weights != null && reads != null) {
-            weights.gatherInEightBits(quantizers, reads);
+            weights.gatherQuantized(quantizers, reads);
         }
     }
 
@@ -339,11 +338,11 @@ public final class FullySharded extends Strategy {
      * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */
     public FullySharded shrink(AdamW optimizer) {
-        return new CopyShrink(this, ranks, gathers, config, steps).shrink(optimizer);
+        return new ReplicaShrink(this, ranks, gathers, config, steps).shrink(optimizer);
     }
 
-    boolean gathersEightBits() {
-        return weights != null && weights.gathersEightBits();
+    boolean gathersQuantized() {
+        return weights != null && weights.gathersQuantized();
     }
 
     /** Closes this without the parameters, which another strategy takes over. */
@@ -363,14 +362,14 @@ public final class FullySharded extends Strategy {
     /** Takes part in steps from now on; closing this closes the parameters. */
     void begin() {
         parameters.adopt(norm);
-        parameters.sharing().step(norm);
+        parameters.access().step(norm);
         join();
         ownsParameters = true;
     }
 
     /** Replaces {@code former}, whose parameters this takes over, with a new mesh that this owns. */
     void beginAfter(FullySharded former) {
-        parameters.sharing().forget(former.norm);
+        parameters.access().forget(former.norm);
         begin();
         ownsMesh = true;
     }
@@ -401,20 +400,20 @@ public final class FullySharded extends Strategy {
 
     @Override
     Part weightsOf(int rank) {
-        return SharedTensors.wholeOr(ranks.shard(ranks.place(rank), stage()).weights());
+        return StateShards.wholeOr(ranks.shard(ranks.place(rank), stage()).weights());
     }
 
     @Override
     ShardedState stateOf(AdamW optimizer, State others) {
-        List<SharedTensor> shared = new SharedTensors(parameters, ranks, stage()).of(optimizer.vectors());
-        State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), others);
+        List<StateShard> shared = new StateShards(parameters, ranks, stage()).of(optimizer.vectors());
+        State own = State.of(parameters.access().stepState(), optimizer.stepState(), others);
         return new ShardedState(this, shared, own);
     }
 
     @Override
     ShardedState stateOfWeights(State others) {
-        List<SharedTensor> shared = new SharedTensors(parameters, ranks, stage()).of(List.of());
-        return new ShardedState(this, shared, State.of(parameters.sharing().weightStepState(null), others));
+        List<StateShard> shared = new StateShards(parameters, ranks, stage()).of(List.of());
+        return new ShardedState(this, shared, State.of(parameters.access().weightStepState(null), others));
     }
 
     @Override
@@ -426,7 +425,7 @@ public final class FullySharded extends Strategy {
 
     @Override
     public String explain() {
-        return this + ": " + ranks.explain(config, gathersEightBits());
+        return this + ": " + ranks.explain(config, gathersQuantized());
     }
 
     /** Also frees the parameters, which this has allocated, unless another strategy has taken them over. */

@@ -1,9 +1,8 @@
 package dev.chagres.sharding;
 
-import dev.chagres.mesh.MeshDimension;
-
 import dev.chagres.DType;
 import dev.chagres.internal.Checks;
+import dev.chagres.mesh.MeshDimension;
 
 /**
  * How {@link FullySharded} shards a model over a communicator or a mesh.

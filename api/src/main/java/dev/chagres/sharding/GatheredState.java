@@ -3,15 +3,15 @@ package dev.chagres.sharding;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.parameter.GroupPiece;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.optim.StateVector;
+import dev.chagres.parameter.FlatGroup;
+import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.PlacedGroup;
 import dev.chagres.parameter.State;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.optim.StateVector;
 import java.util.List;
 import java.util.function.BiConsumer;
 
@@ -41,8 +41,8 @@ final class GatheredState {
 
     /** The same, with this tensor-parallel rank's part of layers. */
     private void allOfRank(List<StateVector> vectors, BiConsumer<String, Tensor> sink) {
-        for (PlacedGroup group : parameters.sharing().groups()) {
-            for (GroupPiece piece : group.pieces()) {
+        for (FlatGroup group : parameters.access().groups()) {
+            for (FlatParameter piece : group.pieces()) {
                 weights(group, piece, sink);
                 for (StateVector vector : vectors) {
                     if (piece.isTrained() && vector.isFor(piece.dtype())) {
@@ -54,9 +54,9 @@ final class GatheredState {
     }
 
     /** Passes on the weights of the members of {@code piece}. */
-    private void weights(PlacedGroup group, GroupPiece piece, BiConsumer<String, Tensor> sink) {
-        Tensor vector = parameters.sharing().vector(piece.dtype());
-        ParameterShard shard = parameters.sharing().shard();
+    private void weights(FlatGroup group, FlatParameter piece, BiConsumer<String, Tensor> sink) {
+        Tensor vector = parameters.access().vector(piece.dtype());
+        ParameterShard shard = parameters.access().shard();
         if (shard != null && shard.weights() != null) {
             Part part = ranks.part();
             try (Scope room = stream.device().openScope(stream)) {
@@ -71,7 +71,7 @@ final class GatheredState {
     }
 
     /** Passes on the elements in {@code vector} of the members of {@code piece}. */
-    private void vector(PlacedGroup group, GroupPiece piece, StateVector vector, BiConsumer<String, Tensor> sink) {
+    private void vector(FlatGroup group, FlatParameter piece, StateVector vector, BiConsumer<String, Tensor> sink) {
         Part updated = ranks.shard(ZeroStage.ONE).updated();
         try (Scope room = stream.device().openScope(stream)) {
             int width = vector.width();
@@ -98,7 +98,7 @@ final class GatheredState {
     }
 
     private static void handOut(
-            PlacedGroup group, GroupPiece piece, StateVector whole, Scope views, BiConsumer<String, Tensor> sink) {
+            FlatGroup group, FlatParameter piece, StateVector whole, Scope views, BiConsumer<String, Tensor> sink) {
         for (Parameter member : group.members()) {
             if (piece.holds(member)) {
                 long offset = whole.width() * piece.offset(member);

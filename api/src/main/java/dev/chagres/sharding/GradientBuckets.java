@@ -7,10 +7,10 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.Opened;
-import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.PlacedGroup;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.parameter.FlatGroup;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.te.Output;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -74,7 +74,7 @@ final class GradientBuckets implements AutoCloseable {
     }
 
     private static List<Bucket> buckets(Parameters parameters, long bucketBytes) {
-        List<PlacedGroup> groups = parameters.sharing().groups();
+        List<FlatGroup> groups = parameters.access().groups();
         List<Bucket> all = new ArrayList<>();
         int end = groups.size();
         long count = 0;
@@ -101,7 +101,7 @@ final class GradientBuckets implements AutoCloseable {
 
     private boolean isComplete(Bucket bucket) {
         for (int group = bucket.first; group < bucket.end; group++) {
-            if (!complete.get(group) && parameters.sharing().groups().get(group).gradientCount() > 0) {
+            if (!complete.get(group) && parameters.access().groups().get(group).gradientCount() > 0) {
                 return false;
             }
         }
@@ -115,7 +115,7 @@ final class GradientBuckets implements AutoCloseable {
 
     private void sum(Bucket bucket) {
         for (int group = bucket.first; group < bucket.end; group++) {
-            parameters.sharing().completeGradients(group);
+            parameters.access().completeGradients(group);
         }
         Stream stream = compute;
         if (Inside.capture(compute) == null) {
@@ -191,7 +191,7 @@ final class GradientBuckets implements AutoCloseable {
     String explain() {
         StringBuilder text = new StringBuilder();
         for (Bucket bucket : buckets) {
-            List<PlacedGroup> groups = parameters.sharing().groups().subList(bucket.first, bucket.end);
+            List<FlatGroup> groups = parameters.access().groups().subList(bucket.first, bucket.end);
             String first = groups.getFirst().name();
             String last = groups.getLast().name();
             text.append("\n  ")

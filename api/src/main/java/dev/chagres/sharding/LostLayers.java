@@ -1,14 +1,13 @@
 package dev.chagres.sharding;
 
+import dev.chagres.internal.Inside;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-
-import dev.chagres.internal.Inside;
-import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
@@ -77,7 +76,7 @@ record LostLayers(Parameters parameters, MeshShape shape, int own) {
         int parts = shape.size(MeshDimension.TENSOR);
         List<Parameter> all = stage == shape.coordinate(MeshDimension.PIPELINE, own)
                 ? parameters.all()
-                : parameters.sharing().ofStages(stage);
+                : parameters.access().ofStages(stage);
         List<String> names = all.stream()
                 .filter(parameter -> parts == 1 || parameter.split() != null)
                 .map(Parameter::name)

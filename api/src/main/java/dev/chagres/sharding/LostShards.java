@@ -1,12 +1,11 @@
 package dev.chagres.sharding;
 
 import dev.chagres.mesh.MeshDimension;
-
+import dev.chagres.parameter.FlatGroup;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.PlacedGroup;
 import java.util.List;
 import java.util.TreeSet;
 import java.util.stream.IntStream;
@@ -59,7 +58,7 @@ record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ran
     }
 
     private void nameGroups(StringBuilder text) {
-        for (PlacedGroup group : parameters.sharing().groups()) {
+        for (FlatGroup group : parameters.access().groups()) {
             List<String> names = group.members().stream()
                     .filter(parameter -> !parameter.isFrozen())
                     .map(Parameter::name)

@@ -1,25 +1,24 @@
 package dev.chagres.sharding;
 
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.parameter.GroupPiece;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.Reduction;
+import dev.chagres.optim.StateVector;
+import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.parameter.WeightStorage;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.nccl.Reduction;
-import dev.chagres.optim.StateVector;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
@@ -105,13 +104,13 @@ final class MeshState {
     }
 
     private StateTensor weight(Parameter parameter, TensorSpec spec, int index, long[] places) {
-        GroupPiece own = own(parameter);
-        Tensor vector = own == null ? null : parameters.sharing().vector(own.dtype());
+        FlatParameter own = own(parameter);
+        Tensor vector = own == null ? null : parameters.access().vector(own.dtype());
         long pieceOffset = own == null ? 0 : own.weightOffset();
         if (parameters.tensorParallel().isSplit()) {
             return split(parameter, spec, State.Values.ANY, vector, pieceOffset, strategy::weightsOf);
         }
-        return new SharedTensor(
+        return new StateShard(
                 spec,
                 State.Values.ANY,
                 vector,
@@ -122,14 +121,14 @@ final class MeshState {
     }
 
     private StateTensor kept(Parameter parameter, TensorSpec spec, StateVector vector, int index, long[] places) {
-        GroupPiece own = own(parameter);
+        FlatParameter own = own(parameter);
         Tensor elements = own == null ? null : vector.elements();
         long pieceOffset = own == null ? 0 : own.gradientOffset();
         if (parameters.tensorParallel().isSplit()) {
             return split(parameter, spec, vector.values(), elements, pieceOffset, strategy::updatedBy);
         }
         int width = vector.width();
-        return new SharedTensor(
+        return new StateShard(
                 spec,
                 vector.values(),
                 elements,
@@ -148,7 +147,7 @@ final class MeshState {
             long pieceOffset,
             IntFunction<Part> part) {
         ParameterSplit split = parameter.split();
-        GroupPiece own = own(parameter);
+        FlatParameter own = own(parameter);
         SplitTensor.Own held = own == null || vector == null
                 ? null
                 : SplitTensor.Own.of(
@@ -184,16 +183,16 @@ final class MeshState {
     }
 
     /** Returns the place of a parameter of this rank's stages; null for others, and if it has no element here. */
-    private @Nullable GroupPiece own(Parameter parameter) {
+    private @Nullable FlatParameter own(Parameter parameter) {
         boolean isHere = stages.apply(parameter).get(mesh.coordinate(MeshDimension.PIPELINE));
-        return isHere && parameter.shape().count() > 0 ? SharedTensors.piece(parameters, parameter) : null;
+        return isHere && parameter.shape().count() > 0 ? StateShards.piece(parameters, parameter) : null;
     }
 
     /** Returns the numbers of all parameters; one that several stages have is at the same place in each. */
     private long[] places() {
         long[] places = new long[NUMBERS * all.size()];
         for (int i = 0; i < all.size(); i++) {
-            GroupPiece own = own(all.get(i));
+            FlatParameter own = own(all.get(i));
             if (own != null) {
                 places[NUMBERS * i] = own.count();
                 places[NUMBERS * i + 1] = own.offset(all.get(i));

@@ -1,17 +1,16 @@
 package dev.chagres.sharding;
 
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.optim.AdamW;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.optim.AdamW;
 import java.util.List;
 
 /**
@@ -89,7 +88,7 @@ public final class PipelineParallel implements AutoCloseable {
                     + ", got some of " + Checks.other(stream.device(), communicator.device()));
         }
         Checks.atLeastOne("width", width);
-        parameters.sharing().ensureUnstaged();
+        parameters.access().ensureUnstaged();
         PipelineTies.ensureSame(plan, parameters, width, communicator);
         PipelineTies ties = PipelineTies.of(plan, parameters, communicator);
         try {
@@ -194,7 +193,7 @@ public final class PipelineParallel implements AutoCloseable {
         strategy.ensureOpen();
         List<StateTensor> tensors =
                 MeshState.ofStages(rank.plan(), strategy, mesh).of(optimizer.vectors());
-        State own = State.of(parameters.sharing().stepState(), optimizer.stepState(), State.of(others));
+        State own = State.of(parameters.access().stepState(), optimizer.stepState(), State.of(others));
         return new ShardedState(strategy, mesh.world(), tensors, own);
     }
 
@@ -218,7 +217,7 @@ public final class PipelineParallel implements AutoCloseable {
         strategy.ensureOpen();
         List<StateTensor> tensors =
                 MeshState.ofStages(rank.plan(), strategy, mesh).of(List.of());
-        State own = State.of(parameters.sharing().weightStepState(rank.plan().whole()), State.of(others));
+        State own = State.of(parameters.access().weightStepState(rank.plan().whole()), State.of(others));
         return new ShardedState(strategy, mesh.world(), tensors, own);
     }
 

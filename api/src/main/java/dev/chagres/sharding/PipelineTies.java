@@ -1,10 +1,10 @@
 package dev.chagres.sharding;
 
+import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.PipelineStages;
 import dev.chagres.parameter.PipelineStages.Tied;
-import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -53,7 +53,7 @@ record PipelineTies(List<Communicator> communicators) {
             PipelineStages stages =
                     new PipelineStages(parameters.scope(), ranks, tied, countedElsewhere, plan::parametersOf);
             parameters.adopt(stages);
-            parameters.sharing().stages(stages);
+            parameters.access().stages(stages);
         } catch (RuntimeException | Error failure) {
             communicators.forEach(Communicator::close);
             throw failure;
@@ -74,7 +74,7 @@ record PipelineTies(List<Communicator> communicators) {
                     + plan.stagesOf(parameter);
             checksum.update(text.getBytes(StandardCharsets.UTF_8));
         }
-        int other = RankNumbers.firstOther(ranks, parameters.scope().stream(), checksum.getValue());
+        int other = AllGatherLongs.firstOther(ranks, parameters.scope().stream(), checksum.getValue());
         if (other > 0) {
             throw new IllegalStateException("plan: expected the same on all ranks of the pipeline, got another on"
                     + " rank " + other

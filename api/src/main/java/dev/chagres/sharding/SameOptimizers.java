@@ -5,8 +5,8 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.Parameters;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.function.Supplier;
@@ -43,7 +43,7 @@ final class SameOptimizers {
     /** Compares ranks that update the same weights. */
     static SameOptimizers ofWeights(Parameters parameters, Communicator communicator) {
         return new SameOptimizers(
-                parameters.sharing()::optimizerSettings,
+                parameters.access()::optimizerSettings,
                 "sumGradients: expected optimizers with the same settings on all ranks, since weights would diverge",
                 communicator,
                 parameters.scope().stream());
@@ -52,7 +52,7 @@ final class SameOptimizers {
     /** Compares ranks of a pipeline, which update parts of one model. */
     static SameOptimizers ofModel(Parameters parameters, Communicator communicator) {
         return new SameOptimizers(
-                parameters.sharing()::optimizerSettingsOfModel,
+                parameters.access()::optimizerSettingsOfModel,
                 "run: expected optimizers with the same settings on all ranks of the pipeline, as one rank would have"
                         + " for the whole model",
                 communicator,
@@ -71,7 +71,7 @@ final class SameOptimizers {
         byte[] own = settings.get().getBytes(StandardCharsets.UTF_8);
         CRC32C checksum = new CRC32C();
         checksum.update(own);
-        long[] all = RankNumbers.ofAll(communicator, stream, own.length, checksum.getValue());
+        long[] all = AllGatherLongs.ofAll(communicator, stream, own.length, checksum.getValue());
         int first = -1;
         int without = 0;
         for (int rank = 0; rank < communicator.ranks(); rank++) {

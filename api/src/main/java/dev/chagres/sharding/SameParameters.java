@@ -1,11 +1,11 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Stream;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.nccl.Communicator;
 import java.nio.charset.StandardCharsets;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;
@@ -52,7 +52,7 @@ final class SameParameters {
         Stream stream = parameters.scope().stream();
         CRC32C checksum = new CRC32C();
         for (Parameter parameter : parameters.all()) {
-            if (parameter.isEightBitsOnly()) {
+            if (parameter.isQuantizedOnly()) {
                 throw new IllegalArgumentException(
                         "parameters: expected weights in FP32 or 16 bits, which ranks can exchange, got "
                                 + parameter.name()
@@ -61,8 +61,8 @@ final class SameParameters {
             String text = parameter + " " + parameter.unreadWeight().dtype() + " " + parameter.isFrozen();
             checksum.update(text.getBytes(StandardCharsets.UTF_8));
         }
-        ContextParallel context = parameters.sharing().contextParallel();
-        long[] values = RankNumbers.ofAll(
+        ContextParallel context = parameters.access().contextParallel();
+        long[] values = AllGatherLongs.ofAll(
                 communicator,
                 stream,
                 checksum.getValue(),
@@ -102,7 +102,7 @@ final class SameParameters {
 
     /** Compares a number that must be the same on all ranks before they go on; {@code mend} is the error's advice. */
     static void ensureSame(Communicator communicator, String what, long value, LongFunction<String> name, String mend) {
-        long[] values = RankNumbers.ofAll(communicator, communicator.device().stream(), value);
+        long[] values = AllGatherLongs.ofAll(communicator, communicator.device().stream(), value);
         for (int rank = 1; rank < values.length; rank++) {
             requireSame(what, values[rank], values[0], rank, name, mend);
         }

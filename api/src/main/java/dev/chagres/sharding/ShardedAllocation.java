@@ -1,14 +1,13 @@
 package dev.chagres.sharding;
 
-import dev.chagres.mesh.Mesh;
-
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.ParameterShard;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.nccl.Communicator;
 import org.jspecify.annotations.Nullable;
 
 /**

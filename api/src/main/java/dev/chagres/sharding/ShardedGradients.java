@@ -5,11 +5,11 @@ import dev.chagres.Event;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Opened;
-import dev.chagres.parameter.GroupPiece;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.sharding.GroupBuffers.Buffer;
+import dev.chagres.sharding.FlatBufferPool.Buffer;
 import dev.chagres.te.Output;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -41,14 +41,14 @@ final class ShardedGradients implements AutoCloseable {
     private final Stream reductions;
     private final Event written;
     private final Event summed;
-    private final WholeGradients content;
-    private final GroupBuffers buffers;
+    private final UnshardedGradients content;
+    private final FlatBufferPool buffers;
     /** By group, this rank's shard of each trained piece. */
     private final List<List<Tensor>> parts = new ArrayList<>();
 
-    private final PartSums sums;
+    private final GradientReduceScatter sums;
     /** Null with one copy of the model, or if the optimizer's state is sharded among all ranks. */
-    private final @Nullable CopySums copies;
+    private final @Nullable ReplicaAllReduce copies;
 
     private final BitSet complete = new BitSet();
     private final BitSet reduced = new BitSet();
@@ -66,22 +66,22 @@ final class ShardedGradients implements AutoCloseable {
             summed = opened.add(compute.device().openEvent());
             // Sums of micro-batches stay FP32.
             DType productType = sync == GradientSync.EACH_MICRO_BATCH ? config.reduceType() : DType.FLOAT32;
-            content = new WholeGradients(parameters.sharing(), productType);
+            content = new UnshardedGradients(parameters.access(), productType);
             Part part = ranks.shard(stage).updated();
-            for (int group = 0; group < parameters.sharing().groups().size(); group++) {
+            for (int group = 0; group < parameters.access().groups().size(); group++) {
                 List<Tensor> own = new ArrayList<>();
-                for (GroupPiece piece : content.pieces(group)) {
+                for (FlatParameter piece : content.pieces(group)) {
                     long offset = part.of(piece.gradientOffset());
                     own.add(parameters.scope().view(parameters.gradients(), offset, part.of(piece.count())));
                 }
                 parts.add(own);
             }
             next = parts.size() - 1;
-            sums = opened.add(new PartSums(ranks, config, content, parts, compute, reductions, bytes));
+            sums = opened.add(new GradientReduceScatter(ranks, config, content, parts, compute, reductions, bytes));
             int usual = stage == ZeroStage.ONE ? Integer.MAX_VALUE : BUFFERS;
-            buffers = opened.add(new GroupBuffers(parameters, content, usual, sums.windows()));
+            buffers = opened.add(new FlatBufferPool(parameters, content, usual, sums.windows()));
             Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
-            copies = others == null ? null : new CopySums(compute, parts, config.reduceType(), others, bytes);
+            copies = others == null ? null : new ReplicaAllReduce(compute, parts, config.reduceType(), others, bytes);
         } catch (RuntimeException | Error failure) {
             opened.closeAfter(failure);
             throw failure;
@@ -156,7 +156,7 @@ final class ShardedGradients implements AutoCloseable {
         if (buffer == null) {
             return;
         }
-        parameters.sharing().completeGradients(group);
+        parameters.access().completeGradients(group);
         written.record(compute);
         reductions.await(written);
         content.castBeside(group, buffers.views(group, buffer), reductions);
@@ -180,8 +180,8 @@ final class ShardedGradients implements AutoCloseable {
             buffers.letGo(buffer);
         } else {
             buffers.takeBack(buffer);
-            parameters.sharing().forgetGradients(group);
-            parameters.sharing().takeBackGradients(group);
+            parameters.access().forgetGradients(group);
+            parameters.access().takeBackGradients(group);
         }
     }
 

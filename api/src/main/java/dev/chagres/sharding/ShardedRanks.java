@@ -1,13 +1,12 @@
 package dev.chagres.sharding;
 
+import dev.chagres.internal.Checks;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-
-import dev.chagres.internal.Checks;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.ParameterShard;
 import dev.chagres.parameter.ParameterShard.Part;
-import dev.chagres.nccl.Communicator;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -102,7 +101,7 @@ record ShardedRanks(
     }
 
     /** Describes how gradients and weights are communicated. */
-    String explain(FullyShardedConfig config, boolean eightBits) {
+    String explain(FullyShardedConfig config, boolean quantized) {
         boolean summedLate =
                 config.stage() == ZeroStage.THREE && config.gradientSync() == GradientSync.LAST_MICRO_BATCH;
         String memory = config.stage() == ZeroStage.ONE
@@ -112,7 +111,7 @@ record ShardedRanks(
         String gathered = config.stage() == ZeroStage.THREE
                 ? "weights gathered group by group on another stream before their layers run, one group ahead"
                         + (config.reshard() == Reshard.AFTER_STEP ? ", and kept until the step changes them" : "")
-                        + (eightBits ? ", those of products in eight bits" : "")
+                        + (quantized ? ", those of products in eight bits" : "")
                 : "weights gathered after the step";
         return "gradients reduce-scattered group by group on their own stream, from memory " + memory + "; " + gathered
                 + explainCopies();

@@ -1,10 +1,10 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
-import dev.chagres.parameter.GradientWriter;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.QuantizerSite;
-import dev.chagres.nccl.RankFailedException;
 import dev.chagres.recipe.GatheredWeights;
 
 /**
@@ -12,15 +12,16 @@ import dev.chagres.recipe.GatheredWeights;
  *
  * <p>Threading: the device's thread.
  */
-record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress progress) implements GatheredWeights {
-    void read(Parameter parameter, GradientWriter writer) {
+record ShardedReads(FullySharded strategy, ShardedWeights weights, GradientReadiness progress)
+        implements GatheredWeights {
+    void read(Parameter parameter, GradientOwner writer) {
         ensureInCall(parameter);
         WeightForm form = weights.form(parameter, progress.pass(), progress.direction());
         use(parameter.group(), form, writer);
         weights.lend(parameter.group(), form);
     }
 
-    private void use(int group, WeightForm form, GradientWriter writer) {
+    private void use(int group, WeightForm form, GradientOwner writer) {
         if (progress.isUsing(group, form, writer)) {
             return;
         }
@@ -38,8 +39,8 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GroupProgress
     @Override
     public Tensor gathered(QuantizerSite site) {
         ensureInCall(site.weight());
-        use(site.weight().group(), WeightForm.EIGHT_BITS, GradientWriter.READER);
-        return weights.eightBits(site);
+        use(site.weight().group(), WeightForm.QUANTIZED, GradientOwner.THIS_CALL);
+        return weights.quantized(site);
     }
 
     @Override

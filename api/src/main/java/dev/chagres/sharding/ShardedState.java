@@ -12,8 +12,8 @@ import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.State;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -70,11 +70,11 @@ public final class ShardedState {
                 .collect(Collectors.toMap(tensor -> tensor.spec().name(), StateTensor::may, (first, _) -> first));
         int ranks = all.ranks();
         tensors = new ArrayList<>(sharedTensors);
-        own.ensureNoEightBits();
+        own.ensureNoneQuantized();
         if (ranks > 1) {
             own.ensureOfAllRanks();
         }
-        own.tensors().forEach((name, tensor) -> tensors.add(SharedTensor.whole(name, tensor, ranks)));
+        own.tensors().forEach((name, tensor) -> tensors.add(StateShard.whole(name, tensor, ranks)));
     }
 
     /** Returns names, types and shapes of the entries of a file of this state; a number of the host is an INT64 scalar. */
@@ -226,7 +226,7 @@ public final class ShardedState {
     private void ensureSame() {
         CRC32C checksum = new CRC32C();
         specs().forEach(spec -> checksum.update(spec.toString().getBytes(StandardCharsets.UTF_8)));
-        int other = RankNumbers.firstOther(all, strategy.stream, checksum.getValue());
+        int other = AllGatherLongs.firstOther(all, strategy.stream, checksum.getValue());
         if (other > 0) {
             throw new IllegalStateException("state: expected the same tensors on all ranks, got others on rank " + other
                     + " than on rank 0; pass the same optimizer and states, in the same order, on each");

@@ -11,7 +11,7 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.recipe.GatheredWeights;
 import dev.chagres.recipe.Quantizers;
-import dev.chagres.sharding.GroupBuffers.Buffer;
+import dev.chagres.sharding.FlatBufferPool.Buffer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,11 +25,11 @@ final class ShardedWeights implements AutoCloseable {
     private final GatherStreams streams;
     private final ByteCounts bytes;
     private final int groups;
-    private final WholeGroups whole;
+    private final UnshardedGroups whole;
     /** By group: the buffer that its members' weights are views of. */
     private final @Nullable Buffer[] lent;
     /** Null if no pass computes in eight bits. */
-    private @Nullable EightBitGroups eightBits;
+    private @Nullable QuantizedGroups quantized;
     /** The version of the parameters that were gathered. */
     private int version;
 
@@ -38,7 +38,7 @@ final class ShardedWeights implements AutoCloseable {
         this.bytes = bytes;
         version = parameters.version();
         Stream compute = parameters.scope().stream();
-        groups = parameters.sharing().groups().size();
+        groups = parameters.access().groups().size();
         lent = new Buffer[groups];
         Opened opened = new Opened();
         try {
@@ -46,7 +46,7 @@ final class ShardedWeights implements AutoCloseable {
             Event stepped = opened.add(compute.device().openEvent());
             stepped.record(compute);
             streams = new GatherStreams(ranks, compute, gathers, stepped, reshard);
-            whole = new WholeGroups(parameters, streams, bytes);
+            whole = new UnshardedGroups(parameters, streams, bytes);
         } catch (RuntimeException | Error failure) {
             opened.closeAfter(failure);
             throw failure;
@@ -54,33 +54,33 @@ final class ShardedWeights implements AutoCloseable {
     }
 
     /** From now on gathers the weights that {@code quantizers} cast in eight bits; others are ignored until these are closed. */
-    void gatherInEightBits(Quantizers quantizers, GatheredWeights gathered) {
-        EightBitGroups present = eightBits;
+    void gatherQuantized(Quantizers quantizers, GatheredWeights gathered) {
+        QuantizedGroups present = quantized;
         if (present != null && !present.quantizers().isOpen()) {
             present.close();
             present = null;
         }
         if (present == null) {
-            eightBits = new EightBitGroups(quantizers, gathered, streams, bytes);
+            quantized = new QuantizedGroups(quantizers, gathered, streams, bytes);
         }
     }
 
     /** Returns whether weights of products in eight bits are gathered in eight bits. */
-    boolean gathersEightBits() {
-        return eightBits != null;
+    boolean gathersQuantized() {
+        return quantized != null;
     }
 
     /** Returns how a call of {@code pass} that reads {@code parameter} gathers its group. */
     WeightForm form(Parameter parameter, Pass pass, Direction direction) {
-        EightBitGroups present = eightBits;
+        QuantizedGroups present = quantized;
         return present != null && !present.isProduct(parameter)
                 ? form(parameter.group(), pass, direction)
-                : WeightForm.WHOLE;
+                : WeightForm.UNSHARDED;
     }
 
     private WeightForm form(int group, Pass pass, Direction direction) {
-        EightBitGroups present = eightBits;
-        return present != null && present.isRead(group, pass, direction) ? WeightForm.EIGHT_BITS : WeightForm.WHOLE;
+        QuantizedGroups present = quantized;
+        return present != null && present.isRead(group, pass, direction) ? WeightForm.QUANTIZED : WeightForm.UNSHARDED;
     }
 
     /** Makes the computing stream wait for the weights of {@code group}, which stay until {@link #release}. */
@@ -91,7 +91,7 @@ final class ShardedWeights implements AutoCloseable {
 
     /** Discards gathered weights if shards were written from outside since, unless calls are reading some. */
     private void follow() {
-        boolean isRead = whole.buffers.isPinned() || (eightBits != null && eightBits.buffers.isPinned());
+        boolean isRead = whole.buffers.isPinned() || (quantized != null && quantized.buffers.isPinned());
         if (version != parameters.version() && !isRead) {
             changed();
         }
@@ -105,9 +105,9 @@ final class ShardedWeights implements AutoCloseable {
         }
     }
 
-    private GatheredGroups of(WeightForm form, Pass pass) {
-        EightBitGroups present = eightBits;
-        if (form == WeightForm.WHOLE || present == null) {
+    private AllGatherBuffers of(WeightForm form, Pass pass) {
+        QuantizedGroups present = quantized;
+        if (form == WeightForm.UNSHARDED || present == null) {
             return whole;
         }
         present.prepare(pass);
@@ -116,7 +116,7 @@ final class ShardedWeights implements AutoCloseable {
 
     /** Sets members of a group in use to the weights gathered in this form. */
     void lend(int group, WeightForm form) {
-        GroupBuffers from = form == WeightForm.WHOLE || eightBits == null ? whole.buffers : eightBits.buffers;
+        FlatBufferPool from = form == WeightForm.UNSHARDED || quantized == null ? whole.buffers : quantized.buffers;
         Buffer held = from.held(group);
         if (held != null && lent[group] != held) {
             from.lend(group, held);
@@ -126,12 +126,12 @@ final class ShardedWeights implements AutoCloseable {
 
     /** Records amaxes for a calibrating pass. */
     void record(Pass pass) {
-        of(WeightForm.EIGHT_BITS, pass);
+        of(WeightForm.QUANTIZED, pass);
     }
 
     /** Returns a weight in eight bits, of a group in use. */
-    Tensor eightBits(QuantizerSite site) {
-        EightBitGroups present = eightBits;
+    Tensor quantized(QuantizerSite site) {
+        QuantizedGroups present = quantized;
         if (present == null) {
             throw new IllegalStateException(site + ": expected quantizers that this gathers weights of, got others");
         }
@@ -140,8 +140,8 @@ final class ShardedWeights implements AutoCloseable {
 
     /** Records that a call has enqueued all reads of the weights of {@code group}. */
     void release(int group, WeightForm form) {
-        EightBitGroups present = eightBits;
-        if (form == WeightForm.WHOLE) {
+        QuantizedGroups present = quantized;
+        if (form == WeightForm.UNSHARDED) {
             whole.release(group);
         } else if (present != null) {
             present.release(group);
@@ -153,13 +153,13 @@ final class ShardedWeights implements AutoCloseable {
         version = parameters.version();
         streams.stepped().record(streams.compute());
         whole.changed();
-        if (eightBits != null) {
-            eightBits.changed();
+        if (quantized != null) {
+            quantized.changed();
         }
     }
 
     long byteSize() {
-        return whole.byteSize() + (eightBits == null ? 0 : eightBits.byteSize());
+        return whole.byteSize() + (quantized == null ? 0 : quantized.byteSize());
     }
 
     @Override
@@ -167,8 +167,8 @@ final class ShardedWeights implements AutoCloseable {
         streams.gathers().close();
         streams.stepped().close();
         whole.close();
-        if (eightBits != null) {
-            eightBits.close();
+        if (quantized != null) {
+            quantized.close();
         }
     }
 }

@@ -5,12 +5,12 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.parameter.ParameterShard.Part;
-import dev.chagres.parameter.ParameterSplit;
-import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.ops.Rows;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.ParameterSplit;
+import dev.chagres.parameter.State;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -4,15 +4,15 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.parameter.State;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.State;
 
 /**
  * A tensor of the state of a whole model, of which ranks hold parts.
  *
  * <p>Threading: the device's thread.
  */
-sealed interface StateTensor permits SharedTensor, SplitTensor {
+sealed interface StateTensor permits StateShard, SplitTensor {
     /** Of all ranks, the one that has the file. */
     int ROOT = 0;
 

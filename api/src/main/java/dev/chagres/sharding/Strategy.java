@@ -1,22 +1,21 @@
 package dev.chagres.sharding;
 
-import dev.chagres.mesh.Mesh;
-
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.Pass;
-import dev.chagres.parameter.GradientWriter;
-import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.ParameterShard.Part;
-import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
+import dev.chagres.mesh.Mesh;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.AdamW;
+import dev.chagres.parameter.GradientOwner;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
 import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
 import java.util.List;
@@ -44,9 +43,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     final Communicator communicator;
 
     final Stream stream;
-    final GroupProgress progress;
+    final GradientReadiness progress;
     final ByteCounts bytes = new ByteCounts();
-    private final StepOrder order = new StepOrder(this);
+    private final StepGuard order = new StepGuard(this);
     private final Runnable atNextStep = this::endStep;
     private final Runnable atForgetting = this::beginStep;
     private final List<Pass> followed = new ArrayList<>();
@@ -60,12 +59,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         stream = parameters.scope().stream();
         amaxes = new AmaxOverRanks(parameters, communicator, bytes);
         optimizers = SameOptimizers.ofWeights(parameters, communicator);
-        progress = new GroupProgress(this, parameters.sharing().groups().size(), this::complete, this::release);
+        progress = new GradientReadiness(this, parameters.access().groups().size(), this::complete, this::release);
     }
 
     /** Takes part in steps from now on. */
     final void join() {
-        parameters.sharing().observe(order);
+        parameters.access().observe(order);
         parameters.atNextStep(atNextStep);
         parameters.atForgetting(atForgetting);
     }
@@ -297,7 +296,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
             throw new IllegalStateException(call + ": expected whole layers, got those of "
                     + parameters.tensorParallel() + "; ask " + other + ", which has those of all ranks");
         }
-        parameters.sharing().ensureAllStages();
+        parameters.access().ensureAllStages();
     }
 
     /** Called when weights were loaded, by whichever call: discards values that were derived from the old weights and gradients. */
@@ -330,8 +329,8 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     abstract boolean isSummed(int group);
 
     /** Called when a call is about to read {@code parameter}, whose gradient {@code writer} writes. */
-    void reading(Parameter parameter, GradientWriter writer) {
-        progress.uses(parameter.group(), WeightForm.WHOLE, writer);
+    void reading(Parameter parameter, GradientOwner writer) {
+        progress.uses(parameter.group(), WeightForm.UNSHARDED, writer);
     }
 
     /** Called when a backward call is about to write the gradient of {@code parameter}. */
@@ -389,7 +388,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
         closed = true;
         followed.forEach(pass -> pass.calls().forget(progress));
         amaxes.end();
-        parameters.sharing().forget(order);
+        parameters.access().forget(order);
         parameters.forget(atNextStep);
         parameters.forget(atForgetting);
         free();

@@ -1,20 +1,19 @@
 package dev.chagres.sharding;
 
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.ops.Rows;
+import dev.chagres.optim.AdamW;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.ops.Rows;
-import dev.chagres.optim.AdamW;
 import java.util.Arrays;
 import java.util.List;
 import java.util.function.BiConsumer;
@@ -60,7 +59,7 @@ public final class TensorParallelState {
         }
         ensureMesh(parameters, mesh);
         State own = State.of(
-                parameters.sharing().stepState(), optimizer.stepState(), State.of(Checks.given("others", others)));
+                parameters.access().stepState(), optimizer.stepState(), State.of(Checks.given("others", others)));
         return new ShardedState(
                 copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(optimizer.vectors()), own);
     }
@@ -82,7 +81,7 @@ public final class TensorParallelState {
         Parameters parameters = Checks.given("copies", copies).parameters();
         copies.ensureOpen();
         ensureMesh(parameters, mesh);
-        State own = State.of(parameters.sharing().weightStepState(null), State.of(Checks.given("others", others)));
+        State own = State.of(parameters.access().weightStepState(null), State.of(Checks.given("others", others)));
         return new ShardedState(
                 copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(List.of()), own);
     }
@@ -93,7 +92,7 @@ public final class TensorParallelState {
                 || mesh.coordinate(MeshDimension.TENSOR) != ranks.rank()) {
             throw new IllegalArgumentException("mesh: expected that of " + ranks + ", got " + mesh);
         }
-        parameters.sharing().ensureAllStages();
+        parameters.access().ensureAllStages();
     }
 
     /**
@@ -112,7 +111,7 @@ public final class TensorParallelState {
     public static void gather(Parameters parameters, State state, BiConsumer<String, Tensor> sink) {
         Checks.given("sink", sink);
         TensorParallelState gathering = new TensorParallelState(Checks.given("parameters", parameters));
-        Checks.given("state", state).ensureNoEightBits();
+        Checks.given("state", state).ensureNoneQuantized();
         state.tensors().forEach((name, tensor) -> gathering.handOut(name, tensor, sink));
     }
 

@@ -4,11 +4,11 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
-import dev.chagres.parameter.GroupPiece;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.FlatGroup;
+import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.PlacedGroup;
-import dev.chagres.nccl.Communicator;
 
 /**
  * Weights of which each rank has updated a part: they are gathered in place at the end of a step, as far as ranks have more than that.
@@ -37,8 +37,8 @@ record UpdatedWeights(
     /** Gathers in place {@code part} of all updated weights, of which each rank {@code among} those has updated a part. */
     private void gather(Part part, Communicator among) {
         Communicator.group(() -> {
-            for (PlacedGroup group : parameters.sharing().groups()) {
-                for (GroupPiece piece : group.pieces()) {
+            for (FlatGroup group : parameters.access().groups()) {
+                for (FlatParameter piece : group.pieces()) {
                     if (piece.isTrained()) {
                         gather(piece, part, among);
                     }
@@ -47,8 +47,8 @@ record UpdatedWeights(
         });
     }
 
-    private void gather(GroupPiece piece, Part part, Communicator among) {
-        Tensor vector = parameters.sharing().vector(piece.dtype());
+    private void gather(FlatParameter piece, Part part, Communicator among) {
+        Tensor vector = parameters.access().vector(piece.dtype());
         Stream stream = parameters.scope().stream();
         long count = part.of(piece.count());
         boolean whole = stage != ZeroStage.THREE;

@@ -6,9 +6,9 @@ package dev.chagres.sharding;
  */
 enum WeightForm {
     /** In the types that they are kept in. */
-    WHOLE,
+    UNSHARDED,
     /** Those of products in eight bits, the others as they are kept. */
-    EIGHT_BITS;
+    QUANTIZED;
 
     private static final WeightForm[] ALL = values();
     static final int COUNT = ALL.length;

@@ -55,9 +55,9 @@ abstract class AttributeWriter {
      * Returns whether the diagonal ends at the bottom right: a causal mask says so itself; with others it does, TE's default, unless in
      * eight bits.
      */
-    static boolean isBottomRight(AttentionProblem problem, boolean inEightBits) {
+    static boolean isBottomRight(AttentionProblem problem, boolean quantized) {
         MaskType mask = problem.mask();
-        return mask.isBottomRight() && (mask.isCausal() || !inEightBits);
+        return mask.isBottomRight() && (mask.isCausal() || !quantized);
     }
 
     /** Sets where the diagonal ends. */

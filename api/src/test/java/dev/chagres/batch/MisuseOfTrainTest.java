@@ -1,7 +1,5 @@
 package dev.chagres.batch;
 
-import dev.chagres.io.WholeFile;
-
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -11,6 +9,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.io.AtomicFile;
 import java.nio.file.Path;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
@@ -57,11 +56,11 @@ class MisuseOfTrainTest {
         missing("device", () -> new UploadRing(null, SHAPE, 1));
         missing("shape", () -> new UploadRing(device, null, 1));
         missing("stream", () -> new StepReadback(null, 1, 1));
-        missing("name", () -> WholeFile.isDirect(null));
-        missing("name", () -> WholeFile.part(null));
+        missing("name", () -> AtomicFile.isDirect(null));
+        missing("name", () -> AtomicFile.part(null));
         try (SequencePacker packer = new SequencePacker(SHAPE, NumberedSequences.of(20));
                 UploadRing ring = new UploadRing(device, SHAPE, 1);
-                WholeFile file = WholeFile.create(folder.resolve("report"))) {
+                AtomicFile file = AtomicFile.create(folder.resolve("report"))) {
             missing("batch", () -> packer.fill(null));
             missing("batch", () -> ring.upload(null));
             missing("scope", () -> ring.next(null));
@@ -95,7 +94,7 @@ class MisuseOfTrainTest {
         assertThrown(
                 ARGUMENT,
                 "name: expected a path that ends with the name of a file, got /",
-                () -> WholeFile.part(Path.of("/")));
+                () -> AtomicFile.part(Path.of("/")));
     }
 
     @Test

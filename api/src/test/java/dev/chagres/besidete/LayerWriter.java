@@ -7,8 +7,8 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.conformance.TokenRows;
-import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Pass;
+import dev.chagres.layer.SharedInput;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
@@ -31,7 +31,7 @@ final class LayerWriter {
 
     private final Device device;
     private final LayerCase drawn;
-    private final FanOut memory = new FanOut("memory");
+    private final SharedInput memory = new SharedInput("memory");
     private final ModelPlan plan = new ModelPlan();
     private final TransformerLayer layer;
 

@@ -184,7 +184,7 @@ final class OptionCases {
     }
 
     /** A layer whose attention cuDNN has in eight bits. */
-    LayerCase attentionInEightBits(boolean withRotation) {
+    LayerCase quantizedAttention(boolean withRotation) {
         return plain(found -> isDense(found)
                 && hasPlainScores(found)
                 && found.config().attention().headDim() == HEAD_DIM_IN_EIGHT_BITS

@@ -54,10 +54,10 @@ enum OptionKind {
     DELAYED_MOST_RECENT(DelayedScaling.standard().withAmaxComputeAlgorithm(AmaxAlgorithm.MOST_RECENT)),
     DELAYED_FP8_DPA(
             DelayedScaling.standard().withAttention(AttentionPrecision.FP8_DPA),
-            cases -> cases.attentionInEightBits(true)),
+            cases -> cases.quantizedAttention(true)),
     DELAYED_FP8_MHA(
             DelayedScaling.standard().withAttention(AttentionPrecision.FP8_MHA),
-            cases -> cases.attentionInEightBits(false)),
+            cases -> cases.quantizedAttention(false)),
     CURRENT_E4M3(Float8CurrentScaling.standard().withFormat(Format.E4M3)),
     CURRENT_POWER_OF_2(Float8CurrentScaling.standard().withScales(Scales.POWER_OF_2)),
     CURRENT_LEAST_MAGNITUDE(Float8CurrentScaling.standard()

@@ -7,8 +7,8 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.Sequences;
 import dev.chagres.besidete.LayerCase.Scores;
-import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Pass;
+import dev.chagres.layer.SharedInput;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.parameter.State;
 import java.lang.foreign.MemorySegment;
@@ -19,7 +19,7 @@ import org.jspecify.annotations.Nullable;
 final class ScoreTensors {
     private static final int HIDDEN_ONE_IN = 3;
 
-    private final FanOut biases = new FanOut("biases");
+    private final SharedInput biases = new SharedInput("biases");
     private final @Nullable Tensor slopes;
     private final @Nullable Tensor bias;
     private final @Nullable Tensor mask;

@@ -7,12 +7,12 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.optim.AdamW;
-import dev.chagres.optim.GradientNorm;
 import dev.chagres.witness.AdamWWitness;
 import dev.chagres.witness.Rounding;
 import java.util.Arrays;

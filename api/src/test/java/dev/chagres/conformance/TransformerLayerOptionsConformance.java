@@ -15,7 +15,6 @@ import dev.chagres.layer.Bias;
 import dev.chagres.layer.BranchOrder;
 import dev.chagres.layer.CrossAttentionConfig;
 import dev.chagres.layer.Dropout;
-import dev.chagres.layer.FanOut;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.MultiheadAttention;
 import dev.chagres.layer.NormConfig;
@@ -23,6 +22,7 @@ import dev.chagres.layer.NormConfig.Kind;
 import dev.chagres.layer.NormPlacement;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.ResidualSource;
+import dev.chagres.layer.SharedInput;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.parameter.Initializer;
@@ -118,7 +118,7 @@ class TransformerLayerOptionsConformance {
         TransformerLayerConfig config = c.config();
         boolean decodes = config.crossAttention() != null;
         ModelPlan plan = new ModelPlan();
-        FanOut memory = new FanOut("memory");
+        SharedInput memory = new SharedInput("memory");
         TransformerLayer layer =
                 decodes ? new TransformerLayer(config, memory, plan) : new TransformerLayer(config, plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
@@ -208,12 +208,12 @@ class TransformerLayerOptionsConformance {
                 TransformerLayerConfig.decoder(32, encoder().attention(), cross);
         assertThrown(
                 argument,
-                "config: has cross-attention, which needs a FanOut; call new TransformerLayer(config, memory, plan)",
+                "config: has cross-attention, which needs a SharedInput; call new TransformerLayer(config, memory, plan)",
                 () -> new TransformerLayer(decoder, new ModelPlan()));
         assertThrown(
                 argument,
                 "config: expected one with cross-attention, such as TransformerLayerConfig.decoder(…), got one without",
-                () -> new TransformerLayer(encoder(), new FanOut("memory"), new ModelPlan()));
+                () -> new TransformerLayer(encoder(), new SharedInput("memory"), new ModelPlan()));
         assertThrown(
                 argument,
                 "crossAttention: expected 32 columns as the norm, got 48",
@@ -255,7 +255,7 @@ class TransformerLayerOptionsConformance {
                 .withNormPlacement(NormPlacement.OUTPUT)
                 .withNorm(NormConfig.rmsNorm(32))
                 .withBias(Bias.ABSENT);
-        TransformerLayer layer = new TransformerLayer(config, new FanOut("memory"), plan);
+        TransformerLayer layer = new TransformerLayer(config, new SharedInput("memory"), plan);
         assertEquals(
                 List.of(
                         "attention.qkv.linear.weight",

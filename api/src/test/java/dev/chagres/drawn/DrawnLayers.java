@@ -44,7 +44,7 @@ final class DrawnLayers {
 
     /** What products are computed in. */
     private record Products(DType dtype, @Nullable DrawnRecipe recipe) {
-        boolean inEightBits() {
+        boolean quantized() {
             return recipe != null;
         }
 
@@ -167,7 +167,7 @@ final class DrawnLayers {
     /** Query heads of a key head, key heads, size of a head. */
     private static Arbitrary<Tuple.Tuple3<Integer, Integer, Integer>> heads(Products products) {
         Arbitrary<Integer> dims =
-                products.inEightBits() ? Arbitraries.of(16, 32) : Arbitraries.of(8, 16, 24, 32, 40, 40, 72);
+                products.quantized() ? Arbitraries.of(16, 32) : Arbitraries.of(8, 16, 24, 32, 40, 40, 72);
         return Combinators.combine(
                         Arbitraries.of(1, 2, 3),
                         Arbitraries.of(1, 2),
@@ -236,12 +236,12 @@ final class DrawnLayers {
      * FP8 rounds.
      */
     private static Arbitrary<MlpConfig> mlp(Products products, int hidden) {
-        Arbitrary<Integer> inner = products.inEightBits()
+        Arbitrary<Integer> inner = products.quantized()
                 ? Arbitraries.of(32, 64)
                 : Arbitraries.integers().between(1, 8).map(i -> 8 * i);
         Set<Activation> squares = Set.of(Activation.SRELU, Activation.SREGLU);
         boolean exact = products.dtype == DType.FLOAT32 && draws(Activation.RELU);
-        boolean coarse = products.inEightBits();
+        boolean coarse = products.quantized();
         Arbitrary<MlpConfig> usual = Combinators.combine(
                         inner,
                         Arbitraries.of(Activation.class)

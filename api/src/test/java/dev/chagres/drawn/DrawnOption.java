@@ -211,7 +211,7 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
         String fused = "te_fused_attn_fwd_v2";
         explained(options, "attention by cuDNN's kernels", fused);
         explained(options, "attention by our own kernels", "ops_attention_forward");
-        explained(options, "bias by cuDNN's kernels", fused, "; bias of FanOut");
+        explained(options, "bias by cuDNN's kernels", fused, "; bias of SharedInput");
         explained(options, "ALiBi by cuDNN's kernels", fused, "; ALiBi");
         explained(options, "sinks by cuDNN's kernels", fused, "; softmax LEARNABLE");
         explained(options, "FP8_DPA in eight bits", "; in eight bits by FP8_DPA");

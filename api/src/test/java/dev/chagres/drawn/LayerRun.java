@@ -10,11 +10,11 @@ import dev.chagres.conformance.ResidualFactors;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.Bias;
 import dev.chagres.layer.BranchOrder;
-import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Layer;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Recomputed;
+import dev.chagres.layer.SharedInput;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -50,7 +50,7 @@ final class LayerRun {
     private final DrawnTolerances tolerances;
     private final TransformerLayer layer;
     private final Layer called;
-    private final FanOut memory = new FanOut("memory");
+    private final SharedInput memory = new SharedInput("memory");
     private final ModelPlan plan = new ModelPlan();
     private final List<ScoreChanges> changes = new ArrayList<>();
     /** Gradients by name, of all micro-batches. */

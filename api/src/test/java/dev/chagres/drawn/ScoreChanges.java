@@ -13,9 +13,9 @@ import dev.chagres.drawn.DrawnScores.Owner;
 import dev.chagres.drawn.DrawnScores.Slopes;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossAttention;
-import dev.chagres.layer.FanOut;
 import dev.chagres.layer.MultiheadAttention;
 import dev.chagres.layer.Pass;
+import dev.chagres.layer.SharedInput;
 import dev.chagres.witness.Rounding;
 import dev.chagres.witness.ScoreGrid;
 import dev.chagres.witness.ScoreWitness;
@@ -30,8 +30,8 @@ final class ScoreChanges {
             String name,
             AttentionConfig config,
             Consumer<Alibi> alibi,
-            Consumer<FanOut> bias,
-            Consumer<FanOut> preScaleBias) {
+            Consumer<SharedInput> bias,
+            Consumer<SharedInput> preScaleBias) {
         static Attention of(AttentionConfig config, MultiheadAttention attention) {
             return new Attention("self", config, attention::alibi, attention::bias, attention::preScaleBias);
         }
@@ -46,7 +46,7 @@ final class ScoreChanges {
     private final ScoreWitness witness;
     private final DType dtype;
     private final OpenDevice open;
-    private final FanOut biases;
+    private final SharedInput biases;
     private @Nullable ScoreGrid bias;
     private @Nullable Tensor gradient;
 
@@ -56,7 +56,7 @@ final class ScoreChanges {
         this.witness = witness;
         this.dtype = dtype;
         this.open = open;
-        biases = new FanOut("biases of " + attention.name);
+        biases = new SharedInput("biases of " + attention.name);
     }
 
     /** Tells layer and witness; returns {@code sequences} with a mask, if there is one. */

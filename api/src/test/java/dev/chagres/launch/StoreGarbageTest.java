@@ -5,9 +5,9 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.launch.StoreMessages.Kind;
 import dev.chagres.nccl.PeerProgress;
 import dev.chagres.nccl.UniqueId;
-import dev.chagres.launch.StoreMessages.Kind;
 import java.io.DataOutputStream;
 import java.io.EOFException;
 import java.io.IOException;
@@ -316,7 +316,7 @@ class StoreGarbageTest {
             CompletableFuture<TcpStore> one = join(1);
             StoreMessages store = welcome(listening);
             store.send(
-                    Kind.READY, 0, new StoreWelcome(new byte[0], List.of(somewhere, somewhere, somewhere)).toBytes());
+                    Kind.READY, 0, new HandshakeReply(new byte[0], List.of(somewhere, somewhere, somewhere)).toBytes());
             one.join().answering(question -> PeerProgress.valueOf(question)); // Throws.
             store.send(Kind.ASK, 4, "HUH".getBytes(StandardCharsets.UTF_8));
             assertEquals("CAME", store.receive().text());

@@ -111,7 +111,7 @@ class AttentionScorePathsTest {
         assertTrue((!ours && Provider.current() == Provider.CUDA) || text.contains("for " + shown), text);
     }
 
-    private static DotProductAttention biased(AttentionConfig config, FanOut biases) {
+    private static DotProductAttention biased(AttentionConfig config, SharedInput biases) {
         DotProductAttention attention = new DotProductAttention(config);
         attention.bias(biases);
         return attention;
@@ -119,7 +119,7 @@ class AttentionScorePathsTest {
 
     @Test
     void biases() {
-        FanOut biases = new FanOut("pairs");
+        SharedInput biases = new SharedInput("pairs");
         DotProductAttention plain = biased(config(AttentionMask.none()), biases);
         for (Sequences sequences : List.of(dense(), padded())) {
             Pass pass = open.pass().begin(sequences);
@@ -227,7 +227,7 @@ class AttentionScorePathsTest {
         DotProductAttention attention = new DotProductAttention(
                 config(AttentionMask.causal()).withKeyHeads(2).withSoftmaxType(softmax), plan.group("attention"));
         plan.group("other").declare("weight", Initializer.zeros(), 1);
-        FanOut biases = new FanOut("biases");
+        SharedInput biases = new SharedInput("biases");
         if (biased) {
             attention.bias(biases);
         }
@@ -334,7 +334,7 @@ class AttentionScorePathsTest {
         for (boolean wanted : new boolean[] {true, false}) {
             drawn = 0;
             ModelPlan plan = new ModelPlan();
-            FanOut biases = new FanOut("biases");
+            SharedInput biases = new SharedInput("biases");
             DotProductAttention attention = new DotProductAttention(
                     config(AttentionMask.none()).withSoftmaxType(SoftmaxType.LEARNABLE), plan.group("attention"));
             attention.bias(biases);
@@ -394,7 +394,7 @@ class AttentionScorePathsTest {
         for (boolean again : new boolean[] {false, true}) {
             drawn = 0;
             ModelPlan plan = new ModelPlan();
-            FanOut biases = new FanOut("biases");
+            SharedInput biases = new SharedInput("biases");
             MultiheadAttention attention = new MultiheadAttention(
                     NormConfig.layerNorm(32),
                     config(AttentionMask.causal())
@@ -435,7 +435,7 @@ class AttentionScorePathsTest {
     /** A replayed graph computes with the bias of its time, as calls one by one do. */
     @Test
     void replays() {
-        FanOut biases = new FanOut("biases");
+        SharedInput biases = new SharedInput("biases");
         DotProductAttention attention =
                 biased(config(AttentionMask.causal()).withSoftmaxType(SoftmaxType.OFF_BY_ONE), biases);
         Sequences sequences = dense();
@@ -466,7 +466,7 @@ class AttentionScorePathsTest {
 
     @Test
     void makesNoGarbage() {
-        FanOut biases = new FanOut("biases");
+        SharedInput biases = new SharedInput("biases");
         DotProductAttention attention =
                 biased(config(AttentionMask.causal()).withSoftmaxType(SoftmaxType.OFF_BY_ONE), biases);
         Sequences sequences = dense();

@@ -104,7 +104,7 @@ class AttentionScoreRulesTest {
             open.set(present(attention.sinks()).weight(), witness.sinks);
             parameters.changed();
             attention.alibi(Alibi.of(open.scope(), HEADS));
-            FanOut biases = new FanOut("biases");
+            SharedInput biases = new SharedInput("biases");
             attention.preScaleBias(biases);
             if (!preScale) {
                 attention.bias(biases); // the later one counts
@@ -180,10 +180,10 @@ class AttentionScoreRulesTest {
         biased.alibi(Alibi.ofSlopes(open.scope(), 1, 2, 3, 4));
         assertTrue(biased.explain(DType.BFLOAT16, pass).endsWith("for cuDNN's ALiBi takes no slopes; ALiBi"));
         DotProductAttention before = new DotProductAttention(wide);
-        before.preScaleBias(new FanOut("pairs"));
+        before.preScaleBias(new SharedInput("pairs"));
         assertTrue(
                 before.explain(DType.BFLOAT16, pass)
-                        .endsWith("for cuDNN has no bias before the scale; bias before the scale of FanOut pairs"),
+                        .endsWith("for cuDNN has no bias before the scale; bias before the scale of SharedInput pairs"),
                 before.explain(DType.BFLOAT16, pass));
         DotProductAttention sunk = new DotProductAttention(wide.withSoftmaxType(SoftmaxType.OFF_BY_ONE));
         assertNull(sunk.sinks());
@@ -204,7 +204,7 @@ class AttentionScoreRulesTest {
         ModelPlan plan = new ModelPlan();
         MultiheadAttention self =
                 new MultiheadAttention(NormConfig.layerNorm(64), config, Initializer.zeros(), plan.child("self"));
-        FanOut biases = new FanOut("biases");
+        SharedInput biases = new SharedInput("biases");
         assertThrown(
                 IllegalArgumentException.class,
                 "preScaleBias: expected heads without an L2 norm, got " + config.qkNorm()

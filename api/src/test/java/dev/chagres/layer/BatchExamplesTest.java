@@ -110,7 +110,7 @@ class BatchExamplesTest {
             values[2] = 1;
             Tensor x = input(scope, 53, stream);
             // @start region="scores"
-            FanOut bias = new FanOut("bias");
+            SharedInput bias = new SharedInput("bias");
             layer.bias(bias); // once
             // and in each micro-batch:
             pass.begin();
@@ -171,12 +171,12 @@ class BatchExamplesTest {
     // @start region="product"
     /** {@code y = x weight^T}, [T, in] to [T, out]. */
     static final class Product extends Layer {
-        private static final class Input extends Saved {
-            private final Kept x = new Kept("the product's input");
+        private static final class Input extends SavedContext {
+            private final SavedTensor x = new SavedTensor("the product's input");
         }
 
         private final Parameter weight;
-        private final SavedPool<Input> saved = new SavedPool<>(this, Input::new);
+        private final ContextPool<Input> saved = new ContextPool<>(this, Input::new);
 
         Product(long in, long out, ModelPlan plan) {
             super(plan.name());

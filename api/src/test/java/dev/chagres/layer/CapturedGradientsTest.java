@@ -11,13 +11,13 @@ import dev.chagres.Graph;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.conformance.Allocation;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.DataParallel;
@@ -193,7 +193,7 @@ class CapturedGradientsTest {
     }
 
     @Test
-    void inEightBits() {
+    void quantized() {
         same(
                 "GHTGSFHT",
                 DType.BFLOAT16,

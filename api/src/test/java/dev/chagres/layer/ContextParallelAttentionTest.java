@@ -18,16 +18,16 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.CuSeqlens;
-import dev.chagres.attention.PackedPart;
+import dev.chagres.attention.PackedChunk;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
+import dev.chagres.launch.Ranks;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.launch.Ranks;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.SoftmaxType;
 import java.lang.management.ManagementFactory;
@@ -157,9 +157,9 @@ class ContextParallelAttentionTest {
             long tokens = sequences.tokens();
             if (ranks.gathersKeys() && seed % 2 == 0) { // else the layer cuts them up itself
                 long begin = ranks.begin(tokens, ranks.rank());
-                sequences = PackedPart.of(scope, begin, begin + ranks.count(tokens), lengths(seed));
+                sequences = PackedChunk.of(scope, begin, begin + ranks.count(tokens), lengths(seed));
             }
-            FanOut biases = new FanOut("biases");
+            SharedInput biases = new SharedInput("biases");
             int apart = scores.apart(config.heads());
             if (apart > 0) {
                 layer.bias(biases);
@@ -312,9 +312,9 @@ class ContextParallelAttentionTest {
         DevicesNeeded.assume(2);
         Ranks.local(2).each(rank -> {
             ContextParallel ranks = ContextParallel.of(rank.communicator());
-            HeadExchange even = HeadExchange.of(new ModelPlan(ranks), 4, 1, 1, 1);
-            HeadExchange uneven = HeadExchange.of(new ModelPlan(ranks), 2, 2, 1, 1);
-            KeyGather keys = KeyGather.of(Scores.PLAIN.config(2, 2), new ModelPlan(ranks.withAllGather()));
+            HeadAllToAll even = HeadAllToAll.of(new ModelPlan(ranks), 4, 1, 1, 1);
+            HeadAllToAll uneven = HeadAllToAll.of(new ModelPlan(ranks), 2, 2, 1, 1);
+            KvAllGather keys = KvAllGather.of(Scores.PLAIN.config(2, 2), new ModelPlan(ranks.withAllGather()));
             try (Scope scope = rank.device().openScope();
                     Pass pass = Pass.training(rank.device())) {
                 Tensor x = ranks.own(drawn(scope, DType.FLOAT32, "x", 33, 24), scope);

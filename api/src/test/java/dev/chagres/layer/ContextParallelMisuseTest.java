@@ -12,21 +12,21 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.PackedPart;
+import dev.chagres.attention.PackedChunk;
 import dev.chagres.attention.Sequences;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.GradientNorm;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.nccl.RankFailedException;
-import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-import dev.chagres.launch.Rank;
-import dev.chagres.launch.Ranks;
 import dev.chagres.te.QkvFormat;
 import java.util.function.Function;
 import org.junit.jupiter.api.Tag;
@@ -207,7 +207,7 @@ class ContextParallelMisuseTest {
     /** What goes by the place of a query in its sequence, of which a rank has a part. */
     @Test
     void whatGatheredKeysDoNotTell() {
-        FanOut biases = new FanOut("biases");
+        SharedInput biases = new SharedInput("biases");
         assertRefused(
                 IllegalArgumentException.class,
                 "biases: expected none where each rank attends only with its own queries, got " + biases
@@ -226,7 +226,7 @@ class ContextParallelMisuseTest {
                     if (rank.index() == 0) {
                         new TransformerLayer(
                                 layer(HEADS).withCrossAttention(CrossAttentionConfig.of(32, HEADS)),
-                                new FanOut("memory"),
+                                new SharedInput("memory"),
                                 new ModelPlan(tokens.withAllGather()).group("layer"));
                     }
                 });
@@ -234,16 +234,16 @@ class ContextParallelMisuseTest {
 
     @Test
     void sequencesThatAreNotThisRanks() {
-        String expected = "sequences: expected those of PackedPart.of for tokens 0 to 4 of 8, the part of"
+        String expected = "sequences: expected those of PackedChunk.of for tokens 0 to 4 of 8, the part of"
                 + " context-parallel rank 0 of 2, gathering keys, got ";
         assertGathering(
-                expected + "THD of 2 sequences, 4 tokens from token 4 on", scope -> PackedPart.of(scope, 4, 8, 3, 5));
+                expected + "THD of 2 sequences, 4 tokens from token 4 on", scope -> PackedChunk.of(scope, 4, 8, 3, 5));
         assertGathering(
-                expected + "THD of 2 sequences, 5 tokens from token 0 on", scope -> PackedPart.of(scope, 0, 5, 3, 5));
+                expected + "THD of 2 sequences, 5 tokens from token 0 on", scope -> PackedChunk.of(scope, 0, 5, 3, 5));
         assertGathering(
                 "scoreMask: expected none with gathered keys, got BYTE[1, 1, 8, 8]; ContextParallel.of, which"
                         + " exchanges heads, allows it",
-                scope -> PackedPart.of(scope, 0, 4, 3, 5).withScoreMask(scope.tensor(DType.BYTE, 1, 1, 8, 8)));
+                scope -> PackedChunk.of(scope, 0, 4, 3, 5).withScoreMask(scope.tensor(DType.BYTE, 1, 1, 8, 8)));
     }
 
     private static void assertGathering(String text, Function<Scope, Sequences> sequences) {

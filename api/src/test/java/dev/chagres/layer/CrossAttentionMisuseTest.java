@@ -25,7 +25,7 @@ class CrossAttentionMisuseTest {
     @Test
     void memoryThatDoesNotFit() {
         ModelPlan plan = new ModelPlan();
-        FanOut memory = new FanOut("encoder");
+        SharedInput memory = new SharedInput("encoder");
         AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
         TransformerLayer decoder = new TransformerLayer(
                 TransformerLayerConfig.decoder(32, attention, attention), memory, plan.group("decoder"));
@@ -67,7 +67,7 @@ class CrossAttentionMisuseTest {
     @Test
     void memoryWithoutTokens() {
         ModelPlan plan = new ModelPlan();
-        FanOut memory = new FanOut("encoder");
+        SharedInput memory = new SharedInput("encoder");
         AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
         CrossAttention layer = new CrossAttention(CrossAttentionConfig.of(32, attention), memory, plan);
         try (Device device = Device.open();
@@ -88,7 +88,7 @@ class CrossAttentionMisuseTest {
     @Test
     void theProductOfTheMemoryIsExplained() {
         ModelPlan plan = new ModelPlan();
-        FanOut memory = new FanOut("encoder");
+        SharedInput memory = new SharedInput("encoder");
         AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
         CrossAttention layer = new CrossAttention(
                 CrossAttentionConfig.of(32, attention).withMemoryColumns(24), memory, plan.group("cross"));
@@ -111,7 +111,7 @@ class CrossAttentionMisuseTest {
     @Test
     void rotationThatDoesNotFit() {
         ModelPlan plan = new ModelPlan();
-        FanOut memory = new FanOut("encoder");
+        SharedInput memory = new SharedInput("encoder");
         AttentionConfig attention = AttentionConfig.of(4, 8, AttentionMask.none());
         CrossAttention layer = new CrossAttention(CrossAttentionConfig.of(32, attention), memory, plan);
         try (Device device = Device.open();
@@ -135,7 +135,7 @@ class CrossAttentionMisuseTest {
         }
     }
 
-    private static void refused(String text, Tensor given, FanOut memory, Layer decoder, Tensor x, Pass pass) {
+    private static void refused(String text, Tensor given, SharedInput memory, Layer decoder, Tensor x, Pass pass) {
         memory.forward(given, pass);
         assertThrown(ARGUMENT, "memory: expected " + text, () -> decoder.forward(x, pass));
         memory.backward(pass);

@@ -77,7 +77,7 @@ class EncoderDecoderTest {
     private static final class Model implements AutoCloseable {
         private final Case c;
         private final ModelPlan plan = new ModelPlan();
-        private final FanOut memory = new FanOut("memory");
+        private final SharedInput memory = new SharedInput("memory");
         private final TransformerLayerConfig encoderConfig;
         private final TransformerLayerConfig decoderConfig;
         private final Layer encoder;
@@ -277,7 +277,7 @@ class EncoderDecoderTest {
     @EnumSource(names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
     void aNormsOutputHasTwoReaders(DType dtype) {
         ModelPlan plan = new ModelPlan();
-        FanOut normed = new FanOut("normed");
+        SharedInput normed = new SharedInput("normed");
         LayerNorm norm = new LayerNorm(NormConfig.layerNorm(48), plan.child("norm"));
         Linear linear = new Linear(48, 24, Initializer.zeros(), plan.child("linear"));
         ActivationLayer gelu = new ActivationLayer("gelu", Activation.GELU);

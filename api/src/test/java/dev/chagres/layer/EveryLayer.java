@@ -34,7 +34,7 @@ final class EveryLayer implements AutoCloseable {
     final Device device;
     final Parameters parameters;
     final Layer layer;
-    final FanOut memory = new FanOut("memory");
+    final SharedInput memory = new SharedInput("memory");
     final Scope inputs;
     final Sequences sequences;
     final Tensor x;

@@ -7,9 +7,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DevicesNeeded;
 import dev.chagres.layer.StrategyRun.Clipping;
+import dev.chagres.mesh.MeshDimension;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.mesh.MeshDimension;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;

@@ -87,7 +87,7 @@ class ExplanationTest {
         ModelPlan plan = new ModelPlan();
         MultiheadAttention layer = new MultiheadAttention(
                 NormConfig.layerNorm(HIDDEN), HEADS, Initializer.zeros(), plan.group("attention"));
-        FanOut biases = new FanOut("pairs");
+        SharedInput biases = new SharedInput("pairs");
         layer.bias(biases);
         try (Device device = Device.open();
                 Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 1);
@@ -99,7 +99,7 @@ class ExplanationTest {
                 Tensor x = scope.tensor(DType.BFLOAT16, sequences.tokens(), HIDDEN);
                 x.zero(pass.stream());
                 String text = layer.explain(x, pass);
-                assertTrue(text.contains("; bias of FanOut pairs"), text);
+                assertTrue(text.contains("; bias of SharedInput pairs"), text);
                 biases.forward(pass.scope().tensor(DType.BFLOAT16, 1, 4, 16, 16), pass);
                 assertBothRefuse(
                         "bias: expected BFLOAT16[1 or 2, 1 or 4, 33 or more, 33 or more], got BFLOAT16[1, 4, 16, 16]",

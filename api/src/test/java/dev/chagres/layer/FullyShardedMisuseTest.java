@@ -15,12 +15,8 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.Provider;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.parameter.Initializer;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.ParameterShard;
-import dev.chagres.parameter.ParameterShard.Part;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
@@ -28,8 +24,12 @@ import dev.chagres.nccl.UniqueId;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.ParameterGroup;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.ParameterShard;
+import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.sharding.FullySharded;
-import dev.chagres.launch.Ranks;
 import dev.chagres.sharding.ZeroStage;
 import java.time.Duration;
 import java.util.Arrays;
@@ -55,7 +55,7 @@ class FullyShardedMisuseTest {
         return Communicator.open(device, UniqueId.create(), 1, 0, CommunicatorConfig.standard());
     }
 
-    private static final class NoObserver implements CallObserver {
+    private static final class NoObserver implements LayerHooks {
         @Override
         public void begins(Direction direction, Pass pass) {}
 
@@ -185,7 +185,7 @@ class FullyShardedMisuseTest {
                     IllegalArgumentException.class,
                     "weight: expected the shape of layer.weight[16, 16], got FLOAT32[1]",
                     () -> parameters
-                            .sharing()
+                            .access()
                             .lendWeight(layer.weight(), pass.scope().tensor(DType.FLOAT32, 1)));
             assertEquals(
                     "ZeRO stage 3 on rank 0 of 1: gradients reduce-scattered group by group on their own stream, from"

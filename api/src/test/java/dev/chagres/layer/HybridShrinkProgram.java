@@ -1,17 +1,17 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.HybridShrinkTraining.Moment;
 import dev.chagres.layer.HybridShrinkTraining.Trained;
 import dev.chagres.layer.HybridShrinkTraining.Victim;
-import dev.chagres.nccl.CommunicatorConfig;
-import dev.chagres.nccl.RankFailedException;
-import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-import dev.chagres.launch.Rank;
-import dev.chagres.launch.Ranks;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Path;

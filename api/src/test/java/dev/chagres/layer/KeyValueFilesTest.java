@@ -41,7 +41,7 @@ class KeyValueFilesTest {
                 CrossAttentionConfig.of(HIDDEN, heads)
                         .withMemoryColumns(MEMORY)
                         .withInitializer(Initializer.normal(0.2f)),
-                new FanOut("memory"),
+                new SharedInput("memory"),
                 plan.group("layers.0").child("cross"));
         return plan;
     }

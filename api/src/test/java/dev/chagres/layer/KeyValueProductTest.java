@@ -15,12 +15,12 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.Comparison;
 import dev.chagres.internal.Inside;
+import dev.chagres.launch.Ranks;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.launch.Ranks;
 import dev.chagres.witness.CrossAttentionWitness;
 import dev.chagres.witness.NormWitness;
 import dev.chagres.witness.Weights;
@@ -106,7 +106,7 @@ class KeyValueProductTest {
 
     /** The layers' parameters in {@code plan}, and what they read. */
     private static final class Model {
-        private final FanOut memory = new FanOut("memory");
+        private final SharedInput memory = new SharedInput("memory");
         private final List<Layer> layers = new ArrayList<>();
         private final ModelPlan plan;
 

@@ -14,6 +14,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Inside;
+import dev.chagres.launch.Ranks;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
@@ -27,7 +28,6 @@ import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
-import dev.chagres.launch.Ranks;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -79,7 +79,7 @@ class KeyValueRecipesTest {
     }
 
     private static final class Model {
-        private final FanOut memory = new FanOut("memory");
+        private final SharedInput memory = new SharedInput("memory");
         private final CrossAttention layer;
         private final ModelPlan plan;
 
@@ -252,7 +252,7 @@ class KeyValueRecipesTest {
         try (Parameters parameters = Parameters.allocate(device, model.plan, DType.BFLOAT16, 5, storage);
                 Quantizers quantizers = Quantizers.allocate(parameters, recipe);
                 Pass pass = Pass.evaluation(device)) {
-            boolean held = parameters.get("cross.key_value.weight").isEightBitsOnly();
+            boolean held = parameters.get("cross.key_value.weight").isQuantizedOnly();
             assertEquals(storage == WeightStorage.QUANTIZED_ONLY, held);
             pass.autocast(quantizers);
             pass.begin();

@@ -7,7 +7,7 @@ import dev.chagres.parameter.ModelPlan;
 record LayerKind(String name, Class<? extends Layer> type, Maker maker) {
     /** Makes a layer. */
     interface Maker {
-        Layer make(ModelPlan plan, FanOut memory, Scope scope);
+        Layer make(ModelPlan plan, SharedInput memory, Scope scope);
     }
 
     @Override

@@ -247,11 +247,12 @@ final class LayerKinds {
         return transformer(config().withAttention(attention).withHiddenDropout(dropout), plan, scope);
     }
 
-    private static TransformerLayer decoder(TransformerLayerConfig config, ModelPlan plan, FanOut memory) {
+    private static TransformerLayer decoder(TransformerLayerConfig config, ModelPlan plan, SharedInput memory) {
         return decoder(config, Bias.PRESENT, plan, memory);
     }
 
-    private static TransformerLayer decoder(TransformerLayerConfig config, Bias bias, ModelPlan plan, FanOut memory) {
+    private static TransformerLayer decoder(
+            TransformerLayerConfig config, Bias bias, ModelPlan plan, SharedInput memory) {
         return new TransformerLayer(config.withCrossAttention(crossAttention()).withBias(bias), memory, plan);
     }
 
@@ -271,7 +272,7 @@ final class LayerKinds {
         return layer;
     }
 
-    private static Layer attentionOverChangedScores(ModelPlan plan, FanOut memory, Scope scope) {
+    private static Layer attentionOverChangedScores(ModelPlan plan, SharedInput memory, Scope scope) {
         AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.causal())
                 .withKeyHeads(2)
                 .withSoftcap(3)
@@ -282,7 +283,7 @@ final class LayerKinds {
     }
 
     /** In 16 bits by cuDNN's kernels. */
-    private static Layer attentionWithLinearBiases(ModelPlan plan, FanOut memory, Scope scope) {
+    private static Layer attentionWithLinearBiases(ModelPlan plan, SharedInput memory, Scope scope) {
         AttentionConfig config =
                 AttentionConfig.of(4, 8, AttentionMask.causal()).withKeyHeads(2).deterministic();
         MultiheadAttention layer = new MultiheadAttention(norm(), config, ZEROS, plan);
@@ -291,23 +292,23 @@ final class LayerKinds {
     }
 
     /** Two key heads for four of the query, without a rotation. */
-    private static Layer groupedAttention(ModelPlan plan, FanOut memory, Scope scope) {
+    private static Layer groupedAttention(ModelPlan plan, SharedInput memory, Scope scope) {
         AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.none()).withKeyHeads(2);
         return new MultiheadAttention(norm(), config, ZEROS, plan);
     }
 
-    private static MultiheadAttention attention(ModelPlan plan, FanOut memory, Scope scope) {
+    private static MultiheadAttention attention(ModelPlan plan, SharedInput memory, Scope scope) {
         MultiheadAttention layer =
                 new MultiheadAttention(norm(), AttentionConfig.of(2, 16, AttentionMask.causal()), ZEROS, plan);
         layer.rotate(RotaryEmbedding.of(scope, 16, 16));
         return layer;
     }
 
-    private static Layer crossAttention(ModelPlan plan, FanOut memory, Scope scope) {
+    private static Layer crossAttention(ModelPlan plan, SharedInput memory, Scope scope) {
         return new CrossAttention(crossAttention(), memory, plan);
     }
 
-    private static Layer rotatedCrossAttention(ModelPlan plan, FanOut memory, Scope scope) {
+    private static Layer rotatedCrossAttention(ModelPlan plan, SharedInput memory, Scope scope) {
         CrossAttentionConfig config = crossAttention();
         CrossAttention layer = new CrossAttention(
                 config.withAttention(config.attention().withQkNorm(QkNorm.of(QkNorm.Kind.RMS_NORM))), memory, plan);
@@ -321,7 +322,7 @@ final class LayerKinds {
     }
 
     /** Layers of several widths, one of which halves them. */
-    private static Layer widths(ModelPlan plan, FanOut memory, Scope scope) {
+    private static Layer widths(ModelPlan plan, SharedInput memory, Scope scope) {
         return new Sequential(
                 "widths",
                 new Linear(EveryLayer.HIDDEN, 80, ZEROS, plan.child("up")),

@@ -78,7 +78,7 @@ class LayerToStringTest {
                   cross.norm: LayerNorm(size=16)
                   cross.query: Linear(in=16, out=16)
                   cross.key_value: Linear(in=16, out=32)
-                  cross.projection: Linear(in=16, out=16)""", new CrossAttention(cross, new FanOut("memory"), plan.group("cross")).toString());
+                  cross.projection: Linear(in=16, out=16)""", new CrossAttention(cross, new SharedInput("memory"), plan.group("cross")).toString());
         TransformerLayerConfig config =
                 TransformerLayerConfig.encoder(16, attention).withNormPlacement(NormPlacement.OUTPUT);
         assertEquals(
@@ -103,16 +103,16 @@ class LayerToStringTest {
         Embedding embedding = new Embedding(100, 8, Initializer.zeros(), plan.group("tokens"));
         assertEquals("tokens: Embedding(vocabulary=100, hidden=8)", embedding.toString());
         assertEquals("cross-entropy of 9 classes", new CrossEntropy(9).toString());
-        assertEquals("memory: FanOut", new FanOut("memory").toString());
+        assertEquals("memory: SharedInput", new SharedInput("memory").toString());
         AttentionConfig config = AttentionConfig.of(4, 8, AttentionMask.causal());
         assertEquals(
                 "attention: DotProductAttention(heads=4, headDim=8, mask=CAUSAL)",
                 new DotProductAttention(config).toString());
-        assertEquals("saved objects of tokens", new SavedPool<>(embedding, TestSaved::new).toString());
-        assertEquals("the input: nothing", new Kept("the input").toString());
+        assertEquals("saved objects of tokens", new ContextPool<>(embedding, TestSaved::new).toString());
+        assertEquals("the input: nothing", new SavedTensor("the input").toString());
     }
 
-    private static final class TestSaved extends Saved {}
+    private static final class TestSaved extends SavedContext {}
 
     private static class Twice extends Layer {
         Twice(String name) {

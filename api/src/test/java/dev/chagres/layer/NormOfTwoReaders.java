@@ -5,9 +5,9 @@ import dev.chagres.ops.Elementwise;
 
 /** {@code y = layer(x) + norm(x)}: what the layer's norm computes has a second reader. */
 final class NormOfTwoReaders extends Layer {
-    private final PreNorm layer;
+    private final NormedBranch layer;
 
-    NormOfTwoReaders(PreNorm layer) {
+    NormOfTwoReaders(NormedBranch layer) {
         super("two readers");
         this.layer = layer;
     }

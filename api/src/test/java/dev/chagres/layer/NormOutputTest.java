@@ -45,7 +45,7 @@ class NormOutputTest {
 
     record Case(
             String name,
-            Function<ModelPlan, PreNorm> make,
+            Function<ModelPlan, NormedBranch> make,
             DType dtype,
             @Nullable Recipe recipe) {
         @Override
@@ -111,7 +111,7 @@ class NormOutputTest {
     @MethodSource("cases")
     void bothOutputs(Case c) {
         ModelPlan plan = new ModelPlan();
-        PreNorm layer = c.make.apply(plan);
+        NormedBranch layer = c.make.apply(plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             Weights weights = open.draw(parameters);
             Quantizers quantizers = c.recipe == null ? null : Quantizers.allocate(parameters, c.recipe);
@@ -137,7 +137,7 @@ class NormOutputTest {
     @MethodSource("cases")
     void gradientsAdd(Case c) {
         ModelPlan plan = new ModelPlan();
-        PreNorm layer = c.make.apply(plan);
+        NormedBranch layer = c.make.apply(plan);
         try (Parameters parameters = Parameters.allocate(open.device(), plan, c.dtype, 1)) {
             open.draw(parameters);
             Quantizers quantizers = c.recipe == null ? null : Quantizers.allocate(parameters, c.recipe);

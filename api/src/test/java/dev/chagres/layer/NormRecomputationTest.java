@@ -11,6 +11,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.memory.MemoryReuse;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.TransformerLayerConfig.Recomputation;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -22,7 +23,6 @@ import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
-import dev.chagres.launch.Ranks;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -199,7 +199,7 @@ class NormRecomputationTest {
             TensorParallel ranks = TensorParallel.of(rank.communicator());
             ModelPlan plan = new ModelPlan(byTokens ? ranks.withSequenceParallel() : ranks);
             Device device = rank.device();
-            FanOut memory = new FanOut("memory");
+            SharedInput memory = new SharedInput("memory");
             try (Scope scope = device.openScope()) {
                 Layer layer = c.kind(recomputation).maker().make(plan.group("layer"), memory, scope);
                 try (Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 3);

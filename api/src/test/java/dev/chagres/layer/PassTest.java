@@ -94,7 +94,7 @@ class PassTest {
         try (Device device = Device.open();
                 SmallModel model = SmallModel.plain(device, DType.FLOAT32);
                 Pass pass = Pass.training(device)) {
-            FanOut trunk = new FanOut("trunk");
+            SharedInput trunk = new SharedInput("trunk");
             Layer other = new ActivationLayer("other head", dev.chagres.te.Activation.SILU);
             pass.begin(Sequences.packed(model.inputs, 5));
             int[][] batch = SmallModel.batch(1, 5);

@@ -9,13 +9,13 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.PipelineMisuseTest.At;
 import dev.chagres.layer.PipelineMisuseTest.Setting;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.StoppedClock;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.sharding.PipelineStage;
-import dev.chagres.launch.Ranks;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.AfterEach;

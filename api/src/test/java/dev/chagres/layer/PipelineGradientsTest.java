@@ -6,10 +6,10 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.FailingLayer.Fails;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.sharding.PipelineStage;
-import dev.chagres.launch.Ranks;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

@@ -4,13 +4,13 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.Parameters;
+import dev.chagres.launch.Ranks;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AdamW.Config;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.ParameterGroup;
-import dev.chagres.launch.Ranks;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

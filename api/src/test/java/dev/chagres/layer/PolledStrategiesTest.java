@@ -3,10 +3,10 @@ package dev.chagres.layer;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DevicesNeeded;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.StrategyRun.Clipping;
 import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.CommunicatorConfig;
-import dev.chagres.launch.Ranks;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;

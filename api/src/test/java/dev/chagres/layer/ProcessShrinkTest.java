@@ -5,9 +5,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
-import dev.chagres.layer.ShrinkTraining.Trained;
 import dev.chagres.launch.RankJvms;
 import dev.chagres.launch.Ranks;
+import dev.chagres.layer.ShrinkTraining.Trained;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;

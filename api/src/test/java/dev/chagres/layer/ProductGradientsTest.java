@@ -9,8 +9,13 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.RankedRun.Span;
 import dev.chagres.layer.RankedRun.Variant;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -20,12 +25,7 @@ import dev.chagres.parameter.TensorParallel;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientSync;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
-import dev.chagres.launch.Rank;
-import dev.chagres.launch.Ranks;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
 import java.util.List;
@@ -324,12 +324,12 @@ class ProductGradientsTest {
                 assertThrown(
                         IllegalArgumentException.class,
                         "gradient: expected elements of FLOAT32, got FLOAT16[16, 16]",
-                        () -> parameters.sharing().lendGradient(layer.weight(), other));
+                        () -> parameters.access().lendGradient(layer.weight(), other));
                 Tensor narrow = pass.scope().tensor(DType.BFLOAT16, 16);
                 assertThrown(
                         IllegalArgumentException.class,
                         "gradient: expected elements of FLOAT32, got BFLOAT16[16]",
-                        () -> parameters.sharing().lendGradient(layer.bias(), narrow));
+                        () -> parameters.access().lendGradient(layer.bias(), narrow));
             }
         });
     }

@@ -10,25 +10,25 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.attention.PackedPart;
+import dev.chagres.attention.PackedChunk;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.Safetensors;
+import dev.chagres.launch.Rank;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.ParameterGroup;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
-import dev.chagres.optim.AdamW;
-import dev.chagres.optim.GradientNorm;
-import dev.chagres.optim.ParameterGroup;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullySharded;
-import dev.chagres.launch.Rank;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
@@ -202,7 +202,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         Sequences sequences(int step, ContextParallel ranks, Scope scope) {
             int tokens = labels.length;
             return ranks.gathersKeys() && step % 2 == 0
-                    ? PackedPart.of(
+                    ? PackedChunk.of(
                             scope, ranks.begin(tokens, ranks.rank()), ranks.begin(tokens, ranks.rank() + 1), lengths)
                     : Sequences.packed(scope, lengths);
         }

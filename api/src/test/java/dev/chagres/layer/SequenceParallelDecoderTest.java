@@ -12,18 +12,18 @@ import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Inside;
+import dev.chagres.launch.Ranks;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.nccl.Communicator;
 import dev.chagres.sharding.DataParallel;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-import dev.chagres.launch.Ranks;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
@@ -64,7 +64,7 @@ class SequenceParallelDecoderTest {
     private static Result run(
             Device device, ModelPlan plan, UnaryOperator<Layer> wrapper, @Nullable Communicator alike) {
         AttentionConfig heads = AttentionConfig.of(16, 8, AttentionMask.none()).withDropout(DROPOUT);
-        FanOut memory = new FanOut("memory");
+        SharedInput memory = new SharedInput("memory");
         Layer encoder = wrapper.apply(
                 new TransformerLayer(dropping(TransformerLayerConfig.encoder(MEMORY, heads)), plan.group("encoder")));
         Layer decoder = wrapper.apply(new TransformerLayer(

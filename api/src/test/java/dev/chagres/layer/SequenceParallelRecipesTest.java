@@ -14,16 +14,21 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.MlpConfig.Recomputation;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.nccl.FlightRecorder;
+import dev.chagres.nccl.Operation;
+import dev.chagres.nccl.RecordedCall;
 import dev.chagres.parameter.CounterRandom;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.nccl.FlightRecorder;
-import dev.chagres.nccl.Operation;
-import dev.chagres.nccl.RecordedCall;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
@@ -33,11 +38,6 @@ import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.DataParallel;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-import dev.chagres.launch.Rank;
-import dev.chagres.launch.Ranks;
 import dev.chagres.te.Activation;
 import dev.chagres.te.QkvFormat;
 import java.lang.management.ManagementFactory;
@@ -295,7 +295,7 @@ class SequenceParallelRecipesTest {
         }
     }
 
-    private record Gathers(long eightBits, long gradients, long sixteenBits, long scales) {}
+    private record Gathers(long quantized, long gradients, long sixteenBits, long scales) {}
 
     /** Counts the elements that a step's gathers take from a rank, by type. */
     private static Gathers gathers(Rank rank, Recipe recipe, int tokens) {

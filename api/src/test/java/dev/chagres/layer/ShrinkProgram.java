@@ -1,13 +1,13 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.ShrinkTraining.Moment;
 import dev.chagres.layer.ShrinkTraining.Trained;
 import dev.chagres.layer.ShrinkTraining.Victim;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.StoppedClock;
-import dev.chagres.launch.Ranks;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;

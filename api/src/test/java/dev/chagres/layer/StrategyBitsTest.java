@@ -6,9 +6,9 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
-import dev.chagres.layer.StrategyRun.Clipping;
 import dev.chagres.launch.RankJvms;
 import dev.chagres.launch.Ranks;
+import dev.chagres.layer.StrategyRun.Clipping;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;

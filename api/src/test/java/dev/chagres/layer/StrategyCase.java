@@ -1,12 +1,12 @@
 package dev.chagres.layer;
 
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.TensorParallel;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
 import java.util.List;
 import java.util.Locale;
 import java.util.Objects;

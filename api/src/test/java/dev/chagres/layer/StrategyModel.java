@@ -5,7 +5,7 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.attention.PackedPart;
+import dev.chagres.attention.PackedChunk;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.parameter.ContextParallel;
@@ -209,7 +209,7 @@ final class StrategyModel implements PipelineStage, AutoCloseable {
         if (ranks.gathersKeys()) {
             long tokens = Arrays.stream(lengths).sum();
             long end = ranks.begin(tokens, ranks.rank() + 1);
-            pass.sequences(PackedPart.of(pass.scope(), ranks.begin(tokens, ranks.rank()), end, lengths));
+            pass.sequences(PackedChunk.of(pass.scope(), ranks.begin(tokens, ranks.rank()), end, lengths));
         } else {
             pass.sequences(Sequences.packed(pass.scope(), lengths));
         }

@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
-import dev.chagres.layer.StrategyRun.Clipping;
 import dev.chagres.launch.Ranks;
+import dev.chagres.layer.StrategyRun.Clipping;
 
 /** What a rank's process runs in {@link StrategyBitsTest}: it trains by each strategy, and writes a line for each. */
 final class StrategyProgram {

@@ -19,6 +19,11 @@ import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
+import dev.chagres.launch.Ranks;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.parameter.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -26,11 +31,6 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.nccl.RankFailedException;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-import dev.chagres.launch.Ranks;
 import dev.chagres.te.SoftmaxType;
 import java.util.ArrayList;
 import java.util.List;
@@ -112,7 +112,7 @@ class TensorParallelScoresTest {
         }
     }
 
-    private static Layer layer(Case what, FanOut memory, FanOut biases, Scope scope, ModelPlan plan) {
+    private static Layer layer(Case what, SharedInput memory, SharedInput biases, Scope scope, ModelPlan plan) {
         Initializer initializer = Initializer.normal(0.3f);
         Alibi slopes = Alibi.of(scope, what.heads);
         boolean biased = what.scores.biases(what.heads) > 0;
@@ -143,8 +143,8 @@ class TensorParallelScoresTest {
     private static Result run(Device device, TensorParallel tensor, ContextParallel context, Case what) {
         ModelPlan plan = new ModelPlan(tensor, context);
         Stream stream = device.stream();
-        FanOut memory = new FanOut("memory");
-        FanOut biases = new FanOut("biases");
+        SharedInput memory = new SharedInput("memory");
+        SharedInput biases = new SharedInput("biases");
         try (Scope scope = device.openScope()) {
             Layer layer = layer(what, memory, biases, scope, plan.group("attention"));
             try (Parameters parameters = Parameters.allocate(device, plan, what.dtype, 5);
@@ -322,7 +322,7 @@ class TensorParallelScoresTest {
                     "bias: expected FLOAT32[1 or 2, 1 or 4, 8 or more, 8 or more]" + OF_ALL + "FLOAT32[1, " + heads
                             + ", 8, 8]" + MEND,
                     (layer, pass) -> {
-                        FanOut biases = new FanOut("biases");
+                        SharedInput biases = new SharedInput("biases");
                         layer.bias(biases);
                         biases.forward(drawn(pass.scope(), DType.FLOAT32, "bias", 1, heads, 8, 8), pass);
                         layer.forward(drawn(pass.scope(), DType.FLOAT32, "x", 13, HIDDEN), pass);
@@ -339,7 +339,7 @@ class TensorParallelScoresTest {
         assertRefused(
                 "bias: expected FLOAT32[1 or 2, 1 or 4, 8 or more, 8 or more]" + OF_ALL + "FLOAT32[1, 4, 8, 7]" + MEND,
                 (layer, pass) -> {
-                    FanOut biases = new FanOut("biases");
+                    SharedInput biases = new SharedInput("biases");
                     layer.preScaleBias(biases);
                     biases.forward(drawn(pass.scope(), DType.FLOAT32, "bias", 1, 4, 8, 7), pass);
                     layer.forward(drawn(pass.scope(), DType.FLOAT32, "x", 13, HIDDEN), pass);

@@ -1,10 +1,10 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
+import dev.chagres.launch.Ranks;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientReduction;
-import dev.chagres.launch.Ranks;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
 

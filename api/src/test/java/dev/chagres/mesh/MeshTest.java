@@ -1,8 +1,5 @@
 package dev.chagres.mesh;
 
-import dev.chagres.launch.Rank;
-import dev.chagres.launch.Ranks;
-
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -16,6 +13,8 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;

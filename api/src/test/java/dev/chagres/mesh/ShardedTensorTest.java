@@ -1,7 +1,5 @@
 package dev.chagres.mesh;
 
-import dev.chagres.launch.Ranks;
-
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -13,12 +11,13 @@ import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Ranks;
+import dev.chagres.mesh.Placement.Partial;
+import dev.chagres.mesh.Placement.Shard;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.mesh.Placement.Partial;
-import dev.chagres.mesh.Placement.Shard;
 import java.util.Arrays;
 import java.util.SplittableRandom;
 import java.util.stream.IntStream;
@@ -175,7 +174,7 @@ class ShardedTensorTest {
             for (int rank : ranks > 8
                     ? new int[] {ranks - 2, ranks - 1}
                     : IntStream.range(0, ranks).toArray()) {
-                Stretch stretch = Stretch.of(Long.MAX_VALUE, ranks, rank);
+                OwnedSlice stretch = OwnedSlice.of(Long.MAX_VALUE, ranks, rank);
                 assertTrue(ranks > 8 || stretch.begin() == end, stretch.toString());
                 end = stretch.begin() + stretch.count();
             }

@@ -310,7 +310,7 @@ class CallModeTest {
     void closing(CallMode mode) {
         DevicesNeeded.assume(2);
         CountDownLatch ended = new CountDownLatch(1);
-        int watched = Watch.watched();
+        int watched = Watchdog.watched();
         Ranks.local(2).withConfig(STANDARD.withCallMode(mode)).each(rank -> {
             Communicator world = rank.communicator();
             CommunicatorConfig hasty = world.config().withTimeout(Duration.ofMillis(500));
@@ -345,7 +345,7 @@ class CallModeTest {
                 late.close();
             }
         });
-        assertTrue(Watch.watched() <= watched, Watch.watched() + " communicators are watched");
+        assertTrue(Watchdog.watched() <= watched, Watchdog.watched() + " communicators are watched");
     }
 
     @Test

@@ -250,10 +250,10 @@ class CollectiveMemoryTest {
                 Tensor y = memory.scope().tensor(DType.FLOAT32, LARGE);
                 Tensor z = memory.scope().tensor(DType.FLOAT32, LARGE);
                 x.set(stream, filled(rank.index() + 1));
-                if (OwnMemory.isAffected()) {
+                if (RegisteredMemory.isAffected()) {
                     transfersAreRefused(world, x, y, stream);
                 }
-                Communicator transferring = OwnMemory.isAffected() ? other : world;
+                Communicator transferring = RegisteredMemory.isAffected() ? other : world;
                 int peer = 1 - rank.index();
                 Communicator.group(() -> {
                     transferring.send(x, peer, stream);
@@ -299,7 +299,7 @@ class CollectiveMemoryTest {
         assertEquals(
                 List.of(false, true, true, true, false, false),
                 IntStream.of(22_304, 22_400, 22_803, 22_809, 22_902, 23_004)
-                        .mapToObj(OwnMemory::isWrong)
+                        .mapToObj(RegisteredMemory::isWrong)
                         .toList());
     }
 

@@ -9,10 +9,10 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Ranks;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.ops.Elementwise;
-import dev.chagres.launch.Ranks;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 

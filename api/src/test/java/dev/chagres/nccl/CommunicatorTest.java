@@ -78,7 +78,7 @@ class CommunicatorTest {
         CountDownLatch closed = new CountDownLatch(2);
         Ranks.local(2).each(rank -> {
             Communicator world = rank.communicator();
-            Meeting meeting = world.endpoint().meeting();
+            ThreadRanks meeting = world.endpoint().meeting();
             for (int i = 0; i < 20; i++) {
                 try (Communicator half = world.split(rank.index(), 0, STANDARD);
                         Communicator both = world.split(0, rank.index(), STANDARD);

@@ -1,9 +1,9 @@
 package dev.chagres.nccl;
 
+import dev.chagres.launch.Ranks;
 import dev.chagres.nccl.FaultyRank.Fault;
 import dev.chagres.nccl.FaultyRank.Injection;
 import dev.chagres.nccl.FaultyRank.Work;
-import dev.chagres.launch.Ranks;
 import java.time.Duration;
 import java.util.concurrent.CountDownLatch;
 

@@ -1,7 +1,7 @@
 package dev.chagres.nccl;
 
-import dev.chagres.nccl.GoingOnRank.Place;
 import dev.chagres.launch.Ranks;
+import dev.chagres.nccl.GoingOnRank.Place;
 import java.time.Duration;
 
 /**

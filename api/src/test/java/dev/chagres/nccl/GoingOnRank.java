@@ -4,17 +4,17 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Rank;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.optim.AdamW;
-import dev.chagres.optim.GradientNorm;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.DataParallelConfig;
-import dev.chagres.launch.Rank;
 import java.util.Arrays;
 
 /** A rank of data-parallel training that goes on without another one, some steps. */

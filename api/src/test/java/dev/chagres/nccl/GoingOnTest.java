@@ -4,11 +4,11 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
+import dev.chagres.launch.RankJvms;
+import dev.chagres.launch.Ranks;
 import dev.chagres.nccl.GoingOnRank.Left;
 import dev.chagres.nccl.GoingOnRank.Place;
 import dev.chagres.nccl.ProcessFaultsTest.Signal;
-import dev.chagres.launch.RankJvms;
-import dev.chagres.launch.Ranks;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;

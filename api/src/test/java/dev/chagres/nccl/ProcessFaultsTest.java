@@ -5,8 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
-import dev.chagres.nccl.FaultyRank.Work;
 import dev.chagres.launch.RankJvms;
+import dev.chagres.nccl.FaultyRank.Work;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

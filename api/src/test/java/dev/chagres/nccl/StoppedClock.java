@@ -21,7 +21,7 @@ public final class StoppedClock implements AutoCloseable {
     }
 
     private long look() {
-        boolean counts = passes && Thread.currentThread().getName().equals(Watch.THREAD);
+        boolean counts = passes && Thread.currentThread().getName().equals(Watchdog.THREAD);
         return counts ? now.addAndGet(STEP) : now.get();
     }
 

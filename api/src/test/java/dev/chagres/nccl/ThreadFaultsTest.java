@@ -6,9 +6,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
+import dev.chagres.launch.Ranks;
 import dev.chagres.nccl.FaultyRank.Fault;
 import dev.chagres.nccl.FaultyRank.Injection;
-import dev.chagres.launch.Ranks;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -54,7 +54,7 @@ class ThreadFaultsTest {
         private final AtomicLong injected = new AtomicLong();
         private volatile @Nullable Throwable run;
         /** What a run before that hangs has left; this one is judged by itself. */
-        private final int watchedBefore = Watch.watched();
+        private final int watchedBefore = Watchdog.watched();
 
         private final Set<Thread> ranksBefore = ranksAlive();
 
@@ -195,7 +195,7 @@ class ThreadFaultsTest {
 
     /** Memory, streams and communicators are counted by the leak report; here are threads, and who is watched. */
     private static void checkNothingIsLeft(Outcome outcome) throws InterruptedException {
-        int watched = Watch.watched();
+        int watched = Watchdog.watched();
         assertTrue(watched <= outcome.watchedBefore, watched + " communicators are watched");
         for (int look = 0; !outcome.ranksBefore.containsAll(ranksAlive()); look++) {
             assertTrue(look < 1000, "a rank's thread lives on");

@@ -228,21 +228,21 @@ class CastStatisticsTest {
     @Test
     void whenCastsAreMeasured() {
         try (Training training = new Training(Float8CurrentScaling.standard(), gelu())) {
-            assertFalse(training.quantizers.measures(Recording.ON));
+            assertFalse(training.quantizers.measures(AmaxRecording.ON));
             training.quantizers.measureEvery(3);
-            assertTrue(training.quantizers.measures(Recording.ON), "step 0");
-            assertFalse(training.quantizers.measures(Recording.OFF), "evaluation");
+            assertTrue(training.quantizers.measures(AmaxRecording.ON), "step 0");
+            assertFalse(training.quantizers.measures(AmaxRecording.OFF), "evaluation");
             training.step();
-            assertFalse(training.quantizers.measures(Recording.ON), "step 1");
+            assertFalse(training.quantizers.measures(AmaxRecording.ON), "step 1");
             training.quantizers.measureEvery(1);
             training.pass.end();
             try (Graph graph = training.device.stream()
-                    .capture(
-                            () -> assertFalse(training.quantizers.measures(Recording.ON), "a graph would replay it"))) {
+                    .capture(() ->
+                            assertFalse(training.quantizers.measures(AmaxRecording.ON), "a graph would replay it"))) {
                 assertEquals(0, graph.nodes());
             }
             training.quantizers.measureEvery(0);
-            assertFalse(training.quantizers.measures(Recording.ON));
+            assertFalse(training.quantizers.measures(AmaxRecording.ON));
         }
     }
 

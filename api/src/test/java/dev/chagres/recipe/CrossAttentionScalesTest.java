@@ -12,8 +12,8 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossAttention;
 import dev.chagres.layer.CrossAttentionConfig;
-import dev.chagres.layer.FanOut;
 import dev.chagres.layer.Pass;
+import dev.chagres.layer.SharedInput;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import java.util.Arrays;
@@ -35,7 +35,7 @@ class CrossAttentionScalesTest {
     @Test
     void keysAndValuesShareTheirScales() {
         ModelPlan plan = new ModelPlan();
-        FanOut memory = new FanOut("memory");
+        SharedInput memory = new SharedInput("memory");
         AttentionConfig heads = AttentionConfig.of(2, 16, AttentionMask.none());
         CrossAttention layer = new CrossAttention(CrossAttentionConfig.of(SIZE, heads), memory, plan.group("cross"));
         try (Device device = Device.open();

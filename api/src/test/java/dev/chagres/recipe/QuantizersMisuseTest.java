@@ -147,7 +147,7 @@ class QuantizersMisuseTest {
                     ARGUMENT,
                     "site: expected that of a weight, got body.input",
                     () -> quantizers.weight(
-                            input, Recipe.Product.FORWARD, Recording.OFF, parameters.scope(), device.stream()));
+                            input, Recipe.Product.FORWARD, AmaxRecording.OFF, parameters.scope(), device.stream()));
             QuantizerSite foreign = new ModelPlan().quantizer("a", Role.INPUT);
             ModelPlan larger = new ModelPlan();
             new Linear(16, 16, Initializer.ones(), larger.group("body"));
@@ -183,12 +183,12 @@ class QuantizersMisuseTest {
                     "site: expected a scale that does not depend on the tensor's values, got body.input of"
                             + " " + current.recipe()
                             + "; call cast",
-                    () -> current.at(input).setScale(current.at(input).empty(scope, 16, 16), Recording.OFF));
+                    () -> current.at(input).setScale(current.at(input).empty(scope, 16, 16), AmaxRecording.OFF));
             assertThrown(
                     ARGUMENT,
                     "copies: expected FLOAT8_E4M3 scaled by TENSOR at body.input, got QuantizedTensor FLOAT8_E4M3[16, 16]"
                             + " BLOCK_1D",
-                    () -> delayed.at(input).setScale(blocks.at(input).empty(scope, 16, 16), Recording.OFF));
+                    () -> delayed.at(input).setScale(blocks.at(input).empty(scope, 16, 16), AmaxRecording.OFF));
             Tensor x = scope.tensor(DType.BFLOAT16, 16, 16);
             Tensor sums = scope.tensor(DType.BFLOAT16, 16);
             assertThrown(
@@ -207,7 +207,7 @@ class QuantizersMisuseTest {
                                     x,
                                     blocks.at(input).empty(scope, 16, 16),
                                     sums,
-                                    Recording.OFF,
+                                    AmaxRecording.OFF,
                                     scope,
                                     device.stream()));
             assertThrown(
@@ -218,7 +218,7 @@ class QuantizersMisuseTest {
                                     x,
                                     delayed.at(input).empty(scope, 16, 16),
                                     null,
-                                    Recording.OFF,
+                                    AmaxRecording.OFF,
                                     scope,
                                     device.stream()));
         }
@@ -281,7 +281,7 @@ class QuantizersMisuseTest {
                     IllegalStateException.class,
                     "the quantizers of the pass are closed, by themselves or with their parameters; call pass.noAutocast,"
                             + " or pass.autocast with others",
-                    () -> quantizer.cast(x, copies, Recording.OFF, scope, device.stream()));
+                    () -> quantizer.cast(x, copies, AmaxRecording.OFF, scope, device.stream()));
         }
     }
 

@@ -1,10 +1,5 @@
 package dev.chagres.sharding;
 
-import dev.chagres.launch.Ranks;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -14,6 +9,10 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Ranks;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;

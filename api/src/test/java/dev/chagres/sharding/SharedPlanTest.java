@@ -1,8 +1,5 @@
 package dev.chagres.sharding;
 
-import dev.chagres.launch.Rank;
-import dev.chagres.launch.Ranks;
-
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
@@ -12,12 +9,14 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
+import dev.chagres.nccl.RankFailedException;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.nccl.RankFailedException;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

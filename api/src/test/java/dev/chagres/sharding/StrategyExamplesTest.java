@@ -1,10 +1,5 @@
 package dev.chagres.sharding;
 
-import dev.chagres.launch.Ranks;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
@@ -15,6 +10,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
+import dev.chagres.launch.Ranks;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Embedding;
@@ -24,12 +20,15 @@ import dev.chagres.layer.TokenGather;
 import dev.chagres.layer.TokenScatter;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.optim.AdamW;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.TensorParallel;
-import dev.chagres.nccl.Communicator;
-import dev.chagres.optim.AdamW;
 import java.util.Arrays;
 import java.util.List;
 import org.junit.jupiter.api.Tag;

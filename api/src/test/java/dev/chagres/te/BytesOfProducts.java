@@ -37,7 +37,7 @@ final class BytesOfProducts {
         }
         products.withBias(DType.BFLOAT16);
         products.withBias(DType.FLOAT16);
-        products.toEightBits();
+        products.toQuantized();
         products.byBlocks();
     }
 
@@ -72,7 +72,7 @@ final class BytesOfProducts {
         });
     }
 
-    private void toEightBits() {
+    private void toQuantized() {
         computed.call("nvte_cublas_gemm_v2", "to eight bits", () -> {
             QuantizedTensor d = computed.rowwise(DType.FLOAT8_E4M3, ROWS, COLUMNS, 4);
             QuantizedTensor b = factor(DType.FLOAT8_E4M3, COLUMNS, INNER);

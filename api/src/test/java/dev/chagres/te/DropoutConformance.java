@@ -112,7 +112,7 @@ class DropoutConformance {
     }
 
     @Test
-    void eightBits() {
+    void quantized() {
         for (DType from : new DType[] {DType.FLOAT8_E4M3, DType.FLOAT8_E5M2}) {
             for (DType to : new DType[] {DType.BFLOAT16, DType.FLOAT16}) {
                 Float8Matrix x = Float8Matrix.rowwise(open, Scaling.TENSOR, from, 24, 48);

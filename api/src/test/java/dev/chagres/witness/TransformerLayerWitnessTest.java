@@ -5,9 +5,9 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.Bias;
 import dev.chagres.layer.BranchOrder;
 import dev.chagres.layer.CrossAttentionConfig;
-import dev.chagres.layer.FanOut;
 import dev.chagres.layer.NormPlacement;
 import dev.chagres.layer.ResidualSource;
+import dev.chagres.layer.SharedInput;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.parameter.ModelPlan;
@@ -56,7 +56,7 @@ class TransformerLayerWitnessTest {
         if (config.crossAttention() == null) {
             new TransformerLayer(config, plan);
         } else {
-            new TransformerLayer(config, new FanOut("memory"), plan);
+            new TransformerLayer(config, new SharedInput("memory"), plan);
         }
         return plan.parameters();
     }

@@ -1,8 +1,8 @@
 package dev.chagres.jmh;
 
 import dev.chagres.DType;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.launch.Rank;
+import dev.chagres.parameter.Parameters;
 
 /** The layers of {@link ShardedLayers} without sharding: each rank has all weights, and nothing is communicated. */
 final class AloneLayers extends LayerStack {

@@ -5,6 +5,7 @@ import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.batch.ModelInput;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Embedding;
@@ -18,7 +19,6 @@ import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.batch.ModelInput;
 
 /** Embedding, encoder layers, norm and tied decoder, of the sizes of ESM-2 8M. */
 final class EncoderModel implements AutoCloseable {

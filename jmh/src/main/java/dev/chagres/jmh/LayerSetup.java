@@ -2,9 +2,9 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
+import dev.chagres.launch.Rank;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientReduction;
-import dev.chagres.launch.Rank;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;

@@ -5,15 +5,15 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
+import dev.chagres.launch.Rank;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.parameter.ModelPlan;
 import dev.chagres.ops.ProductPlan;
-import dev.chagres.launch.Rank;
+import dev.chagres.parameter.ModelPlan;
 import java.util.SplittableRandom;
 
 /** Four transformer layers in BFLOAT16, and a rank's own input. */

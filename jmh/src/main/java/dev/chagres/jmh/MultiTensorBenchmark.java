@@ -32,7 +32,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     private TensorLists plain;
     private TensorLists withMaster;
     private TensorLists scales;
-    private TensorLists inEightBits;
+    private TensorLists quantized;
     private TensorLists descent;
     private TensorLists scaled;
 
@@ -80,7 +80,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         Tensor masters = zeros(DType.FLOAT32, count);
         Tensor moved = zeros(DType.FLOAT32, count);
         Tensor one = ones(DType.FLOAT32, 1);
-        inEightBits = TensorLists.ofScaled(
+        quantized = TensorLists.ofScaled(
                 new Tensor[][] {
                     {ones(DType.BFLOAT16, count)},
                     {empty(DType.FLOAT8_E4M3, count)},
@@ -112,7 +112,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
 
     private void adamInEightBits() {
         MultiTensorAdam.adamFp8(
-                inEightBits,
+                quantized,
                 RATE,
                 0.9f,
                 0.999f,
@@ -235,7 +235,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
         plain.close();
         withMaster.close();
         scales.close();
-        inEightBits.close();
+        quantized.close();
         descent.close();
         scaled.close();
         super.close();

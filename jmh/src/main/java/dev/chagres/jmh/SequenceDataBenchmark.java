@@ -47,14 +47,14 @@ public class SequenceDataBenchmark {
     @Setup
     public void prepare() {
         var shape = new BatchShape(BatchLayout.PACKED, TOKENS, CONTEXT, microBatches);
-        packer = new SequencePacker(shape, new MadeUpProteins());
+        packer = new SequencePacker(shape, new SyntheticProteins());
         batch = new Batch(shape);
         if (packBatch() < TOKENS - microBatches * CONTEXT) {
             throw new IllegalStateException("expected a nearly full batch, got " + batch.tokens() + " tokens");
         }
-        int labelled = batch.labelled() * MadeUpProteins.LABEL_EVERY;
+        int labelled = batch.labelled() * SyntheticProteins.LABEL_EVERY;
         if (Math.abs(labelled - batch.tokens()) > batch.tokens() / 10) {
-            throw new IllegalStateException("expected a label on every " + MadeUpProteins.LABEL_EVERY + "th of "
+            throw new IllegalStateException("expected a label on every " + SyntheticProteins.LABEL_EVERY + "th of "
                     + batch.tokens() + " tokens, got " + batch.labelled());
         }
     }

@@ -1,13 +1,13 @@
 package dev.chagres.jmh;
 
 import dev.chagres.DType;
-import dev.chagres.recipe.Quantizers;
-import dev.chagres.sharding.FullySharded;
-import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.launch.Rank;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-import dev.chagres.launch.Rank;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
 
 /** Fully sharded layers: weights are gathered in each step, gradients summed over the ranks in BFLOAT16. */
 final class ShardedLayers extends LayerStack {

@@ -66,10 +66,8 @@ class LayersTest {
             .dependOnClassesThat(API.or(resideInAnyPackage(ABOVE_THE_API)));
 
     @ArchTest
-    static final ArchRule apiKnowsNoUser = noClasses()
-            .that(API)
-            .should()
-            .dependOnClassesThat(resideInAnyPackage(ABOVE_THE_API));
+    static final ArchRule apiKnowsNoUser =
+            noClasses().that(API).should().dependOnClassesThat(resideInAnyPackage(ABOVE_THE_API));
 
     @ArchTest
     static final ArchRule modelsKnowNoTrainer = noClasses()
@@ -89,9 +87,8 @@ class LayersTest {
             .resideInAnyPackage("dev.chagres.samples..", "dev.chagres.jmh..");
 
     @ArchTest
-    static final ArchRule samplesAndBenchmarksKnowNotEachOther = slices().matching("dev.chagres.(samples|jmh)..")
-            .should()
-            .notDependOnEachOther();
+    static final ArchRule samplesAndBenchmarksKnowNotEachOther =
+            slices().matching("dev.chagres.(samples|jmh)..").should().notDependOnEachOther();
 
     /** The module for Spark stands on the others, and is built when it is asked for. */
     @ArchTest

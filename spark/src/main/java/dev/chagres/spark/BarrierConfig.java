@@ -1,11 +1,11 @@
 package dev.chagres.spark;
 
-import dev.chagres.nccl.CommunicatorConfig;
-import dev.chagres.optim.LearningRateSchedule;
-import dev.chagres.models.data.MaskedProteins;
-import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
+import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.optim.LearningRateSchedule;
 import java.io.Serializable;
 import java.time.Duration;
 import java.util.Objects;

@@ -1,8 +1,8 @@
 package dev.chagres.spark;
 
-import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.TokenSequences;
+import dev.chagres.models.data.EsmVocabulary;
 
 /**
  * One token without a label: what a rank computes whose partition has ended, while the others need it in each micro-batch.

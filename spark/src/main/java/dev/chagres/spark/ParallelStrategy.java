@@ -1,11 +1,11 @@
 package dev.chagres.spark;
 
 import dev.chagres.DType;
+import dev.chagres.launch.Rank;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
-import dev.chagres.launch.Rank;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.Locale;

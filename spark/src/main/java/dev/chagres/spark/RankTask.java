@@ -1,7 +1,7 @@
 package dev.chagres.spark;
 
-import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.launch.Ranks;
+import dev.chagres.nccl.CommunicatorConfig;
 import java.io.Serializable;
 import java.util.List;
 import org.apache.spark.BarrierTaskContext;

@@ -5,9 +5,9 @@ import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.launch.Rank;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
-import dev.chagres.launch.Rank;
 import java.lang.foreign.ValueLayout;
 
 /**

@@ -1,9 +1,9 @@
 package dev.chagres.trainer;
 
-import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
+import dev.chagres.models.data.MaskedProteins;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

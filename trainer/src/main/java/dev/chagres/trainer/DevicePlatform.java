@@ -3,8 +3,8 @@ package dev.chagres.trainer;
 import dev.chagres.Device;
 import dev.chagres.bindings.Doctor;
 import dev.chagres.bindings.Provider;
-import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.launch.Rank;
+import dev.chagres.models.esm.Esm2Config;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.BooleanSupplier;
@@ -119,7 +119,7 @@ final class DevicePlatform implements Platform {
 
     private static Esm2Training begin(Esm2Training training, TrainingPlan plan) {
         training.productPlan(plan.productPlan());
-        plan.recipe().eightBit().ifPresent(training::autocast);
+        plan.recipe().quantizedWeight().ifPresent(training::autocast);
         if (plan.fp8Statistics() != 0) {
             training.measureCasts(plan.fp8Statistics());
         }

@@ -3,20 +3,6 @@ package dev.chagres.trainer;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Stream;
-import dev.chagres.io.RecipeDifferences;
-import dev.chagres.layer.Pass;
-import dev.chagres.parameter.State;
-import dev.chagres.ops.ProductPlan;
-import dev.chagres.optim.AdamW;
-import dev.chagres.optim.GradientNorm;
-import dev.chagres.optim.LossScaler;
-import dev.chagres.recipe.CastStatistics;
-import dev.chagres.recipe.Quantizers;
-import dev.chagres.recipe.Recipe;
-import dev.chagres.recipe.Recording;
-import dev.chagres.models.esm.Esm2;
-import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.launch.Rank;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.DataPosition;
@@ -26,6 +12,20 @@ import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.StepResult;
 import dev.chagres.batch.UploadRing;
+import dev.chagres.io.RecipeDifferences;
+import dev.chagres.launch.Rank;
+import dev.chagres.layer.Pass;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.LossScaler;
+import dev.chagres.parameter.State;
+import dev.chagres.recipe.AmaxRecording;
+import dev.chagres.recipe.CastStatistics;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -119,7 +119,7 @@ public final class Esm2Training implements TrainingModel {
                 model.parameters(), dtype == DType.BFLOAT16 ? ADAM.withMasters(AdamW.Masters.REMAINDER) : ADAM);
         pass = Pass.training(device);
         uploads = UploadRing.ofPart(
-                device, shape, UPLOADS, model.parameters().sharing().contextParallel());
+                device, shape, UPLOADS, model.parameters().access().contextParallel());
         readback = new StepReadback(stream, shape.microBatches(), UNREAD);
         gradients = new StepGradients(model, pass, ranks, lossScaler);
         passes().forEach(ranks::follow);
@@ -191,7 +191,7 @@ public final class Esm2Training implements TrainingModel {
             throw new IllegalStateException("captureSteps was called already");
         }
         if (ranks.pipeline() != null
-                || model.parameters().sharing().contextParallel().isSplit()) {
+                || model.parameters().access().contextParallel().isSplit()) {
             throw new IllegalStateException(
                     "captureSteps: expected a rank that computes whole micro-batches, got one with some of the layers or"
                             + " tokens");
@@ -213,7 +213,7 @@ public final class Esm2Training implements TrainingModel {
     /** Waits for the statistics of a step whose casts are measured, and keeps them; a captured one has none. */
     private void keepMeasured() {
         Quantizers present = quantizers;
-        if (present != null && present.measures(Recording.ON)) {
+        if (present != null && present.measures(AmaxRecording.ON)) {
             measured.add(present.statistics());
         }
     }
@@ -231,7 +231,7 @@ public final class Esm2Training implements TrainingModel {
         var batch = new Batch(shape);
         for (int i = 0; i < plans.size() && !stopped.getAsBoolean(); i++) {
             PlannedBatch plan = plans.get(i);
-            new SequencePacker(shape, new MadeUpSequences(tokens, plan.sequences(), plan.longest())).fill(batch);
+            new SequencePacker(shape, new SyntheticSequences(tokens, plan.sequences(), plan.longest())).fill(batch);
             uploads.upload(batch);
             gradients.compute(uploads, null);
             gradientNorm.compute();
@@ -335,7 +335,7 @@ public final class Esm2Training implements TrainingModel {
     }
 
     @Override
-    public MadeWindows windows() {
+    public EffectiveWindows windows() {
         return ranks.windows();
     }
 

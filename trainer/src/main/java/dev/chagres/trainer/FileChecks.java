@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.io.WholeFile;
+import dev.chagres.io.AtomicFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -39,7 +39,7 @@ final class FileChecks {
 
     /** Refuses a file that would be written over another one while it is not whole yet. */
     static void requireOtherPart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
-        if (file != null && otherFile != null && isSame(WholeFile.part(file), otherFile)) {
+        if (file != null && otherFile != null && isSame(AtomicFile.part(file), otherFile)) {
             throw new IllegalArgumentException(
                     option + ": " + ForeignText.plain(file) + " is called " + ForeignText.plain(otherFile)
                             + " until it is whole, and that is the file of " + other + "; name another one");

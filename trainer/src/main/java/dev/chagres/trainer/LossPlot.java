@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.io.WholeFile;
+import dev.chagres.io.AtomicFile;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -36,7 +36,7 @@ final class LossPlot implements AutoCloseable {
     private static final int NAME_HEIGHT = 24;
 
     private final Path target;
-    private final WholeFile file;
+    private final AtomicFile file;
 
     /**
      * Makes sure before the training that drawing will work afterwards: it needs fonts, which a bare machine may lack, and a
@@ -47,7 +47,7 @@ final class LossPlot implements AutoCloseable {
      */
     LossPlot(String option, Path target) {
         this.target = target;
-        if (!Files.isDirectory(target) && WholeFile.isDirect(target)) {
+        if (!Files.isDirectory(target) && AtomicFile.isDirect(target)) {
             throw new TrainingException(
                     ForeignText.plain(target) + ": is no place for a picture; " + option + " expects a file");
         }
@@ -55,7 +55,7 @@ final class LossPlot implements AutoCloseable {
         probe.add(1, 1);
         probe.add(2, 2);
         render(chart("probe", probe));
-        file = WholeFile.create(target);
+        file = AtomicFile.create(target);
     }
 
     /**

@@ -1,10 +1,10 @@
 package dev.chagres.trainer;
 
 import dev.chagres.bindings.ForeignText;
-import dev.chagres.ops.ProductPlan;
-import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;

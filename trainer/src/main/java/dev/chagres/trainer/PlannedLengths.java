@@ -2,9 +2,9 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.bindings.Provider;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
+import dev.chagres.bindings.Provider;
 
 /**
  * For which longest sequences attention has a plan each, that is built when it is first used.

@@ -1,16 +1,16 @@
 package dev.chagres.trainer;
 
 import dev.chagres.DType;
-import dev.chagres.parameter.ContextParallel;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.TensorParallel;
-import dev.chagres.models.esm.Esm2Size;
-import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.sharding.GradientReduction;
-import dev.chagres.sharding.GradientSync;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
+import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.TensorParallel;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientReduction;
+import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;

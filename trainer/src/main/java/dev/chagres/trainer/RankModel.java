@@ -1,20 +1,20 @@
 package dev.chagres.trainer;
 
 import dev.chagres.Device;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameters;
+import dev.chagres.launch.Rank;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Stages;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.DataParallelConfig;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
 import dev.chagres.sharding.PipelineParallel;
 import dev.chagres.sharding.PipelinePlan;
-import dev.chagres.launch.Rank;
 import dev.chagres.sharding.Strategy;
 import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;

@@ -4,8 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.nccl.Communicator;
 import dev.chagres.launch.Rank;
+import dev.chagres.nccl.Communicator;
 
 /**
  * Tells every rank a few numbers of all others, where ranks are processes. It has a stream and a communicator of its own, so that it does

@@ -1,15 +1,15 @@
 package dev.chagres.trainer;
 
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.launch.Ranks;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
 import dev.chagres.sharding.OptimizerSharding;
-import dev.chagres.launch.Ranks;
 import dev.chagres.sharding.ZeroStage;
-import dev.chagres.batch.BatchLayout;
-import dev.chagres.batch.BatchShape;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Mixin;

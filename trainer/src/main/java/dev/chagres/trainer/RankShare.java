@@ -1,14 +1,14 @@
 package dev.chagres.trainer;
 
+import dev.chagres.batch.ModelInput;
 import dev.chagres.layer.Pass;
-import dev.chagres.parameter.State;
 import dev.chagres.nccl.MovedBytes;
 import dev.chagres.optim.AdamW;
+import dev.chagres.parameter.State;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.TensorParallelState;
-import dev.chagres.batch.ModelInput;
 import java.util.Objects;
 import java.util.function.Function;
 import java.util.function.IntPredicate;
@@ -56,9 +56,9 @@ final class RankShare implements AutoCloseable {
     }
 
     /** Returns how weights are gathered and gradients reduced. */
-    MadeWindows windows() {
+    EffectiveWindows windows() {
         RankModel present = made;
-        return present == null ? MadeWindows.NOTHING_SHARDED : MadeWindows.of(present.strategy());
+        return present == null ? EffectiveWindows.NOTHING_SHARDED : EffectiveWindows.of(present.strategy());
     }
 
     /** Says that the collectives called next are those of a step. */

@@ -1,17 +1,17 @@
 package dev.chagres.trainer;
 
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.DataPosition;
+import dev.chagres.batch.StepResult;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
+import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.nccl.Operation;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.CastStatistics;
-import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.launch.Rank;
-import dev.chagres.launch.Ranks;
-import dev.chagres.batch.Batch;
-import dev.chagres.batch.DataPosition;
-import dev.chagres.batch.StepResult;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -52,7 +52,7 @@ final class RankedTraining implements TrainingModel {
     private final CompletableFuture<Boolean> ended = new CompletableFuture<>();
     private final long parameterCount;
     private final boolean skipsSteps;
-    private final MadeWindows windows;
+    private final EffectiveWindows windows;
     private boolean closed;
     /** Null where ranks are threads; for the rank's thread. */
     private @Nullable RankNumbers numbers;
@@ -319,7 +319,7 @@ final class RankedTraining implements TrainingModel {
     }
 
     @Override
-    public MadeWindows windows() {
+    public EffectiveWindows windows() {
         return windows;
     }
 

@@ -3,10 +3,10 @@ package dev.chagres.trainer;
 import com.fasterxml.jackson.jr.ob.JSON;
 import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
+import dev.chagres.io.AtomicFile;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
-import dev.chagres.io.WholeFile;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
@@ -32,7 +32,7 @@ final class ReportWriter implements AutoCloseable {
     /** FP32 has 7.2 decimal digits. */
     private static final MathContext RATE_DIGITS = new MathContext(7);
 
-    private final WholeFile file;
+    private final AtomicFile file;
     private final ByteArrayOutputStream line = new ByteArrayOutputStream(512);
 
     /**
@@ -42,7 +42,7 @@ final class ReportWriter implements AutoCloseable {
      * @throws java.io.UncheckedIOException when the file cannot be made, or another run writes it
      */
     ReportWriter(Path target) {
-        file = WholeFile.create(target);
+        file = AtomicFile.create(target);
     }
 
     /** Writes the first line of a run that loaded all of a file, or none. */
@@ -99,7 +99,7 @@ final class ReportWriter implements AutoCloseable {
     }
 
     /** What NCCL made, as the options spell it; null where nothing is sharded. */
-    private static void putWindows(ObjectComposer<JSONComposer<OutputStream>> json, MadeWindows made)
+    private static void putWindows(ObjectComposer<JSONComposer<OutputStream>> json, EffectiveWindows made)
             throws IOException {
         putWord(json, "weightGather", made.weightGather());
         putWord(json, "gradientReduction", made.gradientReduction());

@@ -20,7 +20,7 @@ record RunDescription(
         Map<String, String> libraries,
         long parameters,
         TrainingPlan plan,
-        MadeWindows windows) {
+        EffectiveWindows windows) {
     RunDescription {
         libraries = Map.copyOf(libraries);
     }

@@ -2,14 +2,14 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.Shape;
+import dev.chagres.batch.DataPosition;
+import dev.chagres.batch.SequencePacker;
+import dev.chagres.batch.TokenSequences;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.trainer.SavingPlan.Data;
-import dev.chagres.batch.DataPosition;
-import dev.chagres.batch.SequencePacker;
-import dev.chagres.batch.TokenSequences;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

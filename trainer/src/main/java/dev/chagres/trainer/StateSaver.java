@@ -1,10 +1,10 @@
 package dev.chagres.trainer;
 
+import dev.chagres.batch.DataPosition;
+import dev.chagres.io.AtomicFile;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsWriter;
-import dev.chagres.batch.DataPosition;
-import dev.chagres.io.WholeFile;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
@@ -37,13 +37,13 @@ final class StateSaver {
      * @throws TrainingException when it cannot be written
      * @throws java.io.UncheckedIOException when another run writes it
      */
-    static @Nullable WholeFile claim(TrainingPlan plan) {
+    static @Nullable AtomicFile claim(TrainingPlan plan) {
         Path file = plan.saving().file();
         if (file == null) {
             return null;
         }
         naming("--save: ", () -> SafetensorsWriter.tryOut(file));
-        return WholeFile.create(file);
+        return AtomicFile.create(file);
     }
 
     private static void naming(String option, Runnable work) {

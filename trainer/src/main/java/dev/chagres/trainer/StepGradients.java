@@ -1,12 +1,12 @@
 package dev.chagres.trainer;
 
 import dev.chagres.Tensor;
-import dev.chagres.layer.Pass;
-import dev.chagres.optim.LossScaler;
-import dev.chagres.models.esm.Esm2;
 import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.UploadRing;
+import dev.chagres.layer.Pass;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.optim.LossScaler;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

@@ -4,8 +4,8 @@ import dev.chagres.Device;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
+import dev.chagres.io.AtomicFile;
 import dev.chagres.models.data.FastaException;
-import dev.chagres.io.WholeFile;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.OutputStream;
@@ -184,7 +184,7 @@ public final class Train implements Callable<Integer> {
             TrainingPlan plan = plan(platform);
             var session = options.isSilent() ? silent(plan, platform) : new TrainingSession(plan, platform, out, err);
             interruption.onInterrupt(session::stop);
-            WholeFile claim = options.isSilent() ? null : StateSaver.claim(plan); // Rank 0 has the file.
+            AtomicFile claim = options.isSilent() ? null : StateSaver.claim(plan); // Rank 0 has the file.
             try {
                 session.train();
             } finally {

@@ -1,12 +1,12 @@
 package dev.chagres.trainer;
 
-import dev.chagres.ops.ProductPlan;
-import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.batch.BatchShape;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.trainer.SavingPlan.Recipes;
-import dev.chagres.batch.BatchShape;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Locale;
@@ -237,7 +237,7 @@ final class TrainOptions {
         if (fp8Statistics == 0) {
             return;
         }
-        if (recipe == null || recipe.eightBit().isEmpty()) {
+        if (recipe == null || recipe.quantizedWeight().isEmpty()) {
             throw new IllegalArgumentException(
                     "--fp8-statistics: expected --recipe fp8-delayed, fp8-delayed-fast, fp8-current or fp8-block,"
                             + " whose casts are measured, got " + (recipe == null ? "none" : recipe));

@@ -1,10 +1,10 @@
 package dev.chagres.trainer;
 
-import dev.chagres.io.RecipeDifferences;
-import dev.chagres.recipe.CastStatistics;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
+import dev.chagres.io.RecipeDifferences;
+import dev.chagres.recipe.CastStatistics;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
@@ -96,8 +96,8 @@ public interface TrainingModel extends AutoCloseable {
     boolean skipsSteps();
 
     /** Returns how several ranks gather weights and reduce gradients. */
-    default MadeWindows windows() {
-        return MadeWindows.NOTHING_SHARDED;
+    default EffectiveWindows windows() {
+        return EffectiveWindows.NOTHING_SHARDED;
     }
 
     /** Returns the number of trained parameters. */

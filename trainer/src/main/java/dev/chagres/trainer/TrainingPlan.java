@@ -1,14 +1,14 @@
 package dev.chagres.trainer;
 
 import dev.chagres.MultiprocessorMargin;
-import dev.chagres.ops.ProductPlan;
-import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.PackingOrder;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
-import dev.chagres.batch.BatchShape;
-import dev.chagres.batch.PackingOrder;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.LearningRateSchedule;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 

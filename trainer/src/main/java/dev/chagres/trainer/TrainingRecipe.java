@@ -33,11 +33,11 @@ public enum TrainingRecipe {
     FP8_BLOCK(DType.BFLOAT16, Float8BlockScaling.standard());
 
     private final DType dtype;
-    private final @Nullable Recipe eightBit;
+    private final @Nullable Recipe quantizedWeight;
 
-    TrainingRecipe(DType dtype, @Nullable Recipe eightBit) {
+    TrainingRecipe(DType dtype, @Nullable Recipe quantizedWeight) {
         this.dtype = dtype;
-        this.eightBit = eightBit;
+        this.quantizedWeight = quantizedWeight;
     }
 
     /** Returns the type of weights and activations. */
@@ -46,8 +46,8 @@ public enum TrainingRecipe {
     }
 
     /** Returns the recipe of the layers' products where they are computed in eight bits. */
-    public Optional<Recipe> eightBit() {
-        return Optional.ofNullable(eightBit);
+    public Optional<Recipe> quantizedWeight() {
+        return Optional.ofNullable(quantizedWeight);
     }
 
     /** Returns whether a run can go on from one of the recipe {@code label}: types and scales are the same, and at most sums differ. */
@@ -63,7 +63,8 @@ public enum TrainingRecipe {
     }
 
     private Optional<Recipe> withFastSums() {
-        return eightBit().map(recipe -> recipe instanceof DelayedScaling delayed ? withFastSums(delayed) : recipe);
+        return quantizedWeight()
+                .map(recipe -> recipe instanceof DelayedScaling delayed ? withFastSums(delayed) : recipe);
     }
 
     private static Recipe withFastSums(DelayedScaling recipe) {

@@ -1,14 +1,14 @@
 package dev.chagres.trainer;
 
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.BatchSource;
+import dev.chagres.batch.SequencePacker;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
-import dev.chagres.batch.Batch;
-import dev.chagres.batch.BatchSource;
-import dev.chagres.batch.SequencePacker;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.util.List;
@@ -127,7 +127,8 @@ final class TrainingSession {
     private void makeSteps(RunFiles files, SavedRun before) throws InterruptedException {
         begun = before.steps();
         if (before.otherSums() != null) {
-            err.println("train: --resume: " + ForeignText.plain(plan.saving().resumed()) + " was saved with --recipe "
+            err.println("train: --resume: "
+                    + ForeignText.plain(String.valueOf(plan.saving().resumed())) + " was saved with --recipe "
                     + ForeignText.plain(before.otherSums()) + ", so products sum otherwise from here on");
         }
         String otherRates = SavedSchedule.difference(plan, before);
@@ -177,8 +178,9 @@ final class TrainingSession {
     }
 
     private String otherRecipe(SavedRun before, RecipeDifferences differences) {
-        String told = "--resume: " + ForeignText.plain(plan.saving().resumed()) + " was saved with --recipe "
-                + before.otherRecipe();
+        String told =
+                "--resume: " + ForeignText.plain(String.valueOf(plan.saving().resumed())) + " was saved with --recipe "
+                        + before.otherRecipe();
         if (differences.isEmpty()) {
             return told + ", which keeps no scales, as --recipe " + plan.recipe() + " keeps none: nothing is left out";
         }

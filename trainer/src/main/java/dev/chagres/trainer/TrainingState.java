@@ -1,12 +1,12 @@
 package dev.chagres.trainer;
 
 import dev.chagres.Stream;
+import dev.chagres.batch.DataPosition;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
-import dev.chagres.parameter.State;
 import dev.chagres.optim.AdamW;
+import dev.chagres.parameter.State;
 import dev.chagres.sharding.ShardedState;
-import dev.chagres.batch.DataPosition;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;

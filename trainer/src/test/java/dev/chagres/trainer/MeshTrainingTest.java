@@ -1,14 +1,14 @@
 package dev.chagres.trainer;
 
 import dev.chagres.DType;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.ZeroStage;
-import dev.chagres.batch.BatchLayout;
-import dev.chagres.batch.BatchShape;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;

@@ -5,15 +5,15 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.bindings.Provider;
-import dev.chagres.models.data.FastaSource;
-import dev.chagres.models.data.MaskedProteins;
-import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.MicroBatch;
 import dev.chagres.batch.SequencePacker;
+import dev.chagres.bindings.Provider;
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.data.ShuffledSequences;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -80,7 +80,7 @@ class PlannedBatchTest {
             for (int sequences : new int[] {32, 64, 128}) {
                 int tokens = 16_000;
                 if (sequences * longest >= tokens) {
-                    new SequencePacker(SHAPE, new MadeUpSequences(tokens, sequences, longest)).fill(madeUp);
+                    new SequencePacker(SHAPE, new SyntheticSequences(tokens, sequences, longest)).fill(madeUp);
                     assertEquals(new PlannedBatch(longest, sequences), planOf(madeUp.microBatch(0)));
                 }
             }

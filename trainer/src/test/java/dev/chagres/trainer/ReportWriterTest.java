@@ -7,28 +7,28 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.QuantizerSite;
-import dev.chagres.ops.ProductPlan;
-import dev.chagres.optim.LearningRateSchedule;
-import dev.chagres.recipe.CastStatistics;
-import dev.chagres.models.data.FastaSource;
-import dev.chagres.models.data.MaskedProteins;
-import dev.chagres.models.data.ShuffledSequences;
-import dev.chagres.models.esm.Esm2Recomputation;
-import dev.chagres.models.esm.Esm2Size;
-import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.sharding.GradientReduction;
-import dev.chagres.mesh.MeshDimension;
-import dev.chagres.mesh.MeshShape;
-import dev.chagres.sharding.WeightGather;
-import dev.chagres.sharding.ZeroStage;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.StepResult;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.recipe.CastStatistics;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.GradientReduction;
+import dev.chagres.sharding.WeightGather;
+import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -65,7 +65,7 @@ class ReportWriterTest {
             Map.of("te", "2.20.2", "cudnn", "9.19.0"),
             7_511_041,
             PLAN,
-            MadeWindows.NOTHING_SHARDED);
+            EffectiveWindows.NOTHING_SHARDED);
 
     @TempDir
     private Path folder;
@@ -127,7 +127,7 @@ class ReportWriterTest {
                 null,
                 null);
         try (var report = new ReportWriter(file)) {
-            MadeWindows made = new MadeWindows(WeightGather.COPY_ENGINE, GradientReduction.COPY_ENGINE, null);
+            EffectiveWindows made = new EffectiveWindows(WeightGather.COPY_ENGINE, GradientReduction.COPY_ENGINE, null);
             report.begin(new RunDescription("reference", "CPU", Map.of(), 1, plan, made));
             report.finish();
         }
@@ -145,7 +145,7 @@ class ReportWriterTest {
     /** The options asked for windows. */
     @Test
     void whatNcclMadeStandsInTheFirstLine() throws IOException {
-        MadeWindows made = new MadeWindows(
+        EffectiveWindows made = new EffectiveWindows(
                 WeightGather.DEVICE, GradientReduction.REDUCE_SCATTER, "ranks cannot reach each other's memory");
         try (var report = new ReportWriter(file)) {
             report.begin(new RunDescription("reference", "CPU", Map.of(), 1, PLAN, made));

@@ -75,7 +75,8 @@ class TrainProcessTest {
         Path report = folder.resolve("r.jsonl");
         Path plot = folder.resolve("p.png");
         Path state = folder.resolve("state");
-        environment = List.of("env", "--default-signal=" + signal); // A terminal's signals may be ignored where tests run.
+        environment =
+                List.of("env", "--default-signal=" + signal); // A terminal's signals may be ignored where tests run.
         Process process =
                 start("--steps", "100000", "--report", "" + report, "--plot", "" + plot, "--save", state.toString());
         awaitLines(process, folder.resolve("r.jsonl.part"), 4);

@@ -2,11 +2,11 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
-import dev.chagres.models.esm.Esm2;
-import dev.chagres.models.esm.Esm2Config;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.util.List;

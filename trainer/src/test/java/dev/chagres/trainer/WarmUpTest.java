@@ -6,16 +6,16 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.bindings.Provider;
-import dev.chagres.models.data.FastaSource;
-import dev.chagres.models.data.MaskedProteins;
-import dev.chagres.models.data.ShuffledSequences;
-import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.StepResult;
+import dev.chagres.bindings.Provider;
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.models.esm.Esm2Config;
 import java.util.ArrayList;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Assumptions;
@@ -94,10 +94,10 @@ class WarmUpTest {
         var shape = new BatchShape(BatchLayout.PACKED, 2048, CONTEXT);
         var batch = new Batch(shape);
         try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 5)) {
-            assertTrue(new SequencePacker(shape, new MadeUpSequences(16, 1, 16)).fill(batch));
+            assertTrue(new SequencePacker(shape, new SyntheticSequences(16, 1, 16)).fill(batch));
             training.warmUp(batch, () -> false);
             long after = training.memoryBytes();
-            assertTrue(new SequencePacker(shape, new MadeUpSequences(2048, 100, CONTEXT)).fill(batch));
+            assertTrue(new SequencePacker(shape, new SyntheticSequences(2048, 100, CONTEXT)).fill(batch));
             assertEquals(2048, batch.tokens());
             for (int i = 0; i < 2; i++) {
                 training.upload(batch);

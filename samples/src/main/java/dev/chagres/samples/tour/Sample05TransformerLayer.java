@@ -11,10 +11,10 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.util.SplittableRandom;
 
 /**

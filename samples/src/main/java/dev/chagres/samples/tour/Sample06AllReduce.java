@@ -5,9 +5,9 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.nccl.Reduction;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
+import dev.chagres.nccl.Reduction;
 import java.util.Arrays;
 import java.util.List;
 

@@ -3,18 +3,18 @@ package dev.chagres.samples.tour;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Kept;
+import dev.chagres.layer.ContextPool;
 import dev.chagres.layer.Layer;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Recomputed;
-import dev.chagres.layer.Saved;
-import dev.chagres.layer.SavedPool;
+import dev.chagres.layer.SavedContext;
+import dev.chagres.layer.SavedTensor;
 import dev.chagres.layer.Sequential;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.ops.Elementwise;
 import java.util.Arrays;
 
 /** Defines a new layer and runs it in a stack, recomputed and in evaluation: the same bits each time. */
@@ -28,12 +28,12 @@ final class Sample09OwnLayer {
     /** {@code y = x + inner(x)}. */
     private static final class Skip extends Layer {
         /** What backward needs: here only the output of the inner layer, to show how it is kept. */
-        private static final class Sum extends Saved {
-            private final Kept added = new Kept("the inner layer's output");
+        private static final class Sum extends SavedContext {
+            private final SavedTensor added = new SavedTensor("the inner layer's output");
         }
 
         private final Layer inner;
-        private final SavedPool<Sum> saved = new SavedPool<>(this, Sum::new);
+        private final ContextPool<Sum> saved = new ContextPool<>(this, Sum::new);
 
         Skip(Layer inner) {
             super("skip round " + inner);

@@ -1,0 +1,110 @@
+package dev.chagres.launch;
+
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.nccl.PeerProgress;
+import java.net.ProtocolException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+
+/**
+ * Asks all ranks where they are, and collects their answers. A stopped process does not answer.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class HangQuery {
+    /** How long ranks have to answer: hosts may be busy, but the answering threads have no other work. */
+    private static final long PATIENCE_NANOS = TimeUnit.MILLISECONDS.toNanos(700);
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition changed = lock.newCondition();
+    private final List<Integer> asked;
+    private final Map<Integer, PeerProgress> answers = new TreeMap<>();
+
+    HangQuery(List<Integer> asked) {
+        this.asked = asked;
+    }
+
+    void answer(int rank, PeerProgress progress) {
+        lock.lock();
+        try {
+            answers.put(rank, progress);
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits for the answers, and returns the ranks at fault: those that do not answer or are late, else those that wait for others. */
+    List<Integer> await() {
+        boolean interrupted = false;
+        lock.lock();
+        try {
+            long end = System.nanoTime() + PATIENCE_NANOS;
+            for (long left = PATIENCE_NANOS; answers.size() < asked.size() && left > 0; ) {
+                try {
+                    left = changed.awaitNanos(left);
+                } catch (InterruptedException _) {
+                    interrupted = true; // The wait has an end of its own, and who has not answered yet is not to blame.
+                    left = end - System.nanoTime();
+                }
+            }
+        } finally {
+            lock.unlock();
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+        List<Integer> late = with(PeerProgress.LATE);
+        return late.isEmpty() ? with(PeerProgress.WAITS) : late;
+    }
+
+    private List<Integer> with(PeerProgress progress) {
+        List<Integer> ranks = new ArrayList<>();
+        lock.lock();
+        try {
+            for (int rank : asked) {
+                if (answers.getOrDefault(rank, PeerProgress.LATE) == progress) {
+                    ranks.add(rank);
+                }
+            }
+        } finally {
+            lock.unlock();
+        }
+        return ranks;
+    }
+
+    static String text(List<Integer> ranks) {
+        return String.join(",", ranks.stream().map(String::valueOf).toList());
+    }
+
+    /** Reads what {@link #text} wrote of {@code count} ranks. */
+    static List<Integer> ranks(String text, int count) throws ProtocolException {
+        List<Integer> ranks = new ArrayList<>();
+        for (String number : text.split(",")) {
+            if (!number.isEmpty()) {
+                ranks.add(checked(number(number), count));
+            }
+        }
+        return ranks;
+    }
+
+    private static int number(String text) throws ProtocolException {
+        try {
+            return Integer.parseInt(text);
+        } catch (NumberFormatException _) {
+            throw new ProtocolException("expected the number of a rank, got " + ForeignText.quoted(text));
+        }
+    }
+
+    static int checked(int rank, int count) throws ProtocolException {
+        if (rank < 0 || rank >= count) {
+            throw new ProtocolException("expected a rank from 0 to " + (count - 1) + ", got " + rank);
+        }
+        return rank;
+    }
+}

@@ -1,0 +1,342 @@
+package dev.chagres.layer;
+
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.parameter.GradientOwner;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A norm and the branch after it: {@code y = branch(norm(x))}, or {@code y = branch(x)} without norm. A residual stream calls them
+ * separately, with its sum between them.
+ *
+ * <p>Threading: the device's thread.
+ */
+abstract sealed class NormedBranch extends Layer
+        permits CrossAttention, LayerNormLinear, LayerNormMlp, MultiheadAttention, ParallelBranches {
+    private final @Nullable NormLayer norm;
+    private final Layer branch;
+    private final @Nullable Linear reader;
+    private final @Nullable Linear last;
+    /** Whether backward recomputes the norm's output. */
+    private boolean recomputes;
+    /** Output of the norm in the current call; null if its caller does not ask for it. */
+    private @Nullable Tensor normOutput;
+    /** The gradient of the norm's output from other readers, during backward; null without one. */
+    private @Nullable Tensor normGradient;
+
+    /**
+     * Puts a norm before a branch.
+     *
+     * @param reader the layer of the branch that is the only reader of the norm's output; null if backward reads it, too
+     * @param last the layer of the branch that gives its output; null where that is a sum
+     */
+    NormedBranch(String name, @Nullable NormLayer norm, Layer branch, @Nullable Linear reader, @Nullable Linear last) {
+        super(name);
+        this.norm = norm;
+        this.branch = branch;
+        this.reader = reader;
+        this.last = last;
+    }
+
+    /** Returns whether a norm stands before the rest. */
+    public final boolean hasNorm() {
+        return norm != null;
+    }
+
+    /**
+     * Returns the norm.
+     *
+     * @throws IllegalStateException when there is none
+     */
+    public final NormLayer norm() {
+        NormLayer present = norm;
+        if (present == null) {
+            throw new IllegalStateException(name() + " was made without a norm; ask hasNorm() first");
+        }
+        return present;
+    }
+
+    /** Returns the norm, or null when there is none. */
+    final @Nullable NormLayer normOrNull() {
+        return norm;
+    }
+
+    /** Returns the branch after the norm. */
+    final Layer branch() {
+        return branch;
+    }
+
+    /** Makes backward recompute the norm's output for {@code first}, the product that reads it. Does nothing without a norm. */
+    final void recomputeNorm(Linear first) {
+        NormLayer present = norm;
+        if (present != null) {
+            first.input().recomputeBy(present);
+            recomputes = true;
+        }
+    }
+
+    /** Returns whether forward keeps the norm's output of {@code rows} itself, not a copy in eight bits, for backward. */
+    final boolean keepsNormed(long rows, Pass pass) {
+        return pass.isSaving() && !recomputes && readsNormed(rows, pass);
+    }
+
+    /** Returns whether backward reads the norm's output of {@code rows} itself, not a copy in eight bits. */
+    private boolean readsNormed(long rows, Pass pass) {
+        return reader == null || reader.input().keepsWhole(rows, pass);
+    }
+
+    /**
+     * Allocates the norm's further outputs: its output in eight bits if the norm itself casts it, in which case {@code normed} is not
+     * written; or an amax of {@code normed}, without a scale.
+     *
+     * @return what the norm fills, or null where it writes {@code normed} alone
+     */
+    final @Nullable QuantizedTensor offer(Tensor normed, Pass pass) {
+        return reader != null && NormLayer.casts(normed) ? reader.fusedCast().offer(normed, pass) : null;
+    }
+
+    /** Enqueues the branch, with the norm's output; without a norm, with the layer's input. */
+    final void runBranch(Tensor x, Tensor y, Pass pass) {
+        if (norm == null || keepsNormed(x.size(0), pass)) {
+            branch.forward(x, y, pass);
+        } else {
+            branch.forwardOfTemporary(x, y, pass);
+        }
+    }
+
+    /** Returns whether the branch ends with a product that adds a bias. */
+    final boolean endsWithBias() {
+        return last != null && last.hasBias();
+    }
+
+    /**
+     * Enqueues the branch as {@link #runBranch} does, but without the bias of its last product, which it returns for the sum that the
+     * caller enqueues next; null where there is none.
+     */
+    final @Nullable Tensor runBranchWithoutBias(Tensor x, Tensor y, Pass pass) {
+        Linear product = last;
+        if (product == null || !product.hasBias()) {
+            runBranch(x, y, pass);
+            return null;
+        }
+        // Read before the branch: sharded weights then stay gathered until the end of the caller.
+        Tensor bias = product.bias().weight(GradientOwner.NESTED_CALL);
+        product.products().leaveBias(true);
+        try {
+            runBranch(x, y, pass);
+        } finally {
+            product.products().leaveBias(false);
+        }
+        return bias;
+    }
+
+    /**
+     * Enqueues the layer, and also returns its norm's output.
+     *
+     * @param x [T, columns], as for {@link Layer#forward(Tensor, Pass)}
+     * @param normed receives norm(x), like x, in memory of the caller's; nothing may write to it before backward, which may
+     *     read it
+     * @return y, as {@link Layer#forward(Tensor, Pass)} returns it, with the same bits
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or normed shares memory with x
+     * @throws IllegalStateException when there is no norm, or the pass was not begun
+     */
+    public final Tensor forwardWithNorm(Tensor x, Tensor normed, Pass pass) {
+        checkNormed(normed, x, pass);
+        normOutput = normed;
+        try {
+            return forward(x, pass);
+        } finally {
+            normOutput = null;
+        }
+    }
+
+    /**
+     * Enqueues the layer into memory of the caller, and also returns its norm's output.
+     *
+     * @param y receives the output
+     * @param normed as for {@link #forwardWithNorm(Tensor, Tensor, Pass)}
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when there is no norm, or the pass was not begun
+     */
+    public final void forwardWithNorm(Tensor x, Tensor y, Tensor normed, Pass pass) {
+        checkNormed(normed, x, pass);
+        Checks.apart("normed", normed, "y", Checks.given("y", y));
+        normOutput = normed;
+        try {
+            forward(x, y, pass);
+        } finally {
+            normOutput = null;
+        }
+    }
+
+    /**
+     * Enqueues the gradients if the norm's output has readers besides this layer: the gradient of norm(x) is this layer's plus {@code
+     * dnormed}.
+     *
+     * @param dy gradient of the output, like it
+     * @param dnormed gradient of norm(x) from its other readers, like x
+     * @return gradient of the input, as {@link Layer#backward(Tensor, Pass)} returns it
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalStateException when there is no norm, or the last forward call of the pass was another layer's
+     */
+    public final Tensor backwardWithNorm(Tensor dy, Tensor dnormed, Pass pass) {
+        checkNormGradient(dnormed, dy, pass);
+        normGradient = dnormed;
+        try {
+            return backward(dy, pass);
+        } finally {
+            normGradient = null;
+        }
+    }
+
+    /**
+     * Enqueues the same into memory of the caller.
+     *
+     * @param dx receives the gradient of the input, as for {@link Layer#backward(Tensor, Tensor, Pass)}; may be {@code dnormed}
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     * @throws IllegalStateException when there is no norm, or the last forward call of the pass was another layer's
+     */
+    public final void backwardWithNorm(Tensor dy, Tensor dnormed, Tensor dx, Pass pass) {
+        checkNormGradient(dnormed, dy, pass);
+        Checks.apartOrSame("dx", Checks.given("dx", dx), "dnormed", dnormed);
+        normGradient = dnormed;
+        try {
+            backward(dy, dx, pass);
+        } finally {
+            normGradient = null;
+        }
+    }
+
+    private void checkNormed(Tensor normed, Tensor x, Pass pass) {
+        norm();
+        Checks.given("pass", pass).ensureBegun(this);
+        Checks.floats(pass.stream(), "x", x);
+        Checks.like(pass.stream(), "normed", normed, x);
+        Checks.writable("normed", normed);
+        Checks.apart("normed", normed, "x", x);
+    }
+
+    private void checkNormGradient(Tensor dnormed, Tensor dy, Pass pass) {
+        long columns = norm().config().size();
+        Checks.given("pass", pass).ensureBegun(this);
+        Checks.matrix(pass.stream(), "dy", dy);
+        Checks.matrix(pass.stream(), "dnormed", dnormed, dy.dtype(), dy.size(0), columns);
+    }
+
+    @Override
+    protected final void run(Tensor x, Tensor y, Pass pass) {
+        if (norm == null) {
+            runBranch(x, y, pass);
+            return;
+        }
+        boolean learns = x.requiresGradient() || norm.requiresGradient();
+        if (normOutput != null) {
+            norm.runBoth(x, normOutput, offer(normOutput, pass), pass);
+            Inside.requireGradient(normOutput, learns && pass.isSaving());
+            runBranch(normOutput, y, pass);
+            return;
+        }
+        Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();
+        Tensor normed = normedIn.like(x);
+        norm.run(x, normed, offer(normed, pass), pass);
+        Inside.requireGradient(normed, learns);
+        runBranch(normed, y, pass);
+    }
+
+    @Override
+    protected final void gradient(Tensor dy, Tensor dx, Pass pass) {
+        if (norm == null) {
+            branch.backward(dy, dx, pass);
+            return;
+        }
+        Tensor fromElsewhere = normGradient;
+        Tensor dnormed =
+                pass.temporary().tensor(dy.dtype(), dy.size(0), norm.config().size());
+        branch.backward(dy, dnormed, pass);
+        if (!norm.learns(pass)) {
+            norm.discard(pass);
+            return;
+        }
+        if (fromElsewhere != null) {
+            Elementwise.add(dnormed, fromElsewhere, dnormed, pass.stream());
+        }
+        norm.gradient(dnormed, dx, pass);
+    }
+
+    @Override
+    public final long outputColumns(long inputColumns) {
+        return branch.outputColumns(inputColumns);
+    }
+
+    @Override
+    public final boolean requiresGradient() {
+        return anyRequiresGradient(norm, branch);
+    }
+
+    @Override
+    protected final void checkInput(Tensor x) {
+        if (norm == null) {
+            branch.checkInput(x);
+        } else {
+            norm.checkInput(x);
+        }
+    }
+
+    @Override
+    protected final String summary() {
+        return branch.summary();
+    }
+
+    @Override
+    protected final List<Layer> inside() {
+        List<Layer> layers = new ArrayList<>();
+        if (norm != null) {
+            layers.add(norm);
+        }
+        layers.addAll(branch.inside().isEmpty() ? List.of(branch) : branch.inside());
+        return layers;
+    }
+
+    @Override
+    protected final String explanation(Tensor x, Pass pass) {
+        return explain(x, NormPlace.ALONE, pass);
+    }
+
+    /** Returns the same where the norm stands in a residual stream. */
+    final String explain(Tensor x, NormPlace place, Pass pass) {
+        String first = norm == null ? "" : explainNorm(norm, x, place, pass) + "\n";
+        return name() + ":\n"
+                + (first + branch.explainInside(x, pass)).indent(2).stripTrailing();
+    }
+
+    private String explainNorm(NormLayer present, Tensor x, NormPlace place, Pass pass) {
+        String besides = place.casts() ? explainCasts(x, pass) : "";
+        String text = present.explain(x, place, besides);
+        if (!recomputes) {
+            return text;
+        }
+        if (reader != null && reader.weight().isFrozen()) {
+            return text + "; its output is not saved, for no gradient needs it";
+        }
+        return readsNormed(x.size(0), pass)
+                ? text + "; its output is not saved: backward recomputes it by "
+                        + present.explainRecomputation(x, place, besides)
+                : text + "; its output is saved in eight bits only, and not recomputed";
+    }
+
+    private String explainCasts(Tensor x, Pass pass) {
+        if (reader == null || !NormLayer.casts(x)) {
+            return "";
+        }
+        if (reader.fusedCast().takesCopies(Math.max(1, x.size(0)), pass)) {
+            return "writes its output only in eight bits, rowwise and columnwise";
+        }
+        return reader.fusedCast().scalesByAmax(pass) ? "computes the amax of its output, too" : "";
+    }
+}

@@ -1,0 +1,109 @@
+package dev.chagres.nccl;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.locks.ReentrantLock;
+
+/**
+ * The meetings of communicators that were made from one by splits and shrinks.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class SplitCommunicators {
+    private final ThreadRanks origin;
+    private final Splits splits;
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Map<String, ThreadRanks> split = new HashMap<>();
+    private final Map<String, ThreadRanks> shrunk = new HashMap<>();
+
+    SplitCommunicators(ThreadRanks origin) {
+        this.origin = origin;
+        splits = new Splits(origin.ranks());
+    }
+
+    List<ThreadRanks> split() {
+        return copy(split);
+    }
+
+    List<ThreadRanks> shrunk() {
+        return copy(shrunk);
+    }
+
+    List<ThreadRanks> all() {
+        List<ThreadRanks> all = new ArrayList<>(split());
+        all.addAll(shrunk());
+        return all;
+    }
+
+    private List<ThreadRanks> copy(Map<String, ThreadRanks> made) {
+        lock.lock();
+        try {
+            return List.copyOf(made.values());
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void forget(Map<String, ThreadRanks> made, String key) {
+        lock.lock();
+        try {
+            made.remove(key);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Records the arguments of {@code rank} in the split with that number among the collectives. */
+    void say(long number, int rank, int color, int key) {
+        lock.lock();
+        try {
+            splits.say(number, rank, color, key);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Records that a rank was in that split without joining a part. */
+    void splitWithoutPart(long number) {
+        lock.lock();
+        try {
+            var _ = splits.of(number, Integer.MIN_VALUE);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns the meeting of the ranks of {@code color} after the split with that number. */
+    ThreadRanks split(long number, int color) {
+        String key = "split " + number + " color " + color;
+        ThreadRanks child;
+        lock.lock();
+        try {
+            int[] numbers =
+                    Arrays.stream(splits.of(number, color)).map(origin::number).toArray();
+            child = split.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(split, key), origin, numbers));
+        } finally {
+            lock.unlock();
+        }
+        // A failure is reported to existing meetings; an earlier one is reported to this one now.
+        RankFailure failure = origin.failure();
+        if (failure != null) {
+            child.fail(failure);
+        }
+        return child;
+    }
+
+    /** The same for the ranks that remain after others have failed: earlier failures do not end it. */
+    ThreadRanks shrink(String key, int... staying) {
+        int[] numbers = Arrays.stream(staying).map(origin::number).toArray();
+        lock.lock();
+        try {
+            return shrunk.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(shrunk, key), null, numbers));
+        } finally {
+            lock.unlock();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+package dev.chagres.nccl;
+
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A thread that ends the wait of a rank whose peers do not come within the timeout: that rank itself is inside NCCL, and cannot check the
+ * time.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class Watchdog {
+    static final String THREAD = "chagres-collective-watch";
+
+    private static final Map<Endpoint, Seen> WATCHED = new HashMap<>();
+    private static boolean started;
+
+    /** The wait of an endpoint at the last check, and its beginning. */
+    private static final class Seen {
+        private long wait;
+        /** By the clock of the thread. */
+        private long sinceNanos;
+    }
+
+    private Watchdog() {}
+
+    static void add(Endpoint endpoint) {
+        synchronized (WATCHED) {
+            WATCHED.put(endpoint, new Seen());
+            if (!started) {
+                started = true;
+                Thread.ofPlatform().daemon().name(THREAD).start(Watchdog::watch);
+            }
+            WATCHED.notifyAll();
+        }
+    }
+
+    static void remove(Endpoint endpoint) {
+        synchronized (WATCHED) {
+            WATCHED.remove(endpoint);
+        }
+    }
+
+    /** Returns how many endpoints are open. */
+    static int watched() {
+        synchronized (WATCHED) {
+            return WATCHED.size();
+        }
+    }
+
+    private static void watch() {
+        RunningClock clock = new RunningClock();
+        while (true) {
+            Endpoint late;
+            synchronized (WATCHED) {
+                try {
+                    // Without a communicator there is nothing to check until one is added.
+                    WATCHED.wait(WATCHED.isEmpty() ? 0 : RunningClock.PERIOD_MILLIS);
+                } catch (InterruptedException stopped) {
+                    started = false;
+                    return;
+                }
+                late = firstLate(clock.look());
+            }
+            if (late != null) {
+                if (late.calls().peerWait().number() != 0) {
+                    timeOut(late);
+                } else {
+                    timeOutIfAnyIsBehind(late);
+                }
+            }
+        }
+    }
+
+    /** Ends the wait of a rank, and of its known peers, after the timeout. */
+    static void timeOut(Endpoint late) {
+        List<Integer> missing =
+                late.meeting() == null ? List.of() : late.calls().peerWait().missing();
+        fail(
+                late,
+                Called.in(late.toString(), late.calls().current().toString()),
+                missing.isEmpty() ? behind(late) : missing);
+    }
+
+    /** Ends the wait for work of the device, or for the launch of more, if other ranks are behind; otherwise that work just takes long. */
+    private static void timeOutIfAnyIsBehind(Endpoint late) {
+        List<Integer> behind = late.failure() == null ? behind(late) : List.of();
+        if (!behind.isEmpty()) {
+            fail(late, late.calls().describe(), behind);
+        }
+    }
+
+    private static List<Integer> behind(Endpoint late) {
+        if (late.meeting() != null) {
+            return late.calls().behind();
+        }
+        PeerPlace elsewhere = late.elsewhere();
+        return elsewhere == null ? List.of() : elsewhere.behind(late);
+    }
+
+    private static void fail(Endpoint late, Called waiting, List<Integer> missing) {
+        long millis = late.config().timeout().toMillis();
+        ThreadRanks meeting = late.meeting();
+        if (meeting == null) {
+            late.failures().fail(RankFailure.late(waiting, missing, millis));
+        } else {
+            // A rank that does not come here is missing in the communicators that this was split from, too.
+            meeting.root().fail(RankFailure.late(waiting, FailureAttribution.of(late, meeting, missing), millis));
+        }
+    }
+
+    private static @Nullable Endpoint firstLate(long now) {
+        for (Map.Entry<Endpoint, Seen> entry : WATCHED.entrySet()) {
+            long wait = entry.getKey().calls().waitingForPeers();
+            Seen seen = entry.getValue();
+            if (wait == 0 || wait != seen.wait) {
+                seen.wait = wait;
+                seen.sinceNanos = now;
+            } else if (now - seen.sinceNanos > entry.getKey().config().timeout().toNanos()) {
+                seen.sinceNanos = now;
+                return entry.getKey();
+            }
+        }
+        return null;
+    }
+}

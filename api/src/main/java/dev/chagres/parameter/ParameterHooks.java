@@ -1,0 +1,20 @@
+package dev.chagres.parameter;
+
+/**
+ * For sharding: is notified when weights are read and gradients written; see {@link ParameterAccess#observe}.
+ *
+ * <p>Threading: the device's thread.
+ */
+public interface ParameterHooks {
+    /** The weight is about to be returned to a reader, whose gradient {@code writer} writes. */
+    void reading(Parameter parameter, GradientOwner writer);
+
+    /** A backward pass is about to write or add to the gradient. */
+    void writing(Parameter parameter);
+
+    /** A norm or an optimizer is about to use the gradients. */
+    void stepping();
+
+    /** Other weights were loaded, to which gradients that were computed or summed before do not belong. */
+    void loaded();
+}
