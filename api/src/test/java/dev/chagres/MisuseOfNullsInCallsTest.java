@@ -79,7 +79,20 @@ import org.junit.jupiter.api.io.TempDir;
 @Tag("L0")
 class MisuseOfNullsInCallsTest {
     private static final List<String> PACKAGES = List.of(
-            "", "attention", "io", "layer", "model", "nccl", "ops", "optim", "recipe", "sharding", "te", "train");
+            "",
+            "attention",
+            "batch",
+            "io",
+            "launch",
+            "layer",
+            "mesh",
+            "nccl",
+            "ops",
+            "optim",
+            "parameter",
+            "recipe",
+            "sharding",
+            "te");
 
     /** Makes saved objects. */
     private static final class Nothing extends SavedContext {}

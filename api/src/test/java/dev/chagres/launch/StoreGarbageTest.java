@@ -252,7 +252,8 @@ class StoreGarbageTest {
         refused("a rank connected that calls itself -1: expected one from 0 to 2", -1, PORT);
         refused("rank 1 listens nowhere: expected a port from 1 to 65535, got \"70000\"", 1, "70000");
         refused(
-                "rank 1 listens nowhere: expected a port from 1 to 65535, got \"" + "x".repeat(100) + "...\"",
+                "rank 1 listens nowhere: expected a port from 1 to 65535, got \"" + "x".repeat(200)
+                        + "…\" (5000 characters)",
                 1,
                 "x".repeat(5000));
     }
