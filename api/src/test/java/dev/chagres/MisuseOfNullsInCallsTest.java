@@ -218,7 +218,7 @@ class MisuseOfNullsInCallsTest {
                 "SafetensorsFile.open(file)",
                 "QkvLayout.separate(format)",
                 "FlatParameter.holds(parameter)",
-                "Kept.set(newTensor)",
+                "SavedTensor.set(newTensor)",
                 "ContextPool.push(pass)",
                 "Layer.explain(pass)",
                 "FusedAttention.refusal(sizes)",

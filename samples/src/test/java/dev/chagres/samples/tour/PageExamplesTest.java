@@ -28,8 +28,8 @@ class PageExamplesTest {
         "strategies.md, sharding/StrategyExamplesTest, dataParallel",
         "strategies.md, sharding/StrategyExamplesTest, config",
         "strategies.md, sharding/StrategyExamplesTest, sequenceParallel",
-        "graphs.md, train/ResumeExampleTest, sequences",
-        "graphs.md, train/ResumeExampleTest, place",
+        "graphs.md, batch/ResumeExampleTest, sequences",
+        "graphs.md, batch/ResumeExampleTest, place",
         "recipes.md, te/Float8ByHandTest, gradients"
     })
     void thePageShowsTheRegion(String page, String test, String region) throws IOException {
