@@ -188,7 +188,7 @@ public final class Parameter {
     public Tensor unreadWeight() {
         Tensor present = weight;
         if (present == null) {
-            ensureNotQuantizedOnly("no weight of 16 or 32 bits", "use Parameter.eightBits");
+            ensureNotQuantizedOnly("no weight of 16 or 32 bits", "use Parameter.quantized");
             throw new IllegalStateException("parameter " + name + " has no memory yet: call Parameters.allocate");
         }
         ensureOwn(present, weightIssue);

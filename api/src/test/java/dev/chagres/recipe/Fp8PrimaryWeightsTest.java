@@ -426,7 +426,7 @@ class Fp8PrimaryWeightsTest {
             String alone = "parameter a.weight is kept only in eight bits (QUANTIZED_ONLY), so it has ";
             assertThrown(
                     IllegalStateException.class,
-                    alone + "no weight of 16 or 32 bits; use Parameter.eightBits",
+                    alone + "no weight of 16 or 32 bits; use Parameter.quantized",
                     () -> linear.weight().weight());
             assertThrown(
                     IllegalStateException.class,
