@@ -17,6 +17,7 @@ module dev.chagres {
     exports dev.chagres.ops;
     exports dev.chagres.optim;
     exports dev.chagres.parameter;
+    exports dev.chagres.pipeline;
     exports dev.chagres.recipe;
     exports dev.chagres.sharding;
     exports dev.chagres.te;

@@ -28,7 +28,7 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.PipelineStages;
 import dev.chagres.parameter.PipelineStages.Tied;
 import dev.chagres.parameter.State;
-import dev.chagres.sharding.PipelineSchedule;
+import dev.chagres.pipeline.PipelineSchedule;
 import dev.chagres.te.Activation;
 import dev.chagres.te.TensorLists;
 import java.nio.file.Files;

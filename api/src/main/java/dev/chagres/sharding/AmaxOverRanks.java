@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.ranks.SameParameters;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.parameter.Parameters;

@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.ranks.SameParameters;
 import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.Communicator;

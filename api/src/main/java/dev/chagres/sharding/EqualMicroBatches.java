@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import dev.chagres.Stream;
 import dev.chagres.internal.Opened;
+import dev.chagres.internal.ranks.SameMicroBatches;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.parameter.Parameters;

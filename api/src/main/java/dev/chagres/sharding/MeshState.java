@@ -13,6 +13,7 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parameter.FlatParameter;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.ParameterSplit;
@@ -54,11 +55,11 @@ final class MeshState {
         strategy.checkMesh(mesh);
     }
 
-    /** Makes the state of ranks that each have some stages of {@code plan}. */
-    static MeshState ofStages(PipelinePlan plan, Strategy strategy, Mesh mesh) {
+    /** Makes the state of ranks that each have some stages of {@code whole}; {@code ranks} of the pipeline have a parameter. */
+    static MeshState ofStages(ModelPlan whole, Function<Parameter, BitSet> ranks, Strategy strategy, Mesh mesh) {
         List<Parameter> all =
-                plan.whole().groups().values().stream().flatMap(List::stream).toList();
-        return new MeshState(all, plan::ranksOf, strategy, mesh);
+                whole.groups().values().stream().flatMap(List::stream).toList();
+        return new MeshState(all, ranks, strategy, mesh);
     }
 
     /** Makes the state of ranks that each have a part of each layer. */

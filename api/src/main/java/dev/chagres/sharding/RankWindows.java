@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.ranks.SameParameters;
 import dev.chagres.nccl.CollectiveMemory;
 import dev.chagres.nccl.Communicator;
 import java.util.ArrayList;

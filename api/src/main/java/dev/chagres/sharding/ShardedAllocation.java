@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.ranks.SameParameters;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.ModelPlan;

@@ -5,6 +5,8 @@ import dev.chagres.Stream;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.ranks.AllGatherLongs;
+import dev.chagres.internal.ranks.SameParameters;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsEntry;
@@ -12,15 +14,21 @@ import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
+import dev.chagres.mesh.Mesh;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.optim.StateVector;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.State;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
 
@@ -75,6 +83,31 @@ public final class ShardedState {
             own.ensureOfAllRanks();
         }
         own.tensors().forEach((name, tensor) -> tensors.add(StateShard.whole(name, tensor, ranks)));
+    }
+
+    /**
+     * For pipelines: returns the state of a model whose stages ranks have, the weights and {@code vectors} of trained ones, and {@code own},
+     * which every rank has whole. Each rank of the mesh calls it.
+     *
+     * @param whole plan of all stages
+     * @param ranks gives the coordinates along {@link dev.chagres.mesh.MeshDimension#PIPELINE} that have a parameter
+     * @param strategy of the ranks that have the same stages
+     * @throws IllegalArgumentException when the strategy has another mesh
+     * @throws IllegalStateException when the strategy is closed
+     */
+    public static ShardedState ofStages(
+            ModelPlan whole,
+            Function<Parameter, BitSet> ranks,
+            Strategy strategy,
+            Mesh mesh,
+            List<StateVector> vectors,
+            State own) {
+        Checks.given("strategy", strategy).ensureOpen();
+        Checks.given("whole", whole);
+        Checks.given("ranks", ranks);
+        MeshState state = MeshState.ofStages(whole, ranks, strategy, Checks.given("mesh", mesh));
+        return new ShardedState(
+                strategy, mesh.world(), state.of(Checks.givenAll("vectors", vectors)), Checks.given("own", own));
     }
 
     /** Returns names, types and shapes of the entries of a file of this state; a number of the host is an INT64 scalar. */

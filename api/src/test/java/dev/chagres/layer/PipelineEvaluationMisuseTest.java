@@ -15,7 +15,7 @@ import dev.chagres.layer.PipelineMisuseTest.Setting;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.StoppedClock;
 import dev.chagres.parameter.Parameter;
-import dev.chagres.sharding.PipelineStage;
+import dev.chagres.pipeline.PipelineStage;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.AfterEach;

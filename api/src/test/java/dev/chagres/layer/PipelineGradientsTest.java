@@ -9,7 +9,7 @@ import dev.chagres.Tensor;
 import dev.chagres.launch.Ranks;
 import dev.chagres.layer.FailingLayer.Fails;
 import dev.chagres.parameter.Parameter;
-import dev.chagres.sharding.PipelineStage;
+import dev.chagres.pipeline.PipelineStage;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

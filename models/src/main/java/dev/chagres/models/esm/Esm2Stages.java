@@ -5,7 +5,7 @@ import dev.chagres.layer.Layer;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.sharding.PipelinePlan;
+import dev.chagres.pipeline.PipelinePlan;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

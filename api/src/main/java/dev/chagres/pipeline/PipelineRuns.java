@@ -1,6 +1,7 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.ranks.SameMicroBatches;
 import dev.chagres.parameter.Parameters;
 import org.jspecify.annotations.Nullable;
 

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.internal.ranks;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
@@ -11,11 +11,11 @@ import dev.chagres.nccl.Communicator;
  *
  * <p>Threading: the device's thread.
  */
-final class AllGatherLongs {
+public final class AllGatherLongs {
     private AllGatherLongs() {}
 
     /** Returns the numbers of all ranks, those of rank 0 first; each rank calls it with equally many. */
-    static long[] ofAll(Communicator ranks, Stream stream, long... own) {
+    public static long[] ofAll(Communicator ranks, Stream stream, long... own) {
         try (Scope scope = stream.device().openScope(stream)) {
             Tensor mine = scope.tensor(DType.INT64, own.length);
             Tensor all = scope.tensor(DType.INT64, (long) own.length * ranks.ranks());
@@ -27,7 +27,7 @@ final class AllGatherLongs {
     }
 
     /** Returns the first rank whose number is another than that of rank 0; -1 where all have the same. */
-    static int firstOther(Communicator ranks, Stream stream, long own) {
+    public static int firstOther(Communicator ranks, Stream stream, long own) {
         long[] all = ofAll(ranks, stream, own);
         for (int rank = 1; rank < all.length; rank++) {
             if (all[rank] != all[0]) {

@@ -1,7 +1,7 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.sharding.PipelineOrders.Work;
+import dev.chagres.pipeline.PipelineOrders.Work;
 import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

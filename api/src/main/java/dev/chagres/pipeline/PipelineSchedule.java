@@ -1,8 +1,8 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.sharding.PipelineOrders.Work;
+import dev.chagres.pipeline.PipelineOrders.Work;
 import java.util.ArrayList;
 import java.util.List;
 

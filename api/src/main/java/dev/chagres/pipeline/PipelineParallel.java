@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
@@ -8,9 +8,13 @@ import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.AdamW;
+import dev.chagres.optim.StateVector;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import dev.chagres.sharding.ShardedState;
+import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.ZeroStage;
 import java.util.List;
 
 /**
@@ -190,11 +194,8 @@ public final class PipelineParallel implements AutoCloseable {
             throw new IllegalArgumentException(
                     "strategy, optimizer: expected those of the pipeline's parameters, got those of others");
         }
-        strategy.ensureOpen();
-        List<StateTensor> tensors =
-                MeshState.ofStages(rank.plan(), strategy, mesh).of(optimizer.vectors());
         State own = State.of(parameters.access().stepState(), optimizer.stepState(), State.of(others));
-        return new ShardedState(strategy, mesh.world(), tensors, own);
+        return stateOf(strategy, optimizer.vectors(), own);
     }
 
     /**
@@ -214,11 +215,13 @@ public final class PipelineParallel implements AutoCloseable {
             throw new IllegalArgumentException(
                     "strategy: expected that of the pipeline's parameters, got that of others: " + strategy);
         }
-        strategy.ensureOpen();
-        List<StateTensor> tensors =
-                MeshState.ofStages(rank.plan(), strategy, mesh).of(List.of());
         State own = State.of(parameters.access().weightStepState(rank.plan().whole()), State.of(others));
-        return new ShardedState(strategy, mesh.world(), tensors, own);
+        return stateOf(strategy, List.of(), own);
+    }
+
+    private ShardedState stateOf(Strategy strategy, List<StateVector> vectors, State own) {
+        PipelinePlan plan = rank.plan();
+        return ShardedState.ofStages(plan.whole(), plan::ranksOf, strategy, mesh, vectors, own);
     }
 
     private void ensureOpen() {

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.internal.ranks;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
@@ -21,7 +21,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class SameOptimizers {
+public final class SameOptimizers {
     /** The numbers of each rank: bytes of its settings, 0 without an optimizer, and their checksum. */
     private static final int NUMBERS = 2;
 
@@ -41,7 +41,7 @@ final class SameOptimizers {
     }
 
     /** Compares ranks that update the same weights. */
-    static SameOptimizers ofWeights(Parameters parameters, Communicator communicator) {
+    public static SameOptimizers ofWeights(Parameters parameters, Communicator communicator) {
         return new SameOptimizers(
                 parameters.access()::optimizerSettings,
                 "sumGradients: expected optimizers with the same settings on all ranks, since weights would diverge",
@@ -50,7 +50,7 @@ final class SameOptimizers {
     }
 
     /** Compares ranks of a pipeline, which update parts of one model. */
-    static SameOptimizers ofModel(Parameters parameters, Communicator communicator) {
+    public static SameOptimizers ofModel(Parameters parameters, Communicator communicator) {
         return new SameOptimizers(
                 parameters.access()::optimizerSettingsOfModel,
                 "run: expected optimizers with the same settings on all ranks of the pipeline, as one rank would have"
@@ -64,7 +64,7 @@ final class SameOptimizers {
      * captures it does nothing, and leaves the comparison to the next enqueued call.
      */
     @Nullable
-    IllegalStateException difference() {
+    public IllegalStateException difference() {
         if (comparisons == MOST_COMPARISONS || communicator.ranks() == 1 || Inside.capture(stream) != null) {
             return null;
         }

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
@@ -6,7 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Pass;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.sharding.PipelineSchedule.Call;
+import dev.chagres.pipeline.PipelineSchedule.Call;
 
 /**
  * Makes each stage of a pipeline draw the random numbers that it would draw on one rank, after the draws of earlier stages. Their number of

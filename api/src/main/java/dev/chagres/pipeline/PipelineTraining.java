@@ -1,11 +1,12 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.ranks.SameOptimizers;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.sharding.PipelineSchedule.Call;
+import dev.chagres.pipeline.PipelineSchedule.Call;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.internal.ranks;
 
 import dev.chagres.Stream;
 import dev.chagres.nccl.Communicator;
@@ -17,7 +17,7 @@ import java.util.zip.CRC32C;
  *
  * <p>Threading: the device's thread.
  */
-final class SameParameters {
+public final class SameParameters {
     /** The numbers of each rank: checksum, elements, setting, context-parallel rank and size, tensor-parallel rank, seed. */
     private static final int NUMBERS = 7;
 
@@ -32,12 +32,13 @@ final class SameParameters {
      * setting}: otherwise sums of gradients would be wrong, or hang. If layers are split, checks that the ranks have the same part of them;
      * if tokens are split, that the ranks of all parts take part.
      */
-    static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
+    public static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, long value) {
         ensure(parameters, communicator, seed, setting, value, Long::toString);
     }
 
     /** The same for an enum setting, whose constants the error names. */
-    static void ensure(Parameters parameters, Communicator communicator, long seed, String setting, Enum<?> value) {
+    public static void ensure(
+            Parameters parameters, Communicator communicator, long seed, String setting, Enum<?> value) {
         Enum<?>[] constants = value.getDeclaringClass().getEnumConstants();
         ensure(parameters, communicator, seed, setting, value.ordinal(), number -> constants[(int) number].toString());
     }
@@ -95,13 +96,14 @@ final class SameParameters {
     }
 
     /** Compares, before there are parameters, a setting that decides which collectives ranks call. */
-    static void ensureSame(Communicator communicator, String setting, Enum<?> value) {
+    public static void ensureSame(Communicator communicator, String setting, Enum<?> value) {
         Enum<?>[] constants = value.getDeclaringClass().getEnumConstants();
         ensureSame(communicator, setting, value.ordinal(), number -> constants[(int) number].toString(), "");
     }
 
     /** Compares a number that must be the same on all ranks before they go on; {@code mend} is the error's advice. */
-    static void ensureSame(Communicator communicator, String what, long value, LongFunction<String> name, String mend) {
+    public static void ensureSame(
+            Communicator communicator, String what, long value, LongFunction<String> name, String mend) {
         long[] values = AllGatherLongs.ofAll(communicator, communicator.device().stream(), value);
         for (int rank = 1; rank < values.length; rank++) {
             requireSame(what, values[rank], values[0], rank, name, mend);

@@ -1,5 +1,6 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
+import dev.chagres.internal.ranks.AllGatherLongs;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;

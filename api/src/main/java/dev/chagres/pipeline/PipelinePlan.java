@@ -1,8 +1,9 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.sharding.Strategy;
 import java.util.BitSet;
 import java.util.LinkedHashMap;
 import java.util.List;

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.internal.ranks;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
@@ -13,7 +13,7 @@ import java.util.function.LongFunction;
  *
  * <p>Threading: the device's thread.
  */
-final class SameMicroBatches {
+public final class SameMicroBatches {
     private static final int UNKNOWN = Integer.MIN_VALUE;
 
     private final Communicator ranks;
@@ -26,7 +26,7 @@ final class SameMicroBatches {
     private long[] gathered = new long[0];
 
     /** Uses a few bytes of {@code memory}, which outlives this: a separate scope would take a whole chunk of device memory. */
-    SameMicroBatches(Scope memory, Communicator ranks, Stream stream) {
+    public SameMicroBatches(Scope memory, Communicator ranks, Stream stream) {
         this.ranks = ranks;
         this.stream = stream;
         own = memory.tensor(DType.INT64, 1);
@@ -34,7 +34,7 @@ final class SameMicroBatches {
     }
 
     /** Returns whether all ranks have {@code microBatches}; waits for the device unless that is known. */
-    boolean areSame(int microBatches) {
+    public boolean areSame(int microBatches) {
         if (microBatches == agreed || ranks.ranks() == 1) {
             return true;
         }
@@ -53,12 +53,12 @@ final class SameMicroBatches {
     }
 
     /** Returns which numbers differ, after {@link #areSame} has returned false. */
-    String difference() {
+    public String difference() {
         return difference(Long::toString);
     }
 
     /** Returns which numbers differ, each formatted by {@code text}. */
-    String difference(LongFunction<String> text) {
+    public String difference(LongFunction<String> text) {
         int other = 1;
         while (gathered[other] == gathered[0]) {
             other++;

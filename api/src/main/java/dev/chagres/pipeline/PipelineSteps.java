@@ -1,13 +1,13 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.sharding.PipelineOrders.Work;
-import dev.chagres.sharding.PipelineSchedule.Call;
-import dev.chagres.sharding.PipelineSchedule.End;
-import dev.chagres.sharding.PipelineSchedule.Exchange;
-import dev.chagres.sharding.PipelineSchedule.Step;
-import dev.chagres.sharding.PipelineSchedule.Transfer;
+import dev.chagres.pipeline.PipelineOrders.Work;
+import dev.chagres.pipeline.PipelineSchedule.Call;
+import dev.chagres.pipeline.PipelineSchedule.End;
+import dev.chagres.pipeline.PipelineSchedule.Exchange;
+import dev.chagres.pipeline.PipelineSchedule.Step;
+import dev.chagres.pipeline.PipelineSchedule.Transfer;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.HashMap;

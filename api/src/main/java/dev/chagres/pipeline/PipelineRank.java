@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.Stream;
 import dev.chagres.nccl.Communicator;

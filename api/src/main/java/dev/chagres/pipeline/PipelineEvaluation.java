@@ -1,8 +1,8 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.Tensor;
 import dev.chagres.layer.Pass;
-import dev.chagres.sharding.PipelineSchedule.Call;
+import dev.chagres.pipeline.PipelineSchedule.Call;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -1,15 +1,15 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.sharding.PipelineSchedule.Call;
-import dev.chagres.sharding.PipelineSchedule.End;
-import dev.chagres.sharding.PipelineSchedule.Exchange;
-import dev.chagres.sharding.PipelineSchedule.Step;
-import dev.chagres.sharding.PipelineSchedule.Transfer;
+import dev.chagres.pipeline.PipelineSchedule.Call;
+import dev.chagres.pipeline.PipelineSchedule.End;
+import dev.chagres.pipeline.PipelineSchedule.Exchange;
+import dev.chagres.pipeline.PipelineSchedule.Step;
+import dev.chagres.pipeline.PipelineSchedule.Transfer;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

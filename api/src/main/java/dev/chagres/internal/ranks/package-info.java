@@ -1,0 +1,5 @@
+/** What ranks compare with each other before they go on. */
+@NullMarked
+package dev.chagres.internal.ranks;
+
+import org.jspecify.annotations.NullMarked;
