@@ -16,6 +16,7 @@ module dev.chagres {
     exports dev.chagres.nccl;
     exports dev.chagres.ops;
     exports dev.chagres.optim;
+    exports dev.chagres.parallel;
     exports dev.chagres.parameter;
     exports dev.chagres.pipeline;
     exports dev.chagres.recipe;

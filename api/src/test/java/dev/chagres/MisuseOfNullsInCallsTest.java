@@ -32,7 +32,7 @@ import dev.chagres.nccl.UniqueId;
 import dev.chagres.ops.AttentionScores;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;

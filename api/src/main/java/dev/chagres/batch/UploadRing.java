@@ -9,7 +9,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.Opened;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
 import java.util.List;

@@ -9,7 +9,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.internal.Opened;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 

@@ -6,7 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.VocabularyCrossEntropy;
-import dev.chagres.parameter.TensorParallel;
+import dev.chagres.parallel.TensorParallel;
 import org.jspecify.annotations.Nullable;
 
 /**

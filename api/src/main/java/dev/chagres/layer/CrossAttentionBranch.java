@@ -6,7 +6,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.Columns;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import java.util.List;

@@ -7,11 +7,11 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.parallel.ParameterSplit;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.ParameterSplit;
-import dev.chagres.parameter.TensorParallel;
 import dev.chagres.te.Output;
 import java.util.List;
 

@@ -7,8 +7,8 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.ops.Columns;
-import dev.chagres.parameter.ContextParallel;
-import dev.chagres.parameter.TensorParallel;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.TensorParallel;
 
 /**
  * Takes one rank's part of tensors that have elements for all heads. Tensor-parallel ranks have consecutive heads, which context-parallel

@@ -8,7 +8,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import org.jspecify.annotations.Nullable;
 

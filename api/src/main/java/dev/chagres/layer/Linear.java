@@ -17,7 +17,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Where the pass has a recipe ({@link Pass#autocast}) and both sizes of the weight are multiples of 16, its three products
  * run in eight bits: input, weight and the gradient of the output are cast; the bias and all results keep their types.
  *
- * <p>In a plan of {@link dev.chagres.parameter.TensorParallel} ranks a {@link ParallelMode} says whether and how they split the layer.
+ * <p>In a plan of {@link dev.chagres.parallel.TensorParallel} ranks a {@link ParallelMode} says whether and how they split the layer.
  *
  * <p>Threading: the device's thread.
  *

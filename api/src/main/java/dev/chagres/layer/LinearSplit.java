@@ -3,12 +3,12 @@ package dev.chagres.layer;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.parallel.ParameterSplit;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.QuantizerSite;
-import dev.chagres.parameter.TensorParallel;
 import java.util.List;
 
 /**

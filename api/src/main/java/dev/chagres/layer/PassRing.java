@@ -6,7 +6,7 @@ import dev.chagres.attention.PackedChunks;
 import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RingSequences.Order;
 import dev.chagres.attention.Sequences;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

@@ -1,8 +1,8 @@
 package dev.chagres.layer;
 
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.TensorParallel;
 
 /**
  * The heads of an attention that one of several tensor-parallel or context-parallel ranks computes.

@@ -11,7 +11,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassRing.Cargo;
 import dev.chagres.ops.AttentionMerge;
 import dev.chagres.ops.Elementwise;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.Output;
 import dev.chagres.te.SoftmaxType;

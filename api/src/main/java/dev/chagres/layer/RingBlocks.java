@@ -10,7 +10,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.Attention;
 import dev.chagres.ops.AttentionPlace;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;

@@ -6,7 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.RingSequences.Block;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassRing.Cargo;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -5,7 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.PassRing.Cargo;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -1,9 +1,9 @@
 package dev.chagres.layer;
 
 import dev.chagres.attention.Sequences;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.TensorParallel;
 
 /**
  * Which tokens a rank has between branches: all, or one stretch, or two with a balanced ring. If context-parallel ranks are also

@@ -3,8 +3,8 @@ package dev.chagres.layer;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.TensorParallel;
 
 /**
  * Gathers the tokens of all sequence-parallel ranks, each of which has a part, on every rank. It comes after the layers of a {@link

@@ -3,8 +3,8 @@ package dev.chagres.layer;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.TensorParallel;
 
 /**
  * Takes the part of a sequence-parallel rank from the tokens, which all ranks have. It comes before the layers of a {@link

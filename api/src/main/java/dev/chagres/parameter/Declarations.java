@@ -2,6 +2,8 @@ package dev.chagres.parameter;
 
 import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.TensorParallel;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;

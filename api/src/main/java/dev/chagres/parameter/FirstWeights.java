@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.parallel.ParameterSplit;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.stream.LongStream;

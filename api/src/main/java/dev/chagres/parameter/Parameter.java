@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 

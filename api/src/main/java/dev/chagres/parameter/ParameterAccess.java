@@ -5,6 +5,8 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.NormReduction;
 import java.util.ArrayList;
 import java.util.IdentityHashMap;
 import java.util.List;

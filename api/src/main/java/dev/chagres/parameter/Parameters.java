@@ -10,6 +10,8 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.Closing;
 import dev.chagres.internal.memory.Leaks;
+import dev.chagres.parallel.NormOverRanks;
+import dev.chagres.parallel.TensorParallel;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.LongFunction;

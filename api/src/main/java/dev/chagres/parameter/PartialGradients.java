@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.parallel.TensorParallel;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiFunction;

@@ -6,6 +6,8 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.parallel.NormOverRanks;
+import dev.chagres.parallel.NormReduction;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;

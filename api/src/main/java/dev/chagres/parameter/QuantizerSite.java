@@ -1,6 +1,7 @@
 package dev.chagres.parameter;
 
 import dev.chagres.Shape;
+import dev.chagres.parallel.ParameterSplit;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

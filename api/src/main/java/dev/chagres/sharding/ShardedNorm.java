@@ -2,8 +2,8 @@ package dev.chagres.sharding;
 
 import dev.chagres.Tensor;
 import dev.chagres.nccl.RankFailedException;
-import dev.chagres.parameter.NormOverRanks;
-import dev.chagres.parameter.NormReduction;
+import dev.chagres.parallel.NormOverRanks;
+import dev.chagres.parallel.NormReduction;
 import java.util.function.UnaryOperator;
 
 /**

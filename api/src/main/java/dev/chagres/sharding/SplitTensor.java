@@ -8,8 +8,8 @@ import dev.chagres.io.TensorSpec;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.ops.Rows;
+import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parameter.ParameterShard.Part;
-import dev.chagres.parameter.ParameterSplit;
 import dev.chagres.parameter.State;
 import org.jspecify.annotations.Nullable;
 

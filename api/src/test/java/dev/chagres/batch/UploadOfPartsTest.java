@@ -7,7 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.launch.Ranks;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import java.util.Arrays;
 import java.util.List;
 import org.junit.jupiter.api.Tag;

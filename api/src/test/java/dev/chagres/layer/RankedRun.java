@@ -18,7 +18,7 @@ import dev.chagres.launch.Rank;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.ParameterGroup;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;

@@ -20,7 +20,7 @@ import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
 import dev.chagres.layer.RankedRun.Variant;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.sharding.DataParallel;

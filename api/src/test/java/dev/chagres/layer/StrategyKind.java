@@ -2,8 +2,8 @@ package dev.chagres.layer;
 
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-import dev.chagres.parameter.ContextParallel;
-import dev.chagres.parameter.TensorParallel;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.ZeroStage;

@@ -87,7 +87,7 @@ class ResidualNormMisuseTest {
         mean.refused("mean: expected FLOAT32[3], got FLOAT32[4]");
         mean.refusedBackward("mean: expected FLOAT32[3], got FLOAT32[4]");
         Arguments y = new Arguments();
-        y.y = z.x;
+        y.y = y.x;
         y.refused("y: expected memory of its own, got some of x" + SHARED);
         Arguments h = new Arguments();
         h.y = h.h;

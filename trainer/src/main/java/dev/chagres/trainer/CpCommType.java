@@ -1,6 +1,6 @@
 package dev.chagres.trainer;
 
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
 import java.util.Locale;
 
 /** Values of {@code --cp-comm-type}: what attention exchanges between context-parallel ranks, by TE's names. */

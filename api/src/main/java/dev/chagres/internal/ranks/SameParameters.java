@@ -2,10 +2,10 @@ package dev.chagres.internal.ranks;
 
 import dev.chagres.Stream;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.parameter.ContextParallel;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.TensorParallel;
 import java.nio.charset.StandardCharsets;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;

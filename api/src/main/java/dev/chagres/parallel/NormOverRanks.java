@@ -1,4 +1,4 @@
-package dev.chagres.parameter;
+package dev.chagres.parallel;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;

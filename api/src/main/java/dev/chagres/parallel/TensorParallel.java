@@ -1,4 +1,4 @@
-package dev.chagres.parameter;
+package dev.chagres.parallel;
 
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -9,7 +9,7 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The ranks among which the layers of a {@link ModelPlan} are split: each computes some of the heads of an attention and some of the
+ * The ranks among which the layers of a {@link dev.chagres.parameter.ModelPlan} are split: each computes some of the heads of an attention and some of the
  * columns inside an MLP, for the same tokens. TE's {@code tp_group} and {@code tp_size}.
  *
  * <p>All ranks make the same calls of layers, over the same tokens.

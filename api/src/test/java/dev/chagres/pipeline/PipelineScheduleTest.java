@@ -1,19 +1,16 @@
-package dev.chagres.sharding;
+package dev.chagres.pipeline;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.layer.PassObserver.Direction;
-import dev.chagres.pipeline.PipelineOrders;
 import dev.chagres.pipeline.PipelineOrders.Work;
-import dev.chagres.pipeline.PipelineSchedule;
 import dev.chagres.pipeline.PipelineSchedule.Call;
 import dev.chagres.pipeline.PipelineSchedule.End;
 import dev.chagres.pipeline.PipelineSchedule.Exchange;
 import dev.chagres.pipeline.PipelineSchedule.Step;
 import dev.chagres.pipeline.PipelineSchedule.Transfer;
-import dev.chagres.pipeline.PipelineTimes;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
