@@ -78,22 +78,6 @@ import org.junit.jupiter.api.io.TempDir;
  */
 @Tag("L0")
 class MisuseOfNullsInCallsTest {
-    private static final List<String> PACKAGES = List.of(
-            "",
-            "attention",
-            "batch",
-            "io",
-            "launch",
-            "layer",
-            "mesh",
-            "nccl",
-            "ops",
-            "optim",
-            "parameter",
-            "recipe",
-            "sharding",
-            "te");
-
     /** Makes saved objects. */
     private static final class Nothing extends SavedContext {}
 
@@ -189,7 +173,7 @@ class MisuseOfNullsInCallsTest {
 
     @Test
     void isNotToldInTheWordsOfTheVirtualMachine() throws Exception {
-        for (Class<?> type : MisuseOfNullsTest.publicTypes(PACKAGES)) {
+        for (Class<?> type : MisuseOfNullsTest.publicTypes(Exports.packages())) {
             Object known = samples.of(type);
             if (known != null) {
                 receivers.add(known);

@@ -32,7 +32,7 @@ import org.junit.jupiter.api.Test;
 @Tag("L0")
 @Tag("L1")
 class MisuseOfNullsTest {
-    private static final List<String> PACKAGES = List.of("attention", "layer", "parameter", "optim");
+    private static final List<String> PACKAGES = List.of("attention", "layer", "parallel", "parameter", "optim");
 
     private NullSamples samples;
 

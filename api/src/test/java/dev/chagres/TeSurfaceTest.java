@@ -34,21 +34,6 @@ import org.junit.jupiter.api.Test;
 @Tag("L0")
 class TeSurfaceTest {
     private static final Path PAGE = Path.of("").toAbsolutePath().getParent().resolve("docs/te-surface.md");
-    private static final List<String> PACKAGES = List.of(
-            "",
-            "layer.",
-            "attention.",
-            "parameter.",
-            "launch.",
-            "mesh.",
-            "recipe.",
-            "optim.",
-            "sharding.",
-            "batch.",
-            "te.",
-            "ops.",
-            "nccl.",
-            "bindings.");
     private static final Set<String> WITH_NAMES = Set.of("here", "partly");
     private static final Set<String> WITHOUT_NAMES = Set.of("absent", "not needed");
     private static final Pattern NAME = Pattern.compile("`([^`]+)`");
@@ -162,8 +147,8 @@ class TeSurfaceTest {
 
     private static boolean exists(String name) {
         String[] parts = name.split("\\.");
-        Class<?> type = PACKAGES.stream()
-                .map(place -> load("dev.chagres." + place + parts[0]))
+        Class<?> type = Stream.concat(Exports.packages().stream(), Stream.of("bindings"))
+                .map(place -> load("dev.chagres." + (place.isEmpty() ? "" : place + ".") + parts[0]))
                 .filter(found -> found != null && Modifier.isPublic(found.getModifiers()))
                 .findFirst()
                 .orElse(null);
