@@ -6,7 +6,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.Shape;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.launch.Ranks;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -49,9 +52,33 @@ class ReadmeTest {
         assertTrue(shown.lines().count() < 25, shown);
     }
 
+    /** It prints what the README says, but for digits of the losses, which fall. */
     @Test
-    void theExampleRuns() {
-        Readme.run();
+    void theExampleLearns() throws IOException {
+        PrintStream out = System.out;
+        var printed = new ByteArrayOutputStream();
+        System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
+        try {
+            Readme.run();
+        } finally {
+            System.setOut(out);
+        }
+        List<String> lines = printed.toString(StandardCharsets.UTF_8).lines().toList();
+        List<String> shown = find("It prints.*?```\n(.*?)```", PROJECT.resolve("README.md"))
+                .lines()
+                .toList();
+        assertEquals(withoutDigits(shown), withoutDigits(lines));
+        double first = loss(lines.getFirst());
+        double last = loss(lines.getLast());
+        assertTrue(last < first / 50, lines::toString);
+    }
+
+    private static List<String> withoutDigits(List<String> lines) {
+        return lines.stream().map(line -> line.replaceAll("loss .*", "loss")).toList();
+    }
+
+    private static double loss(String line) {
+        return Double.parseDouble(line.substring(line.indexOf("loss ") + 5).replace(',', '.'));
     }
 
     @Test
