@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.jmh.FullyShardedBenchmark.RankKind;
 import java.io.IOException;
 
 /** Ranks that each have layers and, whenever they are told to, make as many steps of training. */
