@@ -1,7 +1,22 @@
 package dev.chagres.layer;
 
+import dev.chagres.DType;
+import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.layer.KernelChoice.ActivationKernel;
+import dev.chagres.layer.MlpConfig.Recomputation;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.MatrixProduct;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.te.Activation;
+import dev.chagres.te.Cast;
+import dev.chagres.te.Gemm.Transpose;
+import java.util.Collections;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * {@code y = activation(norm(x) W1^T + b1) W2^T + b2}, without b1 and b2 if {@link MlpConfig#bias} is {@link Bias#ABSENT}.
@@ -38,5 +53,348 @@ public final class LayerNormMlp extends NormedBranch {
     /** Returns the second product. */
     public Linear fc2() {
         return mlp.fc2();
+    }
+
+    /**
+     * {@code y = activation(x W1^T + b1) W2^T + b2}.
+     */
+    private static final class MlpBranch extends Layer {
+        private static final class Inner extends SavedContext {
+            private final SavedTensor input = new SavedTensor("the input");
+            private final Operand x = new Operand("the input");
+            private final SavedTensor before = new SavedTensor("the activation's input");
+            private final Operand after = new Operand("the activation's output");
+        }
+
+        private final MlpActivation activation;
+        private final Recomputation recomputation;
+        private final Linear fc1;
+        private final Linear fc2;
+        private final long inner;
+        private final ContextPool<Inner> saved = new ContextPool<>(this, Inner::new);
+
+        MlpBranch(MlpConfig config, ModelPlan plan) {
+            super(plan.name());
+            activation = new MlpActivation(config.activation(), config.clampedSwiglu());
+            recomputation = config.recomputation();
+            inner = plan.tensorParallel().share("inner", plan.name(), config.inner());
+            long hidden = config.hidden();
+            // A rank has some columns of the activation, and of their gates.
+            int sections = Math.toIntExact(config.activation().inputColumns(1));
+            fc1 = Linear.ofSections(
+                    hidden,
+                    Collections.nCopies(sections, config.inner()),
+                    config.bias(),
+                    config.inputInitializer(),
+                    plan.child("fc1"));
+            fc2 = Linear.ofRows(config.inner(), hidden, config.bias(), config.outputInitializer(), plan.child("fc2"));
+        }
+
+        Linear fc1() {
+            return fc1;
+        }
+
+        Linear fc2() {
+            return fc2;
+        }
+
+        /** Returns the layer whose operand keeps the input where backward wants it; null where backward reads the input. */
+        @Nullable
+        Linear reader() {
+            return keepsBefore() ? fc1 : null;
+        }
+
+        private boolean keepsBefore() {
+            return recomputation != Recomputation.FC1_AND_ACTIVATION;
+        }
+
+        @Override
+        protected void run(Tensor x, Tensor y, Pass pass) {
+            Inner inside = saved.take();
+            long rows = fc1.sites().split().productRows(x.size(0));
+            fc1.input().prepare(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
+            Tensor filled = before(rows, fc1.outputColumns(x.size(1)), x.dtype(), pass);
+            Tensor before = QuantizedCopies.first(pass.kept(), filled, rows);
+            boolean keepsAfter = recomputation == Recomputation.NONE;
+            Scope keptIn = pass.isSaving() && keepsAfter ? pass.kept() : null;
+            if (fc2.fusedCast().takesCopies(rows, pass)) {
+                fc1.products().product(inside.x, before, pass);
+                QuantizedTensor copies =
+                        Checks.given("copies", fc2.fusedCast().takeCopies(rows, inside.after, keptIn, pass));
+                activation.forward(copies.rows() == rows ? before : filled, copies, pass.stream());
+                if (fc2.input().measures(pass)) {
+                    measureActivation(inside, before, pass);
+                }
+            } else {
+                Scope afterIn = keepsAfter && fc2.input().keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
+                Tensor after = afterIn.tensor(x.dtype(), rows, inner);
+                Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmax(rows, pass) : null;
+                activate(inside.x, before, after, amax, pass);
+                fc2.input().prepare(after, amax, inside.after, keptIn, pass);
+            }
+            fc2.products().product(inside.after, y, pass);
+            inside.input.set(x);
+            inside.before.set(filled);
+            saved.keep(inside, pass);
+        }
+
+        /** Recomputes the activation in the model's type, from which it was cast. */
+        private void measureActivation(Inner inside, Tensor before, Pass pass) {
+            Tensor after = pass.temporary().tensor(before.dtype(), before.size(0), inner);
+            activation.forward(before, after, null, pass.stream());
+            fc2.input().measure(after, Checks.given("quantizers", inside.after.quantizers()), pass);
+        }
+
+        /**
+         * Returns the activation's input. Kernels that cast what they compute take rows by eights: rows of zeros fill it up where one
+         * runs, for an activation of 0 is 0, and so is its gradient.
+         */
+        private Tensor before(long rows, long columns, DType dtype, Pass pass) {
+            if (!keepsBefore()) {
+                return pass.temporary().tensor(dtype, rows, columns);
+            }
+            boolean fills = pass.isSaving()
+                    && (fc1.fusedCast().takesCopies(rows, pass)
+                            || fc2.fusedCast().takesCopies(rows, pass));
+            return fills
+                    ? QuantizedCopies.zeroFilled(pass.kept(), dtype, rows, columns, pass.stream())
+                    : pass.kept().tensor(dtype, rows, columns);
+        }
+
+        /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}, with its {@code amax} if that is not null. */
+        private void activate(Operand x, Tensor before, Tensor after, @Nullable Tensor amax, Pass pass) {
+            if (!x.isQuantized()
+                    && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
+                fc1.products().productGelu(x, before, after, pass);
+            } else {
+                fc1.products().product(x, before, pass);
+                activation.forward(before, after, amax, pass.stream());
+            }
+        }
+
+        @Override
+        protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+            Inner inside = saved.pop(pass);
+            if (!keepsBefore()) {
+                multiplyAgain(inside, pass);
+            }
+            fc2.outputGradient().prepare(dy, inside.after, pass);
+            if (fc2.requiresGradient()) {
+                if (recomputation == Recomputation.ACTIVATION) {
+                    activateAgain(inside, fc2.sites().split().productRows(dy.size(0)), pass);
+                }
+                fc2.products().parameterGradients(inside.after, pass);
+            }
+            if (!fc1.requiresGradient() && !inside.x.learns()) {
+                return;
+            }
+            if (!castGradientOfActivation(dy, inside, pass)) {
+                long rows = fc2.sites().split().productRows(dy.size(0));
+                Tensor before = QuantizedCopies.first(pass.temporary(), inside.before.get(), rows);
+                Tensor dbefore = pass.temporary().like(before);
+                Tensor amax = fc2.outputGradient().isQuantized()
+                        ? fc1.outputGradient().takeAmax(inside.x, pass)
+                        : null;
+                gradientOfActivation(dy, inside, before, dbefore, amax, pass);
+                if (amax != null) {
+                    round(amax, dbefore.dtype(), pass);
+                }
+                fc1.outputGradient().prepare(dbefore, amax, inside.x, pass);
+            }
+            fc1.products().parameterGradients(inside.x, pass);
+            pass.calls().gradientsWritten();
+            if (inside.x.learns()) {
+                fc1.products().inputGradient(inside.x, dx, pass);
+            }
+        }
+
+        /** Rounds an amax of unrounded numbers to that of the rounded ones, from which TE takes the scale: rounding keeps their order. */
+        private static void round(Tensor amax, DType type, Pass pass) {
+            if (type != DType.FLOAT32) {
+                Tensor rounded = pass.temporary().tensor(type, 1);
+                Elementwise.cast(amax, rounded, pass.stream());
+                Elementwise.cast(rounded, amax, pass.stream());
+            }
+        }
+
+        /** Enqueues the first product and the activation, as forward computed them. */
+        private void multiplyAgain(Inner inside, Pass pass) {
+            Scope temporary = pass.temporary();
+            Tensor x = fc1.input().whole(inside.input, pass);
+            long rows = fc1.sites().split().productRows(x.size(0));
+            long columns = fc1.weight().shape().size(0);
+            Tensor filled = inside.after.isQuantized()
+                    ? QuantizedCopies.zeroFilled(temporary, x.dtype(), rows, columns, pass.stream())
+                    : temporary.tensor(x.dtype(), rows, columns);
+            Tensor before = QuantizedCopies.first(temporary, filled, rows);
+            fc1.input().castAgain(x, inside.x, pass);
+            QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
+            if (copies != null) {
+                fc1.products().product(inside.x, before, pass);
+                activation.forward(filled, copies, pass.stream());
+            } else {
+                Tensor after = temporary.tensor(x.dtype(), rows, inner);
+                Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
+                activate(inside.x, before, after, amax, pass);
+                fc2.input().prepareAgain(after, amax, inside.after, pass);
+            }
+            fc1.input().prepareAgain(x, null, inside.x, pass);
+            inside.before.set(filled);
+        }
+
+        /** Recomputes what forward did not keep, in the same way. */
+        private void activateAgain(Inner inside, long rows, Pass pass) {
+            Scope temporary = pass.temporary();
+            QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
+            if (copies != null) {
+                activation.forward(inside.before.get(), copies, pass.stream());
+                return;
+            }
+            Tensor before = QuantizedCopies.first(temporary, inside.before.get(), rows);
+            Tensor after = temporary.tensor(before.dtype(), rows, inner);
+            Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
+            activation.forward(before, after, amax, pass.stream());
+            fc2.input().prepareAgain(after, amax, inside.after, pass);
+        }
+
+        /** Returns whether one kernel computes and casts the activation's gradient: beside a bias, whose gradient it sums, not every one. */
+        private boolean castsGradient() {
+            return !fc1.hasBias() || Cast.fusesGradientOf(activation.kind());
+        }
+
+        /**
+         * Enqueues {@code (dy W2) activation'(before)}, its casts and, where there is a bias, the sums of its columns, and begins the
+         * first product's backward with them. Returns false if no kernel does that.
+         */
+        private boolean castGradientOfActivation(Tensor dy, Inner inside, Pass pass) {
+            if (!castsGradient() || !fc2.outputGradient().isQuantized()) {
+                return false;
+            }
+            Scope temporary = pass.temporary();
+            long rows = fc2.sites().split().productRows(dy.size(0));
+            Tensor sums = fc1.hasBias() ? temporary.tensor(dy.dtype(), inner) : null;
+            QuantizedTensor copies = fc1.outputGradient().takeCopies(rows, sums, inside.x, pass);
+            if (copies == null) {
+                return false;
+            }
+            Tensor dafter = QuantizedCopies.zeroFilled(temporary, dy.dtype(), rows, inner, pass.stream());
+            fc2.products().inputGradient(inside.after, QuantizedCopies.first(temporary, dafter, rows), pass);
+            if (sums == null) {
+                activation.backward(dafter, inside.before.get(), copies, pass.stream());
+            } else {
+                Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
+            }
+            if (fc1.outputGradient().measures(pass)) {
+                measureGradient(QuantizedCopies.first(temporary, dafter, rows), inside, pass);
+            }
+            return true;
+        }
+
+        /** Recomputes the activation's gradient in the model's type, from which it was cast. */
+        private void measureGradient(Tensor dafter, Inner inside, Pass pass) {
+            Tensor before = QuantizedCopies.first(pass.temporary(), inside.before.get(), dafter.size(0));
+            Tensor dbefore = pass.temporary().like(before);
+            activation.backward(dafter, before, dbefore, null, pass.stream());
+            fc1.outputGradient().measure(dbefore, pass);
+        }
+
+        /** Enqueues {@code dbefore = (dy W2) activation'(before)}, with its {@code amax} if that is not null. */
+        private void gradientOfActivation(
+                Tensor dy, Inner inside, Tensor before, Tensor dbefore, @Nullable Tensor amax, Pass pass) {
+            Stream stream = pass.stream();
+            if (!fc2.outputGradient().isQuantized()
+                    && KernelChoice.activation(activation.kind(), dy.dtype()) == ActivationKernel.EPILOGUE) {
+                Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
+                MatrixProduct.productGeluGradient(
+                        fc2.outputGradient().whole(),
+                        Transpose.NO,
+                        weight,
+                        Transpose.NO,
+                        before,
+                        dbefore,
+                        pass.productPlan(),
+                        stream);
+            } else if (activation.kind().isGated()) {
+                Tensor dafter = pass.temporary().tensor(dy.dtype(), before.size(0), inner);
+                fc2.products().inputGradient(inside.after, dafter, pass);
+                activation.backward(dafter, before, dbefore, amax, stream);
+            } else {
+                fc2.products().inputGradient(inside.after, dbefore, pass);
+                activation.backward(dbefore, before, dbefore, amax, stream);
+            }
+        }
+
+        @Override
+        public long outputColumns(long inputColumns) {
+            return fc2.outputColumns(inputColumns);
+        }
+
+        @Override
+        public boolean requiresGradient() {
+            return fc1.requiresGradient() || fc2.requiresGradient();
+        }
+
+        @Override
+        protected void checkInput(Tensor x) {
+            fc1.checkInput(x);
+        }
+
+        @Override
+        protected String summary() {
+            return new LayerSummary()
+                    .with("hidden", fc2.weight().shape().size(0))
+                    .with("inner", inner)
+                    .with("activation", activation)
+                    .withUnlessUsual("recomputation", recomputation, Recomputation.NONE)
+                    .toString();
+        }
+
+        @Override
+        protected List<Layer> inside() {
+            return List.of(fc1, fc2);
+        }
+
+        @Override
+        protected String explanation(Tensor x, Pass pass) {
+            return fc1.explainInside(x, pass) + "\n" + name() + ": " + activation + " "
+                    + activationReason(x, pass) + "; "
+                    + switch (recomputation) {
+                        case NONE -> "its output is kept";
+                        case ACTIVATION ->
+                            "backward computes its output again by "
+                                    + activation.kind().forwardFunction();
+                        case FC1_AND_ACTIVATION -> "backward computes the first product and its output again";
+                    }
+                    + "\n" + fc2.explainInside(x, pass);
+        }
+
+        private String activationReason(Tensor x, Pass pass) {
+            Activation kind = activation.kind();
+            if (fc1.sites().quantizers(pass) == null) {
+                return KernelChoice.activationReason(kind, x.dtype());
+            }
+            if (fc2.fusedCast().scalesByAmax(pass)) {
+                return kind.forwardFunction() + " and " + kind.backwardFunction()
+                        + ", which compute the amaxes of what they write, for products in eight bits have no such"
+                        + " epilogue here";
+            }
+            boolean casts = fc2.fusedCast().takesCopies(Math.max(1, x.size(0)), pass);
+            return kind.forwardFunction()
+                    + (casts ? ", which casts its output itself," : "") + " and "
+                    + (casts ? gradientReason() : kind.backwardFunction())
+                    + ", for products in eight bits have no such epilogue here";
+        }
+
+        private String gradientReason() {
+            Activation kind = activation.kind();
+            if (!castsGradient()) {
+                return kind.backwardFunction()
+                        + ", whose gradient te_quantize_dbias casts, for no kernel also sums it for the bias";
+            }
+            return fc1.hasBias()
+                    ? "te_quantize_dbias_d" + kind.forwardFunction().substring("te_".length())
+                            + ", which casts its gradient and sums it for the bias"
+                    : activation.castGradientFunction();
+        }
     }
 }

@@ -13,6 +13,7 @@ import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
+import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
 import dev.chagres.te.Output;
@@ -329,6 +330,38 @@ final class LinearProducts {
             RowSum.rowSum(gradient.own(), bias.gradient(), output, pass.stream());
         } else {
             Elementwise.accumulate(sums, bias.gradient(), output, pass.stream());
+        }
+    }
+
+    /**
+     * A product that casts its result itself.
+     */
+    private static final class CastProduct {
+        private CastProduct() {}
+
+        /**
+         * Enqueues {@code d = a op(b) + bias} in eight bits and, where d has an amax, {@code amax = max(amax, max |d|)}.
+         *
+         * @param d rowwise data alone, with a scale
+         */
+        static void product(
+                QuantizedTensor a,
+                QuantizedTensor b,
+                Transpose transB,
+                @Nullable Tensor bias,
+                QuantizedTensor d,
+                Accumulator accumulator,
+                Pass pass) {
+            Tensor largest = d.amax();
+            if (largest == null || d.rows() == 0) {
+                Gemm.gemm(a, Transpose.NO, b, transB, bias, d, accumulator, pass.stream());
+                return;
+            }
+            Tensor own = pass.temporary().tensor(DType.FLOAT32, 1);
+            d.amax(own);
+            Gemm.gemm(a, Transpose.NO, b, transB, bias, d, accumulator, pass.stream());
+            d.amax(largest);
+            LargestMagnitude.raise(largest, own, Checks.given("scale", d.scale()), d.dtype(), pass);
         }
     }
 }

@@ -5,10 +5,15 @@ import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.parameter.QuantizerSite.Role;
+import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.AttentionScales;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
+import dev.chagres.te.TensorScale;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -143,5 +148,81 @@ final class QuantizedAttention {
             return "; not in eight bits by " + wanted + ", for the pass calibrates";
         }
         return "; in eight bits by " + wanted + (pass.device().provider() == Provider.CUDA ? "" : ", as on a GPU");
+    }
+
+    /**
+     * The six sites of an attention where a recipe rounds to eight bits, and their scales.
+     */
+    static final class AttentionSites {
+        private final QuantizerSite qkv;
+        private final QuantizerSite softmax;
+        private final QuantizerSite output;
+        private final QuantizerSite outputGradient;
+        private final QuantizerSite scoreGradient;
+        private final QuantizerSite qkvGradient;
+        /** The quantizers whose scales were asked for last. */
+        private @Nullable Quantizers known;
+
+        private @Nullable AttentionScales scales;
+
+        AttentionSites(ModelPlan plan) {
+            qkv = plan.quantizer("qkv", Role.ATTENTION);
+            softmax = plan.quantizer("softmax", Role.ATTENTION_WEIGHTS);
+            output = plan.quantizer("output", Role.ATTENTION);
+            outputGradient = plan.quantizer("output_gradient", Role.ATTENTION_GRADIENT);
+            scoreGradient = plan.quantizer("score_gradient", Role.ATTENTION_GRADIENT);
+            qkvGradient = plan.quantizer("qkv_gradient", Role.ATTENTION_GRADIENT);
+        }
+
+        /** Returns the place of query, key and value. */
+        QuantizerSite qkv() {
+            return qkv;
+        }
+
+        /** Returns the place of the output. */
+        QuantizerSite output() {
+            return output;
+        }
+
+        /** Returns the place of the gradient of the output. */
+        QuantizerSite outputGradient() {
+            return outputGradient;
+        }
+
+        /** Returns the place of the gradients of query, key and value. */
+        QuantizerSite qkvGradient() {
+            return qkvGradient;
+        }
+
+        /** Returns whether the recipe computes this attention in eight bits. */
+        boolean areCoveredBy(Quantizers quantizers) {
+            return quantizers.covers(qkv);
+        }
+
+        /** Returns the place of the gradients of scores. */
+        QuantizerSite scoreGradient() {
+            return scoreGradient;
+        }
+
+        /** Returns the scales of a call, which writes its amaxes where none is recorded: {@link LargestMagnitude} records them. */
+        AttentionScales scales(Quantizers quantizers) {
+            AttentionScales present = scales;
+            if (known != quantizers || present == null) {
+                present = new AttentionScales(
+                        scale(quantizers, qkv),
+                        scale(quantizers, softmax),
+                        scale(quantizers, output),
+                        scale(quantizers, outputGradient),
+                        scale(quantizers, scoreGradient),
+                        scale(quantizers, qkvGradient));
+                known = quantizers;
+                scales = present;
+            }
+            return present;
+        }
+
+        private static TensorScale scale(Quantizers quantizers, QuantizerSite site) {
+            return quantizers.at(site).tensorScale(AmaxRecording.OFF);
+        }
     }
 }

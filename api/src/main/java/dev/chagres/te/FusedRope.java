@@ -221,4 +221,41 @@ public final class FusedRope {
     private static MemorySegment handle(@Nullable Tensor tensor, Stream stream) {
         return tensor == null ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle() : tensor.handle();
     }
+
+    /**
+     * The sizes and strides of a checked tensor of heads, as TE's rotation takes them: in 32 bits, strides in elements.
+     */
+    private static final class FusedRopeSizes {
+        private FusedRopeSizes() {}
+
+        static int sequences(Tensor tensor, @Nullable Tensor cuSeqlens, QkvFormat format) {
+            return switch (format) {
+                case THD -> (int) (Checks.given("cuSeqlens", cuSeqlens).count() - 1);
+                case BSHD -> (int) tensor.size(0);
+                case SBHD -> (int) tensor.size(1);
+            };
+        }
+
+        static int heads(Tensor tensor) {
+            return (int) tensor.size(tensor.rank() - 2);
+        }
+
+        static int headDim(Tensor tensor) {
+            return (int) tensor.size(tensor.rank() - 1);
+        }
+
+        static int tokenStride(Tensor tensor, QkvFormat format) {
+            int token = heads(tensor) * headDim(tensor);
+            return format == QkvFormat.SBHD ? (int) tensor.size(1) * token : token;
+        }
+
+        static int sequenceStride(Tensor tensor, QkvFormat format) {
+            int token = heads(tensor) * headDim(tensor);
+            return switch (format) {
+                case THD -> 0;
+                case BSHD -> (int) tensor.size(1) * token;
+                case SBHD -> token;
+            };
+        }
+    }
 }

@@ -298,4 +298,40 @@ public final class Gemm {
     private static GemmConfigs configs(Stream stream) {
         return Inside.state(stream).get(CONFIGS).current();
     }
+
+    /**
+     * Checks of the arguments that matrix products have in common.
+     */
+    private static final class GemmChecks {
+        private GemmChecks() {}
+
+        /** Checks what all products have in common, and returns K. */
+        static long product(Tensor a, Gemm.Transpose transA, Tensor b, Gemm.Transpose transB, Tensor d, Stream stream) {
+            Checks.given("transA", transA);
+            Checks.given("transB", transB);
+            return ProductChecks.product(a, transA == Gemm.Transpose.YES, b, transB == Gemm.Transpose.YES, d, stream);
+        }
+
+        /** Checks what all products of FP8 numbers have in common, and returns K. */
+        static long product(
+                QuantizedTensor a,
+                Gemm.Transpose transA,
+                QuantizedTensor b,
+                Gemm.Transpose transB,
+                Tensor d,
+                Gemm.Accumulator accumulator,
+                Stream stream) {
+            Checks.given("transA", transA);
+            Checks.given("transB", transB);
+            Checks.given("accumulator", accumulator);
+            return QuantizedProductChecks.product(
+                    a,
+                    transA == Gemm.Transpose.YES,
+                    b,
+                    transB == Gemm.Transpose.YES,
+                    d,
+                    accumulator == Gemm.Accumulator.SPLIT,
+                    stream);
+        }
+    }
 }

@@ -68,7 +68,7 @@ class ProcessFullChecksTest {
             assertTrue(
                     ranks.last(0)
                             .matches("ranks \\[1] communicator \"world\", rank 0 of 2, in allReduce of 6 FLOAT32, SUM"
-                                    + " waited 15\\d\\d ms: rank 1 did not come"),
+                                    + " waited \\d{4,} ms: rank 1 did not come"),
                     ranks.last(0));
         }
     }
@@ -80,7 +80,7 @@ class ProcessFullChecksTest {
                 ranks.awaitEnd(rank, 3);
                 assertTrue(ranks.last(rank).startsWith("ranks [0] "), ranks.last(rank));
             }
-            assertTrue(ranks.last(2).endsWith(" ms: rank 0 did not come"), ranks.last(2));
+            assertTrue(ranks.last(2).endsWith(": rank 0 did not come"), ranks.last(2));
         }
     }
 
