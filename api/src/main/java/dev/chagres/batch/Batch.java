@@ -20,6 +20,8 @@ public final class Batch {
     private int filled;
     private long next;
     private long takenAhead;
+    /** Of the step, where ranks have batches of their own; else 0. */
+    private long labelledOfStep;
 
     /** Makes an empty batch for at most {@code shape}. */
     public Batch(BatchShape shape) {
@@ -55,14 +57,14 @@ public final class Batch {
     }
 
     /**
-     * Returns the number of labelled tokens of a micro-batch divided by that of the whole batch: the factor on its loss and gradients. If
+     * Returns the number of labelled tokens of a micro-batch divided by that of the whole batch, or of the step that it is {@link #partOf}: the factor on its loss and gradients. If
      * no token has a label, so that every loss is 0, all micro-batches have equal shares.
      *
      * @throws IndexOutOfBoundsException when there is no such micro-batch
      */
     public double share(int index) {
         int labelled = microBatch(index).labelled();
-        int whole = labelled();
+        long whole = labelledOfStep();
         return whole == 0 ? 1.0 / filled : (double) labelled / whole;
     }
 
@@ -102,6 +104,20 @@ public final class Batch {
         return sum;
     }
 
+    /**
+     * Says how many labelled tokens a step has in all, of which this batch is a part: where each rank has a batch of its own.
+     *
+     * @param labelled of all ranks; {@link #share} divides by it until the batch is filled again
+     * @throws IllegalArgumentException when it is less than those of this batch, or 0
+     */
+    public void partOf(long labelled) {
+        if (labelled < Math.max(1, labelled())) {
+            throw new IllegalArgumentException(
+                    "labelled: expected at least the " + labelled() + " of this batch, and 1, got " + labelled);
+        }
+        labelledOfStep = labelled;
+    }
+
     /** Returns which sequences of the data this batch and those before it have taken. */
     public DataPosition end() {
         return new DataPosition(next, takenAhead);
@@ -122,8 +138,13 @@ public final class Batch {
         takenAhead = newTakenAhead;
     }
 
+    long labelledOfStep() {
+        return labelledOfStep == 0 ? labelled() : labelledOfStep;
+    }
+
     void clear() {
         filled = 0;
+        labelledOfStep = 0;
     }
 
     /** Returns the micro-batch after the filled ones, empty; it counts once {@link #keep} is called. */

@@ -13,7 +13,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: thread-safe.
  */
-public final class BatchSource implements AutoCloseable {
+public final class BatchSource implements Batches, AutoCloseable {
     /** How long {@link #close} waits for a reader that may be blocked in a read. */
     private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(1);
 
@@ -62,6 +62,7 @@ public final class BatchSource implements AutoCloseable {
      * @throws InterruptedException when the calling thread is interrupted while waiting
      * @throws RuntimeException what the sequences threw where reading failed
      */
+    @Override
     public @Nullable Batch take() throws InterruptedException {
         synchronized (lock) {
             if (!awaitFilled()) {
@@ -94,6 +95,7 @@ public final class BatchSource implements AutoCloseable {
      *
      * @throws IllegalArgumentException when the batch was not returned by {@link #take}, or was recycled already
      */
+    @Override
     public void recycle(Batch batch) {
         Checks.given("batch", batch);
         synchronized (lock) {
@@ -106,6 +108,7 @@ public final class BatchSource implements AutoCloseable {
     }
 
     /** Ends the batches: {@link #take} returns null from now on, also to a thread that waits in it, even if further batches were read. */
+    @Override
     public void stop() {
         synchronized (lock) {
             stopped = true;

@@ -25,10 +25,12 @@ public interface TokenSequences extends AutoCloseable {
      */
     int write(int[] ids, int[] labels, int start, int count);
 
-    /** Returns the token of padding. */
-    int padding();
+    /** Returns the token of padding; here 0. */
+    default int padding() {
+        return 0;
+    }
 
-    /** Closes the source of the sequences. */
+    /** Closes the source of the sequences; here there is nothing to close. */
     @Override
-    void close();
+    default void close() {}
 }

@@ -179,7 +179,7 @@ final class UploadSlot implements AutoCloseable {
 
     /** Returns the labelled tokens of a part by those of the whole batch; without such tokens that of the whole micro-batch. */
     private double share(Batch batch, int index, int labelled) {
-        int whole = batch.labelled();
+        long whole = batch.labelledOfStep();
         return ranks.isSplit() && whole != 0 ? (double) labelled / whole : batch.share(index);
     }
 

@@ -209,8 +209,8 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when the factor is not finite, or shape, type or device do not fit
      * @throws IllegalStateException when the last forward call of the pass was another layer's or {@link #tokenLosses}
      */
-    public Tensor backward(float factor, Tensor lossScale, Pass pass) {
-        return backward(factor, Checks.given("lossScale", lossScale), null, pass);
+    public Tensor backward(float factor, @Nullable Tensor lossScale, Pass pass) {
+        return backward(factor, lossScale, null, pass);
     }
 
     /**

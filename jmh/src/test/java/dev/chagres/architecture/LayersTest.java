@@ -77,7 +77,7 @@ class LayersTest {
             .dependOnClassesThat()
             .resideInAnyPackage("dev.chagres.trainer..");
 
-    /** Who reads a sample needs no other module, and no other module needs a sample. */
+    /** Samples show how the others are used, and no other module needs a sample. */
     @ArchTest
     static final ArchRule nothingNeedsSamplesOrBenchmarks = noClasses()
             .that()

@@ -1,12 +1,17 @@
 package dev.chagres.spark;
 
+import dev.chagres.DType;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
+import dev.chagres.bindings.Provider;
 import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.trainer.Trainer;
 import java.io.Serializable;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Objects;
 import org.jspecify.annotations.Nullable;
@@ -89,6 +94,17 @@ public record BarrierConfig(
 
     BatchShape shape() {
         return new BatchShape(BatchLayout.PACKED, tokensPerRank, context);
+    }
+
+    /** Returns what trains the model on so many ranks. */
+    Trainer trainer(int ranks) {
+        Trainer trainer = Trainer.of(Esm2Config.of(size, context), shape())
+                .withDtype(Provider.current() == Provider.CUDA ? DType.BFLOAT16 : DType.FLOAT32)
+                .withSeed(seed)
+                .withSchedule(schedule())
+                .withText("model", size.label());
+        Trainer ranked = strategy.on(trainer, ranks);
+        return save == null ? ranked : ranked.withSave(Path.of(save), 0);
     }
 
     /** How many steps there will be nobody knows before the partitions end. */

@@ -1,13 +1,10 @@
 package dev.chagres.spark;
 
-import dev.chagres.DType;
-import dev.chagres.launch.Rank;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameters;
-import dev.chagres.sharding.DataParallel;
-import dev.chagres.sharding.FullySharded;
-import dev.chagres.sharding.Strategy;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.Trainer;
 import java.util.Locale;
 
 /**
@@ -25,14 +22,19 @@ public enum ParallelStrategy {
     /** Parts of everything. */
     ZERO3;
 
-    /** Takes memory for what {@code rank} keeps of the parameters of {@code declared}. */
-    Strategy share(ModelPlan declared, DType dtype, long seed, Rank rank) {
+    /** Returns {@code trainer} on so many ranks. */
+    Trainer on(Trainer trainer, int ranks) {
         return switch (this) {
-            case DDP -> DataParallel.of(Parameters.allocate(rank.device(), declared, dtype, seed), rank.communicator());
-            case ZERO1 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.ONE, rank.communicator());
-            case ZERO2 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.TWO, rank.communicator());
-            case ZERO3 -> FullySharded.allocate(declared, dtype, seed, ZeroStage.THREE, rank.communicator());
+            case DDP -> trainer.withRanks(ranks);
+            case ZERO1 -> sharded(trainer, ranks, ZeroStage.ONE);
+            case ZERO2 -> sharded(trainer, ranks, ZeroStage.TWO);
+            case ZERO3 -> sharded(trainer, ranks, ZeroStage.THREE);
         };
+    }
+
+    private static Trainer sharded(Trainer trainer, int ranks, ZeroStage stage) {
+        return trainer.withMesh(MeshShape.ofOne().with(MeshDimension.SHARD, ranks))
+                .withSharding(FullyShardedConfig.of(stage));
     }
 
     @Override

@@ -2,7 +2,9 @@ package dev.chagres.spark;
 
 import dev.chagres.launch.Ranks;
 import dev.chagres.nccl.CommunicatorConfig;
+import dev.chagres.trainer.Callback;
 import java.io.Serializable;
+import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.BarrierTaskContext;
 import org.apache.spark.SparkEnv;
@@ -30,6 +32,7 @@ final class RankTask extends AbstractFunction1<Iterator<@Nullable String>, Itera
      * Trains.
      *
      * @throws dev.chagres.nccl.RankFailedException when this rank or another one fails; the text names it
+     * @throws dev.chagres.trainer.TrainingException when loss or gradients are not finite
      * @throws IllegalStateException when the ranks do not come together
      */
     @Override
@@ -38,10 +41,17 @@ final class RankTask extends AbstractFunction1<Iterator<@Nullable String>, Itera
                 .withConfig(CommunicatorConfig.standard().withTimeout(config.timeout()))
                 .withPurpose(config.toString());
         List<RankReport> own = ranks.run(rank -> {
-            try (RankTraining training = new RankTraining(rank, config)) {
-                return training.train(
-                        CollectionConverters.asJava(partition), SparkEnv.get().executorId());
+            var sequences = new PartitionSequences(CollectionConverters.asJava(partition), rank.index(), config.seed());
+            List<Double> losses = new ArrayList<>();
+            List<Double> norms = new ArrayList<>();
+            Callback noting = Callback.eachStep(step -> {
+                losses.add(step.loss());
+                norms.add(step.gradNorm());
+            });
+            try (RankBatches batches = new RankBatches(rank, config.shape(), sequences)) {
+                config.trainer(rank.count()).withCallback(noting).train(rank, batches, Integer.MAX_VALUE);
             }
+            return new RankReport(rank.index(), SparkEnv.get().executorId(), sequences.taken(), losses, norms);
         });
         return CollectionConverters.asScala(own.iterator());
     }

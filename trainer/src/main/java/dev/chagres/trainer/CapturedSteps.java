@@ -10,7 +10,6 @@ import dev.chagres.batch.StepGraph;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.UploadRing;
 import dev.chagres.layer.Pass;
-import dev.chagres.models.data.EsmVocabulary;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.IntPredicate;
@@ -35,14 +34,15 @@ final class CapturedSteps implements AutoCloseable {
      * Makes room for losses and batches.
      *
      * @param uploads batches under way at a time
+     * @param padding the id of padding tokens
      * @param step enqueues a step of these micro-batches, and calls {@link #keep} for each that it computes
      */
-    CapturedSteps(Device device, BatchShape shape, int uploads, Pass pass, StepGraph.Step step) {
+    CapturedSteps(Device device, BatchShape shape, int uploads, int padding, Pass pass, StepGraph.Step step) {
         scope = device.openScope();
         for (int i = 0; i < shape.microBatches(); i++) {
             losses.add(scope.tensor(DType.FLOAT32, 1));
         }
-        this.uploads = UploadRing.padded(device, shape, uploads, EsmVocabulary.PAD);
+        this.uploads = UploadRing.padded(device, shape, uploads, padding);
         graph = new StepGraph(this.uploads, shape, pass, BUCKETS, step);
     }
 

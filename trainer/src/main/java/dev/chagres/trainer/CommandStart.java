@@ -3,8 +3,12 @@ package dev.chagres.trainer;
 import dev.chagres.bindings.ForeignText;
 import java.io.PrintStream;
 import java.io.PrintWriter;
+import java.util.Comparator;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.function.Function;
+import java.util.logging.Level;
+import java.util.logging.Logger;
 import picocli.CommandLine;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.MissingParameterException;
@@ -20,7 +24,15 @@ import picocli.CommandLine.UnmatchedArgumentException;
 final class CommandStart {
     private static final int USAGE = 2;
 
+    /** Says which provider computes. Kept: a logger that nobody holds forgets its level. */
+    private static final Logger LOGGER = Logger.getLogger("dev.chagres");
+
     private CommandStart() {}
+
+    /** Leaves out, in this process, the line that names the provider: of several, rank 0 alone shows it. Warnings stay. */
+    static void leaveOutProvider() {
+        LOGGER.setLevel(Level.WARNING);
+    }
 
     /** Runs {@code command} and returns its exit status: 2 when the options are wrong. */
     static int of(Callable<Integer> command, PrintStream out, PrintStream err, String... arguments) {
@@ -85,5 +97,72 @@ final class CommandStart {
         return unknown.isEmpty()
                 ? text
                 : "Unknown option: '" + ForeignText.plain(unknown) + "'" + options.hint(unknown);
+    }
+
+    /**
+     * Finds the option that was probably meant by a name that is no option's: {@code --strategy} for {@code --stratgy}.
+     *
+     * <p>Threading: thread-safe.
+     *
+     * @param names of all options of a command
+     */
+    private record NearestOption(Set<String> names) {
+        /** How many letters may be missing, too many or others. */
+        private static final int MOST_EDITS = 2;
+
+        static NearestOption of(CommandLine line) {
+            return new NearestOption(
+                    Set.copyOf(line.getCommandSpec().optionsMap().keySet()));
+        }
+
+        /** Returns the end of an error's text for {@code argument}: empty when no option's name is near to it. */
+        String hint(String argument) {
+            String name = name(argument);
+            return names.stream()
+                    .filter(option -> option.startsWith("--") && edits(name, option) <= MOST_EDITS)
+                    .min(Comparator.<String>comparingInt(option -> edits(name, option))
+                            .thenComparing(option -> option))
+                    .map(option -> "; did you mean " + option + "?")
+                    .orElse("");
+        }
+
+        /** Returns the name of the first argument before the program that looks like an option and is none, or an empty text. */
+        String firstUnknown(String... arguments) {
+            boolean isValue = false;
+            for (String argument : arguments) {
+                boolean isOption = argument.startsWith("-") && !argument.equals("--");
+                if (!isOption && !isValue) {
+                    return "";
+                }
+                if (isOption && !names.contains(name(argument))) {
+                    return name(argument);
+                }
+                isValue = isOption && !argument.contains("=");
+            }
+            return "";
+        }
+
+        private static String name(String argument) {
+            int end = argument.indexOf('=');
+            return end < 0 ? argument : argument.substring(0, end);
+        }
+
+        /** Returns how many letters must be inserted, removed or replaced to make {@code b} of {@code a} (Levenshtein's distance). */
+        private static int edits(String a, String b) {
+            int[] before = new int[b.length() + 1];
+            for (int j = 0; j <= b.length(); j++) {
+                before[j] = j;
+            }
+            for (int i = 1; i <= a.length(); i++) {
+                int[] row = new int[b.length() + 1];
+                row[0] = i;
+                for (int j = 1; j <= b.length(); j++) {
+                    int replaced = before[j - 1] + (a.charAt(i - 1) == b.charAt(j - 1) ? 0 : 1);
+                    row[j] = Math.min(replaced, Math.min(before[j], row[j - 1]) + 1);
+                }
+                before = row;
+            }
+            return before[b.length()];
+        }
     }
 }

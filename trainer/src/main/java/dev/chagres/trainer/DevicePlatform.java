@@ -3,8 +3,6 @@ package dev.chagres.trainer;
 import dev.chagres.Device;
 import dev.chagres.bindings.Doctor;
 import dev.chagres.bindings.Provider;
-import dev.chagres.launch.Rank;
-import dev.chagres.models.esm.Esm2Config;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.BooleanSupplier;
@@ -96,37 +94,15 @@ final class DevicePlatform implements Platform {
     }
 
     @Override
-    public TrainingModel open(TrainingPlan plan) {
+    public Training open(TrainingPlan plan) {
         return open(plan, () -> false);
     }
 
     @Override
-    public TrainingModel open(TrainingPlan plan, BooleanSupplier stopped) {
-        return plan.ranks() == 1 ? training(device, plan.model(), plan) : new RankedTraining(plan, stopped);
-    }
-
-    /** Makes the model of a plan, as one rank has it. */
-    static Esm2Training training(Device device, Esm2Config config, TrainingPlan plan) {
-        device.multiprocessorMargin(plan.margin());
-        return begin(new Esm2Training(device, config, plan.recipe().dtype(), plan.shape(), plan.seed()), plan);
-    }
-
-    /** Makes what one of several ranks has of the model of a plan. */
-    static Esm2Training training(Rank rank, Esm2Config config, TrainingPlan plan) {
-        rank.device().multiprocessorMargin(plan.margin());
-        return begin(Esm2Training.ranked(rank, config, plan), plan);
-    }
-
-    private static Esm2Training begin(Esm2Training training, TrainingPlan plan) {
-        training.productPlan(plan.productPlan());
-        plan.recipe().quantizedWeight().ifPresent(training::autocast);
-        if (plan.fp8Statistics() != 0) {
-            training.measureCasts(plan.fp8Statistics());
-        }
-        if (plan.enqueuing() == Steps.CAPTURED) {
-            training.captureSteps();
-        }
-        return training;
+    public Training open(TrainingPlan plan, BooleanSupplier stopped) {
+        return plan.ranks() == 1
+                ? ModelTraining.of(device, plan.setup())
+                : new RankedTraining(plan.setup(), plan.purpose(), Wording.OPTIONS, stopped);
     }
 
     @Override

@@ -4,9 +4,12 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.AtomicFile;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.ITypeConverter;
+import picocli.CommandLine.TypeConversionException;
 
 /** Checks of options that name files. Each throws an {@link IllegalArgumentException} that names the option. */
 final class FileChecks {
@@ -53,6 +56,25 @@ final class FileChecks {
             return file.toAbsolutePath()
                     .normalize()
                     .equals(other.toAbsolutePath().normalize());
+        }
+    }
+
+    /**
+     * Reads an option's value that is the name of a file.
+     *
+     * <p>Threading: thread-safe.
+     */
+    static final class FileOption implements ITypeConverter<Path> {
+        @Override
+        public Path convert(String value) {
+            try {
+                return Path.of(value);
+            } catch (InvalidPathException e) {
+                // Java decodes arguments by the locale and has lost the letters by now.
+                throw new TypeConversionException(
+                        "the locale's character set, " + System.getProperty("sun.jnu.encoding")
+                                + ", lacks a letter of this name; begin the command with LC_ALL=C.UTF-8");
+            }
         }
     }
 }

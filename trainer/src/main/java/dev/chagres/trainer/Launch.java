@@ -2,9 +2,11 @@ package dev.chagres.trainer;
 
 import java.io.IOException;
 import java.io.PrintStream;
+import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
+import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
@@ -65,7 +67,7 @@ public final class Launch implements Callable<Integer> {
 
     /** Runs the command and ends the process with its exit status. */
     public static void main(String[] arguments) {
-        ProviderLine.leaveOut();
+        CommandStart.leaveOutProvider();
         System.exit(run(System.out, System.err, arguments));
     }
 
@@ -114,6 +116,44 @@ public final class Launch implements Callable<Integer> {
             err.println("launch: all " + processes + " ranks start again in " + seconds + " s, restart " + (restart + 1)
                     + " of " + mostRestarts);
             TimeUnit.SECONDS.sleep(seconds);
+        }
+    }
+
+    /**
+     * How long to wait before ranks start again: 1 s, then twice as long each time, for what made them fail may take a while to be over. After a
+     * run that lasted {@link #HEALTHY_RUN} it was over, so the next pause is 1 s again.
+     *
+     * <p>Threading: one thread at a time.
+     */
+    static final class RestartPauses {
+        /** How long a run lasts at least for the pauses to begin anew. */
+        static final Duration HEALTHY_RUN = Duration.ofMinutes(10);
+
+        private static final long LONGEST_SECONDS = 30;
+
+        private final LongSupplier nanoTime;
+        private long begun;
+        private long next = 1;
+
+        /** {@code nanoTime}: a clock such as {@link System#nanoTime}. */
+        RestartPauses(LongSupplier nanoTime) {
+            this.nanoTime = nanoTime;
+            begun = nanoTime.getAsLong();
+        }
+
+        /** A run begins. */
+        void begin() {
+            begun = nanoTime.getAsLong();
+        }
+
+        /** The run that has begun last has failed: returns how long to wait before the next one. */
+        long nextSeconds() {
+            if (nanoTime.getAsLong() - begun >= HEALTHY_RUN.toNanos()) {
+                next = 1;
+            }
+            long seconds = next;
+            next = Math.min(LONGEST_SECONDS, 2 * seconds);
+            return seconds;
         }
     }
 }

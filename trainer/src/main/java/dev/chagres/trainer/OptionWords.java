@@ -1,6 +1,9 @@
 package dev.chagres.trainer;
 
+import dev.chagres.DType;
 import dev.chagres.bindings.ForeignText;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.ops.ProductPlan;
@@ -11,7 +14,9 @@ import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
 import java.util.Arrays;
+import java.util.EnumSet;
 import java.util.Locale;
+import java.util.Set;
 import java.util.stream.Collectors;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.TypeConversionException;
@@ -151,6 +156,83 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
     static final class OfProvider extends OptionWords<TrainOptions.ProviderChoice> {
         OfProvider() {
             super(TrainOptions.ProviderChoice.class);
+        }
+    }
+
+    /** Reads sizes by dimension, such as {@code replicate=2,shard=4}. */
+    static final class MeshWords implements ITypeConverter<MeshShape> {
+        @Override
+        public MeshShape convert(String value) {
+            MeshShape shape = MeshShape.ofOne();
+            Set<MeshDimension> named = EnumSet.noneOf(MeshDimension.class);
+            for (String part : value.split(",", -1)) {
+                String[] words = part.split("=", -1);
+                MeshDimension dimension = dimension(words[0], value);
+                if (words.length != 2) {
+                    throw wrong("numbers of ranks, such as replicate=2,shard=4", value);
+                }
+                if (!named.add(dimension)) {
+                    throw wrong("each dimension once", words[0] + " a second time in " + value);
+                }
+                shape = with(shape, dimension, words[1], value);
+            }
+            return shape;
+        }
+
+        private static MeshShape with(MeshShape shape, MeshDimension dimension, String size, String value) {
+            int ranks;
+            try {
+                ranks = Integer.parseInt(size);
+            } catch (NumberFormatException e) {
+                throw wrong("numbers of ranks, such as replicate=2,shard=4", value);
+            }
+            try {
+                return shape.with(dimension, ranks);
+            } catch (IllegalArgumentException e) {
+                throw new TypeConversionException(
+                        String.valueOf(e.getMessage()).replace("size: ", "") + " in " + ForeignText.plain(value));
+            }
+        }
+
+        private static MeshDimension dimension(String word, String value) {
+            return switch (word.toLowerCase(Locale.ROOT)) {
+                case "replicate" -> MeshDimension.REPLICATE;
+                case "shard" -> MeshDimension.SHARD;
+                case "tensor" -> MeshDimension.TENSOR;
+                case "pipeline" -> MeshDimension.PIPELINE;
+                case "context" -> MeshDimension.CONTEXT;
+                default ->
+                    throw wrong(
+                            "pipeline, replicate, shard, context or tensor, each with a number of ranks,"
+                                    + " such as replicate=2,shard=4",
+                            value);
+            };
+        }
+
+        private static TypeConversionException wrong(String expected, String got) {
+            return new TypeConversionException("expected " + expected + ", got " + got);
+        }
+    }
+
+    /** Values of {@code --reduce-dtype}: the type in which ranks sum gradients. */
+    enum ReduceType {
+        FP32(DType.FLOAT32),
+        BF16(DType.BFLOAT16),
+        FP16(DType.FLOAT16);
+
+        private final DType dtype;
+
+        ReduceType(DType dtype) {
+            this.dtype = dtype;
+        }
+
+        DType dtype() {
+            return dtype;
+        }
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
         }
     }
 }

@@ -54,14 +54,14 @@ interface Platform extends AutoCloseable {
     Map<String, String> libraries();
 
     /** Makes the model of a plan with its first weights. */
-    TrainingModel open(TrainingPlan plan);
+    Training open(TrainingPlan plan);
 
     /**
      * Makes the model of a plan with its first weights, unless the run is stopped while it waits for other ranks.
      *
      * @throws TrainingException when it is
      */
-    default TrainingModel open(TrainingPlan plan, BooleanSupplier stopped) {
+    default Training open(TrainingPlan plan, BooleanSupplier stopped) {
         return open(plan);
     }
 

@@ -43,14 +43,14 @@ public final class Plot implements Callable<Integer> {
 
     @Parameters(
             arity = "1..*",
-            converter = FileOption.class,
+            converter = FileChecks.FileOption.class,
             paramLabel = "REPORT",
             description = "reports of train --report, the one that others are compared with first")
     private List<Path> reports = List.of();
 
     @Option(
             names = "--output",
-            converter = FileOption.class,
+            converter = FileChecks.FileOption.class,
             paramLabel = "FILE.png",
             description = "the picture (default: none)")
     private @Nullable Path output;

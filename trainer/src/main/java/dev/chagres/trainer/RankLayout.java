@@ -38,13 +38,21 @@ record RankLayout(
         MeshShape mesh,
         @Nullable FullyShardedConfig zero,
         boolean sequenceParallel,
-        RankPlaces places,
+        Places places,
         int stagesPerRank,
         CpCommType exchange,
         DType reduceType) {
+    /** Where ranks run. */
+    enum Places {
+        /** Threads of this program. */
+        THREADS,
+        /** Processes, of which this one is one. */
+        PROCESSES
+    }
+
     /** Returns ranks that are threads, with one stage each. */
     static RankLayout of(MeshShape mesh) {
-        return new RankLayout(mesh, null, false, RankPlaces.THREADS, 1, CpCommType.A2A, DType.FLOAT32);
+        return new RankLayout(mesh, null, false, Places.THREADS, 1, CpCommType.A2A, DType.FLOAT32);
     }
 
     /** Returns the same without sequence parallelism. */
@@ -60,6 +68,21 @@ record RankLayout(
     /** Returns the same with another exchange of attention. */
     RankLayout with(CpCommType newExchange) {
         return new RankLayout(mesh, zero, sequenceParallel, places, stagesPerRank, newExchange, reduceType);
+    }
+
+    /** Returns the same in another place. */
+    RankLayout with(Places newPlaces) {
+        return new RankLayout(mesh, zero, sequenceParallel, newPlaces, stagesPerRank, exchange, reduceType);
+    }
+
+    /** Returns the same of another shape. */
+    RankLayout with(MeshShape newMesh) {
+        return new RankLayout(newMesh, zero, sequenceParallel, places, stagesPerRank, exchange, reduceType);
+    }
+
+    /** Returns the same that shards the model. */
+    RankLayout with(FullyShardedConfig newZero) {
+        return new RankLayout(mesh, newZero, sequenceParallel, places, stagesPerRank, exchange, reduceType);
     }
 
     /** Returns the number of ranks. */

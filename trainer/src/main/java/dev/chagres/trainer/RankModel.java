@@ -1,12 +1,11 @@
 package dev.chagres.trainer;
 
 import dev.chagres.Device;
+import dev.chagres.batch.LayeredModel;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.launch.Rank;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
-import dev.chagres.models.esm.Esm2;
-import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Stages;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pipeline.PipelineParallel;
@@ -20,50 +19,81 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What one of several ranks has of an ESM-2, and what joins it with the others.
+ * What one of several ranks has of a model, and what joins it with the others.
  *
  * <p>Threading: the device's thread.
  *
  * @param model the whole model, of which this rank's part has memory
+ * @param plan where all parameters of the model are declared
  * @param strategy sums gradients over the ranks that have the same layers, heads and columns
  * @param pipeline null where each rank has all layers
  */
 record RankModel(
-        Esm2 model, Strategy strategy, Mesh mesh, @Nullable Esm2Pipeline pipeline) {
-    /** Takes memory for what {@code rank} keeps. */
-    static RankModel of(Rank rank, Esm2Config config, TrainingPlan plan) {
-        Mesh mesh = Mesh.of(rank.communicator(), plan.layout().mesh());
+        TrainedModel model,
+        ModelPlan plan,
+        Strategy strategy,
+        Mesh mesh,
+        @Nullable PipelineGradients pipeline) {
+    /**
+     * Takes memory for what {@code rank} keeps.
+     *
+     * @throws IllegalArgumentException when ranks are to have some layers each of a model that is no {@link LayeredModel}
+     */
+    static RankModel of(Rank rank, ModelSetup setup) {
+        Mesh mesh = Mesh.of(rank.communicator(), setup.layout().mesh());
         Device device = rank.device();
-        ModelPlan empty = plan.layout().begin(mesh);
+        ModelPlan whole = setup.layout().begin(mesh);
         AtomicReference<Strategy> made = new AtomicReference<>();
-        if (plan.layout().pipelineRanks() == 1) {
-            Esm2 model = new Esm2(device, config, empty, declared -> share(declared, plan, mesh, device, made));
-            return new RankModel(model, made.get(), mesh, null);
+        if (setup.layout().pipelineRanks() == 1) {
+            TrainedModel model =
+                    setup.factory().make(device, whole, declared -> share(declared, setup, mesh, device, made));
+            return new RankModel(model, whole, made.get(), mesh, null);
         }
         AtomicReference<PipelinePlan> placed = new AtomicReference<>();
-        Esm2 model = new Esm2(device, config, empty, declared -> {
-            int ranks = plan.layout().pipelineRanks();
-            placed.set(Esm2Stages.place(declared, config, ranks, plan.layout().stagesPerRank()));
+        AtomicReference<LayeredModel.Parts> parts = new AtomicReference<>();
+        TrainedModel model = setup.factory().make(device, whole, declared -> {
+            parts.set(setup.factory().parts(declared).orElseThrow(RankModel::indivisible));
+            placed.set(PipelineGradients.place(
+                    declared,
+                    parts.get(),
+                    setup.layout().pipelineRanks(),
+                    setup.layout().stagesPerRank()));
             ModelPlan part = placed.get().part(mesh.coordinate(MeshDimension.PIPELINE));
-            return share(part, plan, mesh, device, made);
+            return share(part, setup, mesh, device, made);
         });
-        PipelineParallel pipeline = PipelineParallel.of(placed.get(), model.parameters(), config.hidden(), mesh);
-        Esm2Stages stages = new Esm2Stages(model, placed.get());
-        int microBatches = plan.shape().microBatches();
-        return new RankModel(
-                model, made.get(), mesh, new Esm2Pipeline(device, pipeline, made.get(), stages, microBatches));
+        if (!(model instanceof LayeredModel layered)) {
+            throw indivisible();
+        }
+        PipelineParallel pipeline = PipelineParallel.of(
+                placed.get(), model.parameters(), parts.get().columns(), mesh);
+        var gradients = new PipelineGradients(
+                device,
+                pipeline,
+                made.get(),
+                layered,
+                placed.get(),
+                setup.shape().microBatches());
+        return new RankModel(model, whole, made.get(), mesh, gradients);
+    }
+
+    private static IllegalArgumentException indivisible() {
+        return new IllegalArgumentException(
+                "model: expected a LayeredModel whose factory tells its parts, which the ranks of a pipeline need");
     }
 
     private static Parameters share(
-            ModelPlan declared, TrainingPlan plan, Mesh mesh, Device device, AtomicReference<Strategy> made) {
-        FullyShardedConfig zero = plan.layout().zero();
+            ModelPlan declared, ModelSetup setup, Mesh mesh, Device device, AtomicReference<Strategy> made) {
+        FullyShardedConfig zero = setup.layout().zero();
         Strategy strategy = zero == null
                 ? DataParallel.of(
-                        Parameters.allocate(device, declared, plan.recipe().dtype(), plan.seed()),
+                        Parameters.allocate(device, declared, setup.precision().dtype(), setup.seed()),
                         mesh.along(MeshDimension.REPLICATE, MeshDimension.CONTEXT),
                         DataParallelConfig.standard()
-                                .withReduceType(plan.layout().reduceType()))
-                : shared(FullySharded.allocate(declared, plan.recipe().dtype(), plan.seed(), zero, mesh), zero, mesh);
+                                .withReduceType(setup.layout().reduceType()))
+                : shared(
+                        FullySharded.allocate(declared, setup.precision().dtype(), setup.seed(), zero, mesh),
+                        zero,
+                        mesh);
         made.set(strategy);
         return strategy.parameters();
     }

@@ -45,7 +45,7 @@ final class RankOptions {
 
     @Option(
             names = "--mesh",
-            converter = MeshWords.class,
+            converter = OptionWords.MeshWords.class,
             paramLabel = "pipeline=P,replicate=R,shard=S,context=C,tensor=T",
             description =
                     "several strategies at once, on P R S C T ranks: P stages of consecutive layers; R copies of the model,"
@@ -87,13 +87,10 @@ final class RankOptions {
                     "with several ranks, the type in which gradients travel between them and are summed; in 16 bits products of"
                             + " zero3 and hsdp also write a rank's own gradients in that type, unless --gradient-sync is"
                             + " last-micro-batch; all other gradients are FP32 (default: fp32)")
-    private @Nullable ReduceType reduceType;
+    private OptionWords.@Nullable ReduceType reduceType;
 
     @Mixin
-    private final WindowOptions windows = new WindowOptions();
-
-    @Mixin
-    private final ReshardOptions resharding = new ReshardOptions();
+    private final ShardingOptions sharding = new ShardingOptions();
 
     @Option(
             names = "--cp-comm-type",
@@ -133,7 +130,7 @@ final class RankOptions {
 
     /** Returns the option that says how many ranks there are. */
     String countOption() {
-        if (toLaunch > 0 || System.getenv(LauncherWatch.LAUNCHER) != null) {
+        if (toLaunch > 0 || System.getenv(RankProcesses.LauncherWatch.LAUNCHER) != null) {
             return NPROC;
         }
         return ranks == null && mesh != null ? "--mesh" : "--ranks";
@@ -178,14 +175,14 @@ final class RankOptions {
                 shape,
                 zero(shape),
                 sequenceParallel,
-                areProcesses() ? RankPlaces.PROCESSES : RankPlaces.THREADS,
+                areProcesses() ? RankLayout.Places.PROCESSES : RankLayout.Places.THREADS,
                 stagesPerRank,
                 exchange != null ? exchange : CpCommType.A2A,
                 reduceType().dtype());
     }
 
-    private ReduceType reduceType() {
-        return reduceType != null ? reduceType : ReduceType.FP32;
+    private OptionWords.ReduceType reduceType() {
+        return reduceType != null ? reduceType : OptionWords.ReduceType.FP32;
     }
 
     private MeshShape shape() {
@@ -219,7 +216,7 @@ final class RankOptions {
         FullyShardedConfig config = FullyShardedConfig.of(stage)
                 .withOptimizer(optimizer != null ? optimizer : OptimizerSharding.EACH_COPY)
                 .withReduceType(reduceType().dtype());
-        return resharding.apply(windows.apply(config), shape.size(MeshDimension.PIPELINE));
+        return sharding.apply(config, shape.size(MeshDimension.PIPELINE));
     }
 
     /**
@@ -263,8 +260,7 @@ final class RankOptions {
                     "--reduce-dtype: expected ranks that sum gradients, along replicate, shard or context, got "
                             + given(layout()));
         }
-        windows.check(layout().zero(), given(layout()));
-        resharding.check(layout().zero(), given(layout()));
+        sharding.check(layout().zero(), given(layout()));
         if (exchange != null && context == 1) {
             throw new IllegalArgumentException(
                     "--cp-comm-type: expected --strategy cp, or ranks along context, beside it, which split tokens,"

@@ -3,6 +3,7 @@ package dev.chagres.trainer;
 import dev.chagres.batch.ModelInput;
 import dev.chagres.layer.Pass;
 import dev.chagres.nccl.MovedBytes;
+import dev.chagres.nccl.Operation;
 import dev.chagres.optim.AdamW;
 import dev.chagres.parameter.State;
 import dev.chagres.recipe.Quantizers;
@@ -32,7 +33,10 @@ final class RankShare implements AutoCloseable {
     /** Null where the rank is alone. */
     private final @Nullable StepBytes bytes;
 
-    private RankShare(@Nullable RankModel made, int rank, int ranks) {
+    private final boolean ownData;
+
+    private RankShare(@Nullable RankModel made, int rank, int ranks, boolean ownData) {
+        this.ownData = ownData;
         this.made = made;
         this.rank = rank;
         this.ranks = ranks;
@@ -41,7 +45,7 @@ final class RankShare implements AutoCloseable {
 
     /** Returns that of a rank that is alone. */
     static RankShare ofOne() {
-        return new RankShare(null, 0, 1);
+        return new RankShare(null, 0, 1, false);
     }
 
     /**
@@ -52,7 +56,17 @@ final class RankShare implements AutoCloseable {
      * @param ranks how many there are
      */
     static RankShare of(RankModel made, int rank, int ranks) {
-        return new RankShare(made, rank, ranks);
+        return new RankShare(made, rank, ranks, false);
+    }
+
+    /** Returns that of one of several ranks, each of which has batches of its own. */
+    static RankShare ofOwnData(RankModel made) {
+        return new RankShare(made, 0, 1, true);
+    }
+
+    /** Returns whether other ranks have other batches. */
+    boolean hasOwnData() {
+        return ownData;
     }
 
     /** Returns how weights are gathered and gradients reduced. */
@@ -77,7 +91,7 @@ final class RankShare implements AutoCloseable {
         }
     }
 
-    /** Returns the bytes that were moved in the oldest step that was not asked for, by {@link dev.chagres.nccl.Operation}. */
+    /** Returns the bytes that were moved in the oldest step that was not asked for, by {@link Operation}. */
     long[] readBytes() {
         return Objects.requireNonNull(bytes).read();
     }
@@ -88,7 +102,7 @@ final class RankShare implements AutoCloseable {
 
     /** Returns what computes a step's micro-batches of a rank that has some of the layers; null where it has all. */
     @Nullable
-    Esm2Pipeline pipeline() {
+    PipelineGradients pipeline() {
         return made == null ? null : made.pipeline();
     }
 
@@ -154,7 +168,7 @@ final class RankShare implements AutoCloseable {
     }
 
     private static ShardedState state(RankModel made, AdamW optimizer, State others) {
-        Esm2Pipeline pipeline = made.pipeline();
+        PipelineGradients pipeline = made.pipeline();
         if (pipeline != null) {
             return pipeline.state(optimizer, others);
         }
@@ -171,11 +185,53 @@ final class RankShare implements AutoCloseable {
         if (present == null) {
             return;
         }
-        Esm2Pipeline pipeline = present.pipeline();
+        PipelineGradients pipeline = present.pipeline();
         if (pipeline != null) {
             pipeline.close();
         }
         present.strategy().close();
         present.mesh().close();
+    }
+
+    /**
+     * How many bytes a rank's collectives and transfers have moved in each of the steps whose results are unread.
+     *
+     * <p>Threading: the device's thread.
+     */
+    private static final class StepBytes {
+        private static final Operation[] OPERATIONS = Operation.values();
+        /** The steps whose results are unread, and the one that is enqueued. */
+        private static final int STEPS = ModelTraining.UNREAD + 1;
+
+        private final MovedBytes moved;
+        private final long[] before = new long[OPERATIONS.length];
+        private final long[][] steps = new long[STEPS][OPERATIONS.length];
+        private int ended;
+        private int read;
+
+        /** Counts those of the rank that moves {@code moved}. */
+        StepBytes(MovedBytes moved) {
+            this.moved = moved;
+        }
+
+        /** Says that what is called next belongs to a step. */
+        void begin() {
+            for (Operation operation : OPERATIONS) {
+                before[operation.ordinal()] = moved.by(operation);
+            }
+        }
+
+        /** Says that the step has called everything. */
+        void end() {
+            long[] step = steps[ended++ % STEPS];
+            for (Operation operation : OPERATIONS) {
+                step[operation.ordinal()] = moved.by(operation) - before[operation.ordinal()];
+            }
+        }
+
+        /** Returns those of the oldest step that was not asked for, by the operation's ordinal; read before as many more steps as results are unread. */
+        long[] read() {
+            return steps[read++ % STEPS].clone();
+        }
     }
 }

@@ -1,16 +1,20 @@
 package dev.chagres.trainer;
 
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
-import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Operation;
 import dev.chagres.nccl.RankFailedException;
-import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.CastStatistics;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -31,14 +35,14 @@ import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * ESM-2 trained by several ranks with a device each: micro-batch m of a step belongs to data-parallel rank m modulo their number, and to
- * all ranks that split its layers or tokens. What {@link Esm2Training} does is asked of every rank, and returns when all have done it. Ranks are threads
+ * A model trained by several ranks with a device each: micro-batch m of a step belongs to data-parallel rank m modulo their number, and to
+ * all ranks that split its layers or tokens. What {@link ModelTraining} does is asked of every rank, and returns when all have done it. Ranks are threads
  * of this program; or processes, each of which has one and asks it the same.
  *
  * <p>Threading: confined to the thread that made it.
  */
-final class RankedTraining implements TrainingModel {
-    private static final Consumer<Esm2Training> END = training -> {};
+final class RankedTraining implements Training {
+    private static final Consumer<ModelTraining> END = training -> {};
     /** Of a step's result: loss, norm, milliseconds, memory; then bytes by operation. */
     private static final int BYTES = 4;
 
@@ -46,9 +50,12 @@ final class RankedTraining implements TrainingModel {
     /** How often a rank that waits for others looks whether it is to end. */
     private static final long LOOK_MILLIS = 100;
 
-    private final TrainingPlan plan;
-    private final Esm2Config config;
-    private final List<BlockingQueue<Consumer<Esm2Training>>> work = new ArrayList<>();
+    private final ModelSetup setup;
+    private final Wording wording;
+    /** Of the first rank, to be asked for its flops alone. */
+    private final TrainedModel model;
+
+    private final List<BlockingQueue<Consumer<ModelTraining>>> work = new ArrayList<>();
     private final CompletableFuture<Boolean> ended = new CompletableFuture<>();
     private final long parameterCount;
     private final boolean skipsSteps;
@@ -63,58 +70,31 @@ final class RankedTraining implements TrainingModel {
     /**
      * Starts the ranks and makes the model on each.
      *
+     * @param purpose what must be the same in all processes, a line each
      * @param stopped ends waiting for ranks that are other processes
      * @throws TrainingException when there are fewer devices than ranks, a rank fails, or {@code stopped} says so before all ranks are
      *     there
      */
-    RankedTraining(TrainingPlan plan, BooleanSupplier stopped) {
-        this.plan = plan;
-        config = plan.model();
-        Ranks ranks = processes() ? Ranks.fromEnvironment().withPurpose(purpose(plan)) : local(plan.ranks());
-        for (int i = 0; i < (processes() ? 1 : plan.ranks()); i++) {
+    RankedTraining(ModelSetup setup, String purpose, Wording wording, BooleanSupplier stopped) {
+        this.setup = setup;
+        this.wording = wording;
+        int count = setup.layout().count();
+        Ranks ranks = processes() ? Ranks.fromEnvironment().withPurpose(purpose) : local(count);
+        for (int i = 0; i < (processes() ? 1 : count); i++) {
             work.add(new LinkedBlockingQueue<>());
         }
         Thread.ofPlatform().daemon().name("ranks").start(() -> run(ranks));
         if (processes()) {
             awaitOthers(stopped);
         }
-        parameterCount = ask(Esm2Training::parameterCount).getFirst();
-        skipsSteps = ask(Esm2Training::skipsSteps).getFirst();
-        windows = ask(Esm2Training::windows).getFirst();
+        model = ask(ModelTraining::model).getFirst();
+        parameterCount = ask(ModelTraining::parameterCount).getFirst();
+        skipsSteps = ask(ModelTraining::skipsSteps).getFirst();
+        windows = ask(ModelTraining::windows).getFirst();
     }
 
     private boolean processes() {
-        return plan.layout().places() == RankPlaces.PROCESSES;
-    }
-
-    /** Everything that must be the same in all processes, a line each. */
-    private static String purpose(TrainingPlan plan) {
-        LearningRateSchedule schedule = plan.schedule();
-        return String.join(
-                "\n",
-                "Chagres " + BuildVersion.text(),
-                "--model " + plan.size().label(),
-                "--fasta " + plan.source().name(),
-                "--packing " + plan.packing(),
-                "--tokens-per-step " + plan.shape().tokensPerStep(),
-                "--context " + plan.shape().context(),
-                "--accumulate, micro-batches in all " + plan.shape().microBatches(),
-                "--recipe " + plan.recipe(),
-                "--recompute " + OptionWords.word(plan.recomputation()),
-                "--strategy, --mesh " + plan.layout(),
-                "--product-plans " + plan.productPlan(),
-                "--sm-margin " + plan.margin().norms(),
-                "--product-sm-margin " + plan.margin().products(),
-                "--graph, steps " + plan.enqueuing(),
-                "--steps " + plan.steps(),
-                "--learning-rate " + schedule.peak(),
-                "--warm-up-steps " + schedule.warmUpSteps(),
-                "--decay " + schedule.decay(),
-                "--seed " + plan.seed(),
-                "--fp8-statistics " + plan.fp8Statistics(),
-                "--save " + plan.saving().file(),
-                "--save-every " + plan.saving().every(),
-                "--resume " + plan.saving().resumed());
+        return setup.layout().places() == RankLayout.Places.PROCESSES;
     }
 
     /** Waits until all processes are there, or this one is to end, which those that do not come would keep it from. */
@@ -142,12 +122,12 @@ final class RankedTraining implements TrainingModel {
         }
     }
 
-    private static Ranks local(int count) {
+    private Ranks local(int count) {
         try {
             return Ranks.local(count);
         } catch (IllegalArgumentException e) {
             String text = String.valueOf(e.getMessage());
-            throw new TrainingException(text.replaceFirst("^count:", "--ranks:"), e);
+            throw new TrainingException(text.replaceFirst("^count:", wording.ranks() + ":"), e);
         }
     }
 
@@ -163,20 +143,20 @@ final class RankedTraining implements TrainingModel {
     }
 
     private void serve(Rank rank) throws InterruptedException {
-        BlockingQueue<Consumer<Esm2Training>> queue = work.get(processes() ? 0 : rank.index());
-        try (Esm2Training training = DevicePlatform.training(rank, config, plan);
+        BlockingQueue<Consumer<ModelTraining>> queue = work.get(processes() ? 0 : rank.index());
+        try (ModelTraining training = ModelTraining.of(rank, setup);
                 RankNumbers gathering = processes() ? new RankNumbers(rank, NUMBERS) : null) {
             numbers = gathering;
-            for (Consumer<Esm2Training> next = queue.take(); next != END; next = queue.take()) {
+            for (Consumer<ModelTraining> next = queue.take(); next != END; next = queue.take()) {
                 next.accept(training);
             }
         }
     }
 
     /** Asks every rank, and waits for all answers, in the order of ranks. */
-    private <T> List<T> ask(Function<Esm2Training, T> question) {
+    private <T> List<T> ask(Function<ModelTraining, T> question) {
         List<CompletableFuture<T>> answers = new ArrayList<>();
-        for (BlockingQueue<Consumer<Esm2Training>> queue : work) {
+        for (BlockingQueue<Consumer<ModelTraining>> queue : work) {
             CompletableFuture<T> answer = new CompletableFuture<>();
             answers.add(answer);
             queue.add(training -> answer.complete(question.apply(training)));
@@ -201,7 +181,7 @@ final class RankedTraining implements TrainingModel {
         return cause instanceof RuntimeException unchecked ? unchecked : new IllegalStateException(cause);
     }
 
-    private void tell(Consumer<Esm2Training> order) {
+    private void tell(Consumer<ModelTraining> order) {
         ask(training -> {
             order.accept(training);
             return true;
@@ -263,7 +243,7 @@ final class RankedTraining implements TrainingModel {
             for (int at = 0; at < part.length; at += NUMBERS) {
                 int rank = steps.size();
                 // Ranks that split layers have computed the same loss.
-                loss += rank % plan.layout().tensorRanks() == 0 ? Double.longBitsToDouble(part[at]) : 0;
+                loss += rank % setup.layout().tensorRanks() == 0 ? Double.longBitsToDouble(part[at]) : 0;
                 steps.add(RankStep.of(rank, Double.longBitsToDouble(part[at + 2]), part, at + BYTES));
                 most = Math.max(most, part[at + 3]);
             }
@@ -274,7 +254,7 @@ final class RankedTraining implements TrainingModel {
         result.set(loss, Double.longBitsToDouble(parts.getFirst()[1]), slowest);
     }
 
-    private static long[] numbersOf(Esm2Training training) {
+    private static long[] numbersOf(ModelTraining training) {
         StepResult result = new StepResult();
         training.result(result);
         long[] numbers = new long[NUMBERS];
@@ -310,7 +290,7 @@ final class RankedTraining implements TrainingModel {
     /** Returns those of rank 0. */
     @Override
     public List<CastStatistics> castStatistics() {
-        return ask(Esm2Training::castStatistics).getFirst();
+        return ask(ModelTraining::castStatistics).getFirst();
     }
 
     @Override
@@ -330,13 +310,13 @@ final class RankedTraining implements TrainingModel {
 
     @Override
     public double flops(Batch batch) {
-        return config.flops(batch.tokens(), batch.attendedPairs());
+        return model.flops(batch);
     }
 
     /** Returns what rank 0 says, or what this process's rank does. */
     @Override
     public @Nullable String explainSteps() {
-        return plan.enqueuing() == Steps.CAPTURED
+        return setup.enqueuing().steps() == ModelSetup.Steps.CAPTURED
                 ? ask(training -> Objects.requireNonNull(training.explainSteps()))
                         .getFirst()
                 : null;
@@ -364,7 +344,7 @@ final class RankedTraining implements TrainingModel {
         end(END);
     }
 
-    private void end(Consumer<Esm2Training> last) {
+    private void end(Consumer<ModelTraining> last) {
         if (closed) {
             return;
         }
@@ -374,6 +354,45 @@ final class RankedTraining implements TrainingModel {
             ended.join();
         } catch (CompletionException e) {
             // Whoever asked the ranks something has been told; nobody else waits for them.
+        }
+    }
+
+    /**
+     * Tells every rank a few numbers of all others, where ranks are processes. It has a stream and a communicator of its own, so that it does
+     * not wait for the steps that are under way.
+     *
+     * <p>Threading: the device's thread.
+     */
+    private static final class RankNumbers implements AutoCloseable {
+        private final Communicator communicator;
+        private final Stream stream;
+        private final Scope scope;
+        private final Tensor own;
+        private final Tensor all;
+
+        /** Makes what gathers {@code count} numbers of each rank; every rank does. */
+        RankNumbers(Rank rank, int count) {
+            communicator = rank.communicator()
+                    .split(0, rank.index(), rank.communicator().config().withName("numbers"));
+            stream = rank.device().openStream();
+            scope = rank.device().openScope(stream);
+            own = scope.tensor(DType.INT64, count);
+            all = scope.tensor(DType.INT64, (long) count * rank.count());
+        }
+
+        /** Returns the numbers of all ranks, in their order; every rank calls it. */
+        long[] gather(long... numbers) {
+            own.set(stream, numbers);
+            communicator.allGather(own, all, stream);
+            communicator.synchronize(stream);
+            return all.toLongs(stream);
+        }
+
+        @Override
+        public void close() {
+            scope.close();
+            stream.close();
+            communicator.close();
         }
     }
 }

@@ -46,12 +46,12 @@ final class ReportWriter implements AutoCloseable {
     }
 
     /** Writes the first line of a run that loaded all of a file, or none. */
-    void begin(RunDescription run) {
+    void begin(RunText.RunDescription run) {
         begin(run, RecipeDifferences.NONE);
     }
 
     /** Writes the first line, with what was not loaded of a file whose run had another recipe. */
-    void begin(RunDescription run, RecipeDifferences differences) {
+    void begin(RunText.RunDescription run, RecipeDifferences differences) {
         write(json -> {
             json.put("provider", run.provider()).put("device", run.device());
             ObjectComposer<?> libraries = json.startObjectField("libraries");
@@ -65,7 +65,7 @@ final class ReportWriter implements AutoCloseable {
                     .put("seed", plan.seed())
                     .put("recipe", plan.recipe().toString())
                     .put("recompute", OptionWords.word(plan.recomputation()))
-                    .put("graph", plan.enqueuing() == Steps.CAPTURED)
+                    .put("graph", plan.enqueuing() == ModelSetup.Steps.CAPTURED)
                     .put("steps", plan.steps())
                     .put("packing", plan.packing())
                     .put("context", plan.shape().context())

@@ -37,7 +37,7 @@ final class RunFiles implements AutoCloseable {
     }
 
     /** Writes what is known before the first step, with what was not loaded. */
-    void begin(RunDescription run, RecipeDifferences differences) {
+    void begin(RunText.RunDescription run, RecipeDifferences differences) {
         if (report != null) {
             report.begin(run, differences);
         }

@@ -2,6 +2,7 @@ package dev.chagres.trainer;
 
 import java.io.PrintStream;
 import java.util.Locale;
+import java.util.Map;
 
 /**
  * What a run says on standard output: what it is going to do, how long the warm-up took, and what came out.
@@ -142,5 +143,29 @@ final class RunText {
     /** Names a file that was written. */
     void wrote(String what, Object file) {
         out.println(what + ": " + file);
+    }
+
+    /**
+     * What a report begins with: where, what and how was trained.
+     *
+     * <p>Threading: immutable.
+     *
+     * @param provider {@code cuda} or {@code reference}
+     * @param device the device's name
+     * @param libraries each library's version by its name
+     * @param parameters number of trained parameters
+     * @param plan everything that the run follows from
+     * @param windows how weights are gathered and gradients reduced
+     */
+    record RunDescription(
+            String provider,
+            String device,
+            Map<String, String> libraries,
+            long parameters,
+            TrainingPlan plan,
+            EffectiveWindows windows) {
+        RunDescription {
+            libraries = Map.copyOf(libraries);
+        }
     }
 }

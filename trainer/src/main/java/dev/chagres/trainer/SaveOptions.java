@@ -12,7 +12,7 @@ import picocli.CommandLine.Option;
 final class SaveOptions {
     @Option(
             names = "--save",
-            converter = FileOption.class,
+            converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description =
                     "when the run ends, also by Ctrl-C or a failure, write the state that --resume needs, as safetensors")
@@ -26,7 +26,7 @@ final class SaveOptions {
 
     @Option(
             names = "--resume",
-            converter = FileOption.class,
+            converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description =
                     "go on from a file of --save until --steps steps are done in all. --ranks, --strategy and --mesh may differ"

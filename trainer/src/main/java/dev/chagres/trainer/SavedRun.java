@@ -85,7 +85,7 @@ record SavedRun(
     /**
      * Reads how far the run was that {@code plan} resumes.
      *
-     * @throws WrongOptionException when the file is none of {@code --save}, or is that of a run of another model, recipe, seed or other data, or of
+     * @throws TrainingException.WrongOption when the file is none of {@code --save}, or is that of a run of another model, recipe, seed or other data, or of
      *     so many steps that none is left; not when it is the plan's own file, of exactly its steps
      * @throws TrainingException when it cannot be read, or its numbers do not fit together
      */
@@ -97,21 +97,23 @@ record SavedRun(
         try (SafetensorsFile file = SafetensorsFile.open(path)) {
             String program = file.metadata().get("program");
             if (!PROGRAM.equals(program)) {
-                throw new WrongOptionException("--resume: " + path + ": expected a file that --save has written, got "
-                        + (program == null ? "another" : "one of " + ForeignText.quoted(program)));
+                throw new TrainingException.WrongOption(
+                        "--resume: " + path + ": expected a file that --save has written, got "
+                                + (program == null ? "another" : "one of " + ForeignText.quoted(program)));
             }
             ensureSame(file, plan);
             ensureSameData(file, plan);
-            long steps = number(file, STEPS);
+            long steps = number(file, STEPS, Wording.OPTIONS);
             if (steps == plan.steps() && path.equals(plan.saving().file())) {
-                return new SavedRun(plan.steps(), checked(file, steps)); // The same command was started again.
+                return new SavedRun(
+                        plan.steps(), checked(file, steps, Wording.OPTIONS)); // The same command was started again.
             }
             if (steps >= plan.steps()) {
-                throw new WrongOptionException("--steps: expected more than the " + steps + " that " + path
+                throw new TrainingException.WrongOption("--steps: expected more than the " + steps + " that " + path
                         + " has made already, for steps count in all, got " + plan.steps());
             }
             String recipe = file.metadata().get(RECIPE);
-            DataPosition data = checked(file, steps);
+            DataPosition data = checked(file, steps, Wording.OPTIONS);
             if (recipe == null || plan.recipe().toString().equals(recipe)) {
                 return new SavedRun((int) steps, data);
             }
@@ -119,6 +121,23 @@ record SavedRun(
             return new SavedRun((int) steps, data, sameScales ? recipe : null, sameScales ? null : recipe);
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
+        }
+    }
+
+    /**
+     * Reads how far the run was that has written a file, whatever it trained.
+     *
+     * @throws TrainingException when it cannot be read, or its numbers do not fit together
+     */
+    static SavedRun of(@Nullable Path path, Wording wording) {
+        if (path == null) {
+            return NEW;
+        }
+        try (SafetensorsFile file = SafetensorsFile.open(path)) {
+            long steps = number(file, STEPS, wording);
+            return new SavedRun(Math.toIntExact(steps), checked(file, steps, wording));
+        } catch (SafetensorsException e) {
+            throw new TrainingException(wording.resume() + ": " + e.getMessage(), e);
         }
     }
 
@@ -136,7 +155,7 @@ record SavedRun(
                         ? "--context " + own.get(CONTEXT) + ", got " + saved.get(CONTEXT) + "; give that"
                         : "";
         if (!different.isEmpty()) {
-            throw new WrongOptionException("--resume: " + file.path() + ": expected a run with " + different
+            throw new TrainingException.WrongOption("--resume: " + file.path() + ": expected a run with " + different
                     + ", or go on with other data: --resume-with-other-data");
         }
     }
@@ -152,7 +171,7 @@ record SavedRun(
             String expected = Objects.requireNonNull(own.get(key));
             String got = file.metadata().get(key);
             if (got == null || !got.equals(expected) && !(key.equals(RECIPE) && takes(got, plan))) {
-                throw new WrongOptionException("--resume: " + file.path() + ": expected a file of " + key + " "
+                throw new TrainingException.WrongOption("--resume: " + file.path() + ": expected a file of " + key + " "
                         + expected + ", got "
                         + (got == null
                                 ? "none that --save has written"
@@ -169,34 +188,35 @@ record SavedRun(
     }
 
     /** Returns which sequences the data gave, after a look whether the numbers of the file fit together. */
-    private static DataPosition checked(SafetensorsFile file, long steps) {
-        long updates = number(file, UPDATES);
-        long skipped = file.entries().containsKey(SKIPPED) ? count(file, SKIPPED) : 0;
+    private static DataPosition checked(SafetensorsFile file, long steps, Wording wording) {
+        long updates = number(file, UPDATES, wording);
+        long skipped = file.entries().containsKey(SKIPPED) ? count(file, SKIPPED, wording) : 0;
         if (updates + skipped != steps) {
-            throw new TrainingException("--resume: " + file.path() + ": expected " + UPDATES
+            throw new TrainingException(wording.resume() + ": " + file.path() + ": expected " + UPDATES
                     + (skipped == 0 ? "" : " and " + SKIPPED) + " to make " + steps + ", the number of " + STEPS
                     + ", got "
                     + updates + (skipped == 0 ? "" : " and " + skipped));
         }
-        long sequences = number(file, SEQUENCES);
+        long sequences = number(file, SEQUENCES, wording);
         long most = steps * Integer.MAX_VALUE; // of one token each
         if (sequences > most) {
-            throw new TrainingException("--resume: " + file.path() + ": expected " + SEQUENCES + " of at most " + most
-                    + ", which " + steps + " steps can take from the data, got " + sequences);
+            throw new TrainingException(wording.resume() + ": " + file.path() + ": expected " + SEQUENCES
+                    + " of at most " + most + ", which " + steps + " steps can take from the data, got " + sequences);
         }
-        long ahead = number(file, TAKEN_AHEAD);
+        long ahead = number(file, TAKEN_AHEAD, wording);
         if (ahead > MOST_TAKEN_AHEAD) {
-            throw new TrainingException("--resume: " + file.path() + ": expected " + TAKEN_AHEAD + " of at most "
-                    + MOST_TAKEN_AHEAD + ", the bits of " + SequencePacker.LOOK_AHEAD + " sequences, got " + ahead);
+            throw new TrainingException(wording.resume() + ": " + file.path() + ": expected " + TAKEN_AHEAD
+                    + " of at most " + MOST_TAKEN_AHEAD + ", the bits of " + SequencePacker.LOOK_AHEAD
+                    + " sequences, got " + ahead);
         }
         return new DataPosition(sequences, ahead);
     }
 
     /** Returns an INT32 [1]. */
-    private static long count(SafetensorsFile file, String name) {
+    private static long count(SafetensorsFile file, String name, Wording wording) {
         SafetensorsEntry entry = file.entry(name);
         if (entry.dtype() != DType.INT32 || !entry.shape().equals(Shape.of(1))) {
-            throw new TrainingException("--resume: " + file.path() + ": expected one INT32, got " + entry);
+            throw new TrainingException(wording.resume() + ": " + file.path() + ": expected one INT32, got " + entry);
         }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(ValueLayout.JAVA_INT);
@@ -205,10 +225,10 @@ record SavedRun(
         }
     }
 
-    private static long number(SafetensorsFile file, String name) {
+    private static long number(SafetensorsFile file, String name, Wording wording) {
         SafetensorsEntry entry = file.entry(name);
         if (entry.dtype() != DType.INT64 || !entry.shape().equals(Shape.of())) {
-            throw new TrainingException("--resume: " + file.path() + ": expected a number, got " + entry);
+            throw new TrainingException(wording.resume() + ": " + file.path() + ": expected a number, got " + entry);
         }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(ValueLayout.JAVA_LONG);
@@ -216,7 +236,7 @@ record SavedRun(
             long number = value.get(ValueLayout.JAVA_LONG, 0);
             if (number < 0) {
                 throw new TrainingException(
-                        "--resume: " + file.path() + ": expected " + name + " from 0 on, got " + number);
+                        wording.resume() + ": " + file.path() + ": expected " + name + " from 0 on, got " + number);
             }
             return number;
         }

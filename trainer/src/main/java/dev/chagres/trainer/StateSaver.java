@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.batch.DataPosition;
 import dev.chagres.io.AtomicFile;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
@@ -11,23 +10,38 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Saves and loads the state of a run where its plan says so.
+ * Saves the state of a run every so many steps and at its end.
  *
- * <p>Threading: confined to the model's thread.
+ * <p>Threading: confined to the thread that trains.
  */
-final class StateSaver {
-    private final TrainingPlan plan;
-    private final TrainingModel model;
+final class StateSaver implements Callback {
+    private final @Nullable Path file;
+    private final int every;
     /** Of the data as they were when the run began. */
     private final Map<String, String> description;
 
-    private int tried;
+    private final Wording wording;
     private int saved;
 
-    StateSaver(TrainingPlan plan, TrainingModel model) {
-        this.plan = plan;
-        this.model = model;
-        description = isAsked() ? SavedRun.description(plan) : Map.of();
+    /**
+     * Makes one for a file.
+     *
+     * @param file null where nothing is saved
+     * @param every after how many steps, besides the end; 0 for the end alone
+     * @param description texts that go into the file, by key
+     */
+    StateSaver(@Nullable Path file, int every, Map<String, String> description, Wording wording) {
+        this.file = file;
+        this.every = every;
+        this.description = description;
+        this.wording = wording;
+    }
+
+    /** Makes that of a plan. */
+    static StateSaver of(TrainingPlan plan) {
+        Path file = plan.saving().file();
+        return new StateSaver(
+                file, plan.saving().every(), file == null ? Map.of() : SavedRun.description(plan), Wording.OPTIONS);
     }
 
     /**
@@ -37,12 +51,11 @@ final class StateSaver {
      * @throws TrainingException when it cannot be written
      * @throws java.io.UncheckedIOException when another run writes it
      */
-    static @Nullable AtomicFile claim(TrainingPlan plan) {
-        Path file = plan.saving().file();
+    static @Nullable AtomicFile claim(@Nullable Path file, Wording wording) {
         if (file == null) {
             return null;
         }
-        naming("--save: ", () -> SafetensorsWriter.tryOut(file));
+        naming(wording.save(), () -> SafetensorsWriter.tryOut(file));
         return AtomicFile.create(file);
     }
 
@@ -50,18 +63,18 @@ final class StateSaver {
         try {
             work.run();
         } catch (SafetensorsException e) {
-            throw new TrainingException(option + e.getMessage(), e);
+            throw new TrainingException(option + ": " + e.getMessage(), e);
         }
     }
 
     /**
-     * Loads what the run begins with, if the plan names it.
+     * Loads what the run begins with.
      *
+     * @param file null for nothing
      * @return what was not loaded of another recipe, and of this one
      * @throws TrainingException when the file does not fit the model
      */
-    RecipeDifferences load(SavedRun before) {
-        Path file = plan.saving().resumed();
+    static RecipeDifferences load(Training model, @Nullable Path file, SavedRun before, Wording wording) {
         if (file == null) {
             return RecipeDifferences.NONE;
         }
@@ -72,7 +85,7 @@ final class StateSaver {
             model.load(file);
             return RecipeDifferences.NONE;
         } catch (SafetensorsException e) {
-            throw new TrainingException("--resume: " + oneLine(String.valueOf(e.getMessage())), e);
+            throw new TrainingException(wording.resume() + ": " + oneLine(String.valueOf(e.getMessage())), e);
         }
     }
 
@@ -82,37 +95,28 @@ final class StateSaver {
         return lines.size() == 1 ? text : lines.get(0) + "; the first is " + lines.get(1);
     }
 
-    /** Returns whether the state is to be saved after so many steps, though the run goes on. */
-    boolean isDue(int steps) {
-        int every = plan.saving().every();
+    @Override
+    public boolean isDue(int steps) {
         return every != 0 && steps % every == 0;
     }
 
-    /** Returns whether the state is saved at the end. */
-    boolean isAsked() {
-        return plan.saving().file() != null;
+    @Override
+    public boolean isDueAtEnd() {
+        return file != null;
     }
 
     /**
      * Replaces the file.
      *
-     * @param position what of the data was taken so far
-     * @param steps after how many steps
      * @throws TrainingException when it cannot be written
      */
-    void save(DataPosition position, int steps) {
-        Path file = plan.saving().file();
-        if (file == null) {
-            return;
+    @Override
+    public void onCheckpoint(TrainingRun run) {
+        Path target = file;
+        if (target != null) {
+            naming(wording.save(), () -> run.save(target, description));
+            saved = run.steps();
         }
-        tried = steps;
-        naming("--save: ", () -> model.save(file, position, description));
-        saved = steps;
-    }
-
-    /** Returns after how many steps the state was to be saved last; 0 before. */
-    int tried() {
-        return tried;
     }
 
     /** Returns after how many steps it was saved last; 0 before. */

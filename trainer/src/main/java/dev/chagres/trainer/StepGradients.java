@@ -3,9 +3,9 @@ package dev.chagres.trainer;
 import dev.chagres.Tensor;
 import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.StepReadback;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
 import dev.chagres.layer.Pass;
-import dev.chagres.models.esm.Esm2;
 import dev.chagres.optim.LossScaler;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -16,13 +16,13 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class StepGradients {
-    private final Esm2 model;
+    private final TrainedModel model;
     private final Pass pass;
     private final RankShare ranks;
     /** Null where the loss is not scaled. */
     private final @Nullable LossScaler lossScaler;
 
-    StepGradients(Esm2 model, Pass pass, RankShare ranks, @Nullable LossScaler lossScaler) {
+    StepGradients(TrainedModel model, Pass pass, RankShare ranks, @Nullable LossScaler lossScaler) {
         this.model = model;
         this.pass = pass;
         this.ranks = ranks;
@@ -35,7 +35,7 @@ final class StepGradients {
      * @param losses is given the loss of each own micro-batch; null where the gradients are not those of a step
      */
     void compute(UploadRing uploads, @Nullable StepReadback losses) {
-        Esm2Pipeline pipeline = ranks.pipeline();
+        PipelineGradients pipeline = ranks.pipeline();
         if (pipeline == null) {
             computeWhole(uploads, losses);
         } else {
@@ -98,12 +98,8 @@ final class StepGradients {
     /** The same with gradients multiplied by {@code scale}, FLOAT32 [1], too. */
     private Tensor forwardAndBackward(ModelInput input, double share, @Nullable Tensor scale) {
         pass.sequences(input.sequences());
-        Tensor loss = model.loss(input.ids(), input.labels(), pass);
-        if (scale == null) {
-            model.backward((float) share, pass);
-        } else {
-            model.backward((float) share, scale, pass);
-        }
+        Tensor loss = model.loss(input, pass);
+        model.backward((float) share, scale, pass);
         return loss;
     }
 }

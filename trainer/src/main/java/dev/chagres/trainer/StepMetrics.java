@@ -9,7 +9,7 @@ import java.util.List;
  *
  * <p>Threading: one thread at a time.
  */
-final class StepMetrics {
+public final class StepMetrics {
     /** What a device's clock does not resolve still took time: rates stay finite. */
     private static final double SHORTEST_MILLIS = 1e-6;
 
@@ -53,8 +53,8 @@ final class StepMetrics {
         this.ranks = ofRanks;
     }
 
-    /** Counted from 1. */
-    int step() {
+    /** Returns its number, counted from 1 over the runs before, too. */
+    public int step() {
         return step;
     }
 
@@ -63,58 +63,63 @@ final class StepMetrics {
         skipped = true;
     }
 
-    boolean isSkipped() {
+    /** Returns whether the step changed nothing, since its gradients were not finite. */
+    public boolean isSkipped() {
         return skipped;
     }
 
-    /** Tokens that came from the data. */
-    int tokens() {
+    /** Returns how many tokens came from the data. */
+    public int tokens() {
         return tokens;
     }
 
-    /** Tokens that were computed, padding included. */
-    int paddedTokens() {
+    /** Returns how many tokens were computed, padding included. */
+    public int paddedTokens() {
         return paddedTokens;
     }
 
-    double flops() {
+    /** Returns the floating-point operations of forward and backward. */
+    public double flops() {
         return flops;
     }
 
-    float learningRate() {
+    /** Returns the rate of its update. */
+    public float learningRate() {
         return learningRate;
     }
 
-    /** Of a skipped step, this may be no number. */
-    double loss() {
+    /** Returns the mean loss of its labelled tokens; of a skipped step, this may be no number. */
+    public double loss() {
         return loss;
     }
 
-    /** Of a skipped step, this is no finite number. */
-    double gradNorm() {
+    /** Returns the norm of all gradients before clipping; of a skipped step, this is no finite number. */
+    public double gradNorm() {
         return gradNorm;
     }
 
-    double stepMillis() {
+    /** Returns the milliseconds from the end of the step before to the end of this one, by the device's clock. */
+    public double stepMillis() {
         return stepMillis;
     }
 
-    /** Unpadded tokens per second. */
-    double tokensPerSecond() {
+    /** Returns the unpadded tokens per second. */
+    public double tokensPerSecond() {
         return tokensPerSecond;
     }
 
-    /** Share of the device's peak rate that the model's operations took, NaN when the peak is unknown. */
-    double mfu() {
+    /** Returns the share of the device's peak rate that the model's operations took, NaN when the peak is unknown. */
+    public double mfu() {
         return mfu;
     }
 
-    long memoryBytes() {
+    /** Returns the most device memory held so far; of several ranks, that of the one that has held most. */
+    public long memoryBytes() {
         return memoryBytes;
     }
 
-    /** What each of several ranks says, in their order; nothing on one rank. */
-    List<RankStep> ranks() {
+    /** Returns what each of several ranks says, in their order; nothing on one rank. */
+    public List<RankStep> ranks() {
         return ranks;
     }
 }

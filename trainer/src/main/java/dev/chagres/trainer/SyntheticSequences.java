@@ -1,8 +1,8 @@
 package dev.chagres.trainer;
 
 import dev.chagres.batch.Batch;
+import dev.chagres.batch.MicroBatch;
 import dev.chagres.batch.TokenSequences;
-import dev.chagres.models.data.EsmVocabulary;
 
 /**
  * Sequences for a warm-up: as many, and as many tokens in all, as in a micro-batch of the data or as chosen, but the longest of a
@@ -11,12 +11,13 @@ import dev.chagres.models.data.EsmVocabulary;
  * <p>Threading: one thread at a time.
  */
 final class SyntheticSequences implements TokenSequences {
-    private static final int TOKEN = EsmVocabulary.FIRST_RESIDUE;
-
     private final int longest;
     private int tokensLeft;
     private int sequencesLeft;
     private int length;
+    private int id;
+    private int label;
+    private int padding;
 
     /**
      * Makes up sequences.
@@ -29,6 +30,18 @@ final class SyntheticSequences implements TokenSequences {
         this.longest = longest;
         sequencesLeft = Math.max(sequences, (tokens + longest - 1) / longest);
         tokensLeft = Math.max(tokens, longest + sequencesLeft - 1);
+    }
+
+    /** Takes id and label of the first token of {@code example} that has a label, and the id of padding tokens. */
+    SyntheticSequences like(MicroBatch example, int newPadding) {
+        int labelled = 0;
+        while (labelled < example.paddedTokens() - 1 && example.labels()[labelled] == Batch.IGNORED) {
+            labelled++;
+        }
+        id = example.ids()[labelled];
+        label = example.labels()[labelled];
+        padding = newPadding;
+        return this;
     }
 
     @Override
@@ -51,16 +64,16 @@ final class SyntheticSequences implements TokenSequences {
     @Override
     public int write(int[] ids, int[] labels, int start, int count) {
         for (int i = start; i < start + count; i++) {
-            ids[i] = TOKEN;
+            ids[i] = id;
             labels[i] = Batch.IGNORED;
         }
-        labels[start] = TOKEN;
-        return 1;
+        labels[start] = label;
+        return label == Batch.IGNORED ? 0 : 1;
     }
 
     @Override
     public int padding() {
-        return EsmVocabulary.PAD;
+        return padding;
     }
 
     @Override

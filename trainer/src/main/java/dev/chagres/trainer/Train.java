@@ -69,7 +69,7 @@ public final class Train implements Callable<Integer> {
 
     /** Runs the command and ends the process with its exit status. */
     public static void main(String[] arguments) {
-        LauncherWatch.begin();
+        RankProcesses.LauncherWatch.begin();
         var out = new StandardOutput(new FileOutputStream(FileDescriptor.out), System.out.charset());
         System.exit(run(DevicePlatform.opener(), out, System.err, arguments));
     }
@@ -132,7 +132,7 @@ public final class Train implements Callable<Integer> {
         try {
             train(interruption);
             return DONE;
-        } catch (WrongOptionException e) {
+        } catch (TrainingException.WrongOption e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
         } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
             err.println("train: " + e.getMessage());
@@ -174,7 +174,7 @@ public final class Train implements Callable<Integer> {
 
     private void train(Interruption interruption) throws InterruptedException {
         if (options.isSilent()) {
-            ProviderLine.leaveOut();
+            CommandStart.leaveOutProvider();
         }
         String provider = options.provider();
         if (provider != null) {
@@ -184,7 +184,9 @@ public final class Train implements Callable<Integer> {
             TrainingPlan plan = plan(platform);
             var session = options.isSilent() ? silent(plan, platform) : new TrainingSession(plan, platform, out, err);
             interruption.onInterrupt(session::stop);
-            AtomicFile claim = options.isSilent() ? null : StateSaver.claim(plan); // Rank 0 has the file.
+            AtomicFile claim = options.isSilent()
+                    ? null
+                    : StateSaver.claim(plan.saving().file(), Wording.OPTIONS); // Rank 0 has the file.
             try {
                 session.train();
             } finally {

@@ -55,7 +55,7 @@ final class TrainOptions {
 
     @Option(
             names = "--fasta",
-            converter = FileOption.class,
+            converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description =
                     "protein sequences, plain or gz (default: 398 sequences of UniProtKB/Swiss-Prot that are included)")
@@ -150,12 +150,16 @@ final class TrainOptions {
 
     @Option(
             names = "--report",
-            converter = FileOption.class,
+            converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description = "write JSON Lines: the run, then each step")
     private @Nullable Path report;
 
-    @Option(names = "--plot", converter = FileOption.class, paramLabel = "FILE.png", description = "draw the loss")
+    @Option(
+            names = "--plot",
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE.png",
+            description = "draw the loss")
     private @Nullable Path plot;
 
     @Mixin
@@ -257,9 +261,9 @@ final class TrainOptions {
         margins.requireBelow(multiprocessors);
     }
 
-    private Steps steps(boolean gpu) {
+    private ModelSetup.Steps steps(boolean gpu) {
         boolean captured = graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && ranks.count() == 1);
-        return captured ? Steps.CAPTURED : Steps.ENQUEUED;
+        return captured ? ModelSetup.Steps.CAPTURED : ModelSetup.Steps.ENQUEUED;
     }
 
     /**
@@ -279,7 +283,7 @@ final class TrainOptions {
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         LearningRateSchedule.Decay falls = decay != null ? decay : LearningRateSchedule.Decay.LINEAR;
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
-        Steps enqueuing = steps(gpu);
+        ModelSetup.Steps enqueuing = steps(gpu);
         return new TrainingPlan(
                 size,
                 fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),

@@ -7,7 +7,7 @@ import dev.chagres.bindings.ForeignText;
  *
  * <p>Threading: immutable.
  */
-sealed class TrainingException extends RuntimeException permits WrongOptionException {
+public sealed class TrainingException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
     TrainingException(String message) {
@@ -16,5 +16,14 @@ sealed class TrainingException extends RuntimeException permits WrongOptionExcep
 
     TrainingException(String message, Throwable cause) {
         super(ForeignText.lines(message), cause);
+    }
+
+    /** Options ask for what cannot be done with the file that they name: other ones can. */
+    static final class WrongOption extends TrainingException {
+        private static final long serialVersionUID = 1L;
+
+        WrongOption(String message) {
+            super(message);
+        }
     }
 }

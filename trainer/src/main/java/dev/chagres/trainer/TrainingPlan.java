@@ -3,6 +3,7 @@ package dev.chagres.trainer;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
@@ -45,7 +46,7 @@ record TrainingPlan(
         ProductPlan productPlan,
         MultiprocessorMargin margin,
         RankLayout layout,
-        Steps enqueuing,
+        ModelSetup.Steps enqueuing,
         int fp8Statistics,
         int steps,
         LearningRateSchedule schedule,
@@ -59,9 +60,53 @@ record TrainingPlan(
         return Esm2Config.of(size, shape.context()).withRecomputation(recomputation);
     }
 
+    /** Returns how the model is made, and what a step does. */
+    ModelSetup setup() {
+        return setup(model());
+    }
+
+    /** The same of another model. */
+    ModelSetup setup(TrainedModel.Factory other) {
+        return ModelSetup.of(other, shape)
+                .with(seed)
+                .with(new ModelSetup.Precision(
+                        recipe.dtype(), recipe.quantizedWeight().orElse(null)))
+                .with(layout)
+                .with(new ModelSetup.Enqueuing(productPlan, margin, enqueuing, fp8Statistics));
+    }
+
     /** Returns the number of ranks. */
     int ranks() {
         return layout.count();
+    }
+
+    /** Everything that must be the same in all processes, a line each. */
+    String purpose() {
+        return String.join(
+                "\n",
+                "Chagres " + BuildVersion.text(),
+                "--model " + size.label(),
+                "--fasta " + source.name(),
+                "--packing " + packing(),
+                "--tokens-per-step " + shape.tokensPerStep(),
+                "--context " + shape.context(),
+                "--accumulate, micro-batches in all " + shape.microBatches(),
+                "--recipe " + recipe,
+                "--recompute " + OptionWords.word(recomputation),
+                "--strategy, --mesh " + layout,
+                "--product-plans " + productPlan,
+                "--sm-margin " + margin.norms(),
+                "--product-sm-margin " + margin.products(),
+                "--graph, steps " + enqueuing,
+                "--steps " + steps,
+                "--learning-rate " + schedule.peak(),
+                "--warm-up-steps " + schedule.warmUpSteps(),
+                "--decay " + schedule.decay(),
+                "--seed " + seed,
+                "--fp8-statistics " + fp8Statistics,
+                "--save " + saving.file(),
+                "--save-every " + saving.every(),
+                "--resume " + saving.resumed());
     }
 
     /** Returns whether casts are measured in a step, counted from 1. */

@@ -1,11 +1,15 @@
 package dev.chagres.trainer;
 
 import dev.chagres.batch.Batch;
-import dev.chagres.batch.BatchSource;
+import dev.chagres.batch.Batches;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
+import dev.chagres.recipe.CastStatistics;
 import java.io.UncheckedIOException;
-import java.util.function.Consumer;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -13,9 +17,9 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>A steady step makes no Java object here.
  *
- * <p>Threading: confined to the model's thread, but for {@link #stop}, which any thread may call.
+ * <p>Threading: confined to the thread that trains, but for {@link #stop}, which any thread may call.
  */
-final class TrainingRun {
+public final class TrainingRun {
     /** The learning rate of a step, counted from 0. */
     @FunctionalInterface
     interface LearningRate {
@@ -29,11 +33,15 @@ final class TrainingRun {
     /** A step is reported while the next one runs, for which a third one's batch is uploaded already. */
     private static final int STEPS_IN_FLIGHT = 3;
 
-    private final TrainingModel model;
-    private final BatchSource batches;
+    /** Stands for the number of steps where the run ends. */
+    private static final int END = -1;
+
+    private final Training model;
+    private final Batches batches;
     private final LearningRate learningRate;
     private final double peakFlops;
-    private final Consumer<StepMetrics> reported;
+    private final Wording wording;
+    private final List<Callback> callbacks;
     private final StepMetrics[] metrics = new StepMetrics[STEPS_IN_FLIGHT];
     private final StepResult result = new StepResult();
     /** What of the data was taken after each of the steps in flight: the numbers of a {@link DataPosition}. */
@@ -48,7 +56,10 @@ final class TrainingRun {
     private int made;
 
     private int unreported;
-    private @Nullable StateSaver saver;
+    /** After so many steps callbacks were called last that save the state. */
+    private int checkpoint;
+
+    private boolean atCheckpoint;
     /** What ends the run though its state is good: it is thrown once that is saved. */
     private @Nullable RuntimeException failure;
 
@@ -64,33 +75,64 @@ final class TrainingRun {
      *
      * @param learningRate the rate by step, counted from 0
      * @param peakFlops the device's rate, NaN when unknown
-     * @param reported gets each finished step; the object is filled again afterwards
+     * @param wording of failures
      */
     TrainingRun(
-            TrainingModel model,
-            BatchSource batches,
+            Training model,
+            Batches batches,
             LearningRate learningRate,
             double peakFlops,
-            Consumer<StepMetrics> reported) {
+            Wording wording,
+            List<Callback> callbacks) {
         this.model = model;
         this.batches = batches;
         this.learningRate = learningRate;
         this.peakFlops = peakFlops;
-        this.reported = reported;
+        this.wording = wording;
+        this.callbacks = new ArrayList<>(callbacks);
         for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
             metrics[i] = new StepMetrics();
         }
     }
 
-    /** Saves the state where {@code newSaver} says so, and at the end. */
-    void saveBy(StateSaver newSaver) {
-        saver = newSaver;
+    /** Tells {@code callback}, too, after those that it tells already. */
+    void add(Callback callback) {
+        callbacks.add(callback);
     }
 
-    /** Asks the run to end after the step that is under way, also where it waits for data. */
-    void stop() {
+    /** Asks the run to end after the step that is under way, or after the next one if its batch is there; also where it waits for data. */
+    public void stop() {
         stopRequested = true;
         batches.stop();
+    }
+
+    /** Returns how many steps were made, those of earlier runs included. */
+    public int steps() {
+        return made;
+    }
+
+    /** Returns how well casts to eight bits did in the oldest step that was measured and not asked for yet; nothing where none was. */
+    public List<CastStatistics> castStatistics() {
+        return model.castStatistics();
+    }
+
+    /** Returns how many steps were replayed, and why others were not; null where none was to be captured. */
+    public @Nullable String explainSteps() {
+        return model.explainSteps();
+    }
+
+    /**
+     * Saves, at a checkpoint, what a later run needs to go on. The file takes the old one's place when it is whole.
+     *
+     * @param description texts that go into the file, by key
+     * @throws IllegalStateException when the run is at no checkpoint
+     * @throws dev.chagres.io.SafetensorsException when it cannot be written; the old file is then as it was
+     */
+    public void save(Path file, Map<String, String> description) {
+        if (!atCheckpoint) {
+            throw new IllegalStateException("save: expected a call of onCheckpoint, where the state is whole");
+        }
+        model.save(file, position(made - 1), description);
     }
 
     /**
@@ -124,6 +166,15 @@ final class TrainingRun {
         made = first;
         unreported = first;
         try {
+            train(steps);
+        } finally {
+            callbacks.forEach(callback -> callback.onEnd(this));
+        }
+        return made - first;
+    }
+
+    private void train(int steps) throws InterruptedException {
+        try {
             makeSteps(steps);
         } catch (RuntimeException | InterruptedException | Error e) {
             saveAfter(e);
@@ -136,7 +187,6 @@ final class TrainingRun {
         if (failure != null) {
             throw failure;
         }
-        return made - first;
     }
 
     private void makeSteps(int steps) throws InterruptedException {
@@ -151,26 +201,48 @@ final class TrainingRun {
             made = after;
             more = after < steps && uploadIfAllGoOn(after);
             reportBefore(step);
-            StateSaver present = saver;
-            if (present != null && (more ? present.isDue(after) : present.isAsked())) {
+            if (isDue(more ? after : END)) {
                 reportBefore(after); // What a step has spoilt is not saved.
-                present.save(position(step), after);
+                saveState(more ? after : END);
             }
             step = after;
         }
         reportBefore(step);
     }
 
+    /** Returns whether a callback asks for a checkpoint after so many steps, or at the {@link #END}. */
+    private boolean isDue(int steps) {
+        boolean due = false;
+        for (int i = 0; i < callbacks.size(); i++) {
+            due |= isDue(callbacks.get(i), steps);
+        }
+        return due;
+    }
+
+    private static boolean isDue(Callback callback, int steps) {
+        return steps == END ? callback.isDueAtEnd() : callback.isDue(steps);
+    }
+
+    private void saveState(int steps) {
+        checkpoint = made;
+        atCheckpoint = true;
+        for (int i = 0; i < callbacks.size(); i++) {
+            if (isDue(callbacks.get(i), steps)) {
+                callbacks.get(i).onCheckpoint(this);
+            }
+        }
+        atCheckpoint = false;
+    }
+
     /** Saves the state that a failure has left whole, if it was not saved already. */
     private void saveAfter(Throwable e) {
-        StateSaver present = saver;
-        if (present == null || !present.isAsked() || made == first || present.tried() == made || !model.isWhole()) {
+        if (!isDue(END) || made == first || checkpoint == made || !model.isWhole() || !model.endsTogether()) {
             return;
         }
         try {
             reportBefore(made);
             if (!spoilt) {
-                present.save(position(made - 1), made);
+                saveState(END);
             }
         } catch (RuntimeException second) {
             e.addSuppressed(second);
@@ -216,6 +288,9 @@ final class TrainingRun {
         try {
             return batches.take();
         } catch (RuntimeException e) {
+            if (!model.endsTogether()) {
+                throw e;
+            }
             fail(e);
             return null;
         }
@@ -244,9 +319,9 @@ final class TrainingRun {
         }
         tell(finished);
         if (skippedInARow == MOST_SKIPPED) {
-            throw new TrainingException(
-                    "step " + finished.step() + ": the gradients of the last " + MOST_SKIPPED
-                            + " steps were not finite, at ever smaller loss scales; lower --learning-rate or take --recipe bf16");
+            throw new TrainingException("step " + finished.step() + ": the gradients of the last " + MOST_SKIPPED
+                    + " steps were not finite, at ever smaller loss scales; lower " + wording.learningRate() + " or "
+                    + wording.bf16());
         }
     }
 
@@ -256,7 +331,9 @@ final class TrainingRun {
             return;
         }
         try {
-            reported.accept(finished);
+            for (int i = 0; i < callbacks.size(); i++) {
+                callbacks.get(i).onStep(this, finished);
+            }
         } catch (UncheckedIOException e) {
             canReport = false;
             fail(e);
@@ -270,9 +347,10 @@ final class TrainingRun {
         spoilt = true;
         if (first > 0 && step.step() == first + 1) {
             throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " before anything was"
-                    + " learned here, so the weights of the file of --resume are not finite; resume an older one");
+                    + " learned here, so the weights of the file of " + wording.resume()
+                    + " are not finite; resume an older one");
         }
         throw new TrainingException("step " + step.step() + ": " + what + " is " + value + " at learning rate "
-                + step.learningRate() + "; lower --learning-rate");
+                + step.learningRate() + "; lower " + wording.learningRate());
     }
 }

@@ -32,7 +32,7 @@ final class TrainingSession {
     private final RunText text;
     private final double peakFlops;
     private final Totals totals = new Totals();
-    private final RecentSteps recent = new RecentSteps();
+    private final Totals.RecentSteps recent = new Totals.RecentSteps();
     private final LossCurve losses = new LossCurve();
 
     private @Nullable String explained;
@@ -145,7 +145,7 @@ final class TrainingSession {
             if (first == null) {
                 return;
             }
-            try (TrainingModel model = platform.open(plan, () -> stopRequested)) {
+            try (Training model = platform.open(plan, () -> stopRequested)) {
                 try {
                     train(model, first, batches, files, before);
                 } catch (RuntimeException | InterruptedException | Error failure) {
@@ -156,13 +156,13 @@ final class TrainingSession {
         }
     }
 
-    private void train(TrainingModel model, Batch first, BatchSource batches, RunFiles files, SavedRun before)
+    private void train(Training model, Batch first, BatchSource batches, RunFiles files, SavedRun before)
             throws InterruptedException {
-        RunDescription description = describe(model);
+        RunText.RunDescription description = describe(model);
         text.announce(description);
         text.resumes(before);
-        var saver = new StateSaver(plan, model);
-        RecipeDifferences differences = saver.load(before);
+        var saver = StateSaver.of(plan);
+        RecipeDifferences differences = StateSaver.load(model, plan.saving().resumed(), before, Wording.OPTIONS);
         if (before.otherRecipe() != null) {
             err.println("train: " + ForeignText.lines(otherRecipe(before, differences)));
         }
@@ -205,7 +205,7 @@ final class TrainingSession {
         }
     }
 
-    private void warmUp(TrainingModel model, Batch example) {
+    private void warmUp(Training model, Batch example) {
         text.beginWarmUp(platform.isGpu());
         long began = System.nanoTime();
         try {
@@ -229,36 +229,45 @@ final class TrainingSession {
     }
 
     private void loop(
-            TrainingModel model,
-            BatchSource batches,
-            RunFiles files,
-            Progress progress,
-            StateSaver saver,
-            SavedRun before)
+            Training model, BatchSource batches, RunFiles files, Progress progress, StateSaver saver, SavedRun before)
             throws InterruptedException {
-        var loop = new TrainingRun(model, batches, step -> plan.schedule().at(step + 1), peakFlops, step -> {
-            files.add(step, plan.measures(step.step()) ? model.castStatistics() : List.of());
-            if (Double.isFinite(step.loss())) {
-                losses.add(step.step(), step.loss());
-            }
-            totals.add(step);
-            recent.add(step);
-            progress.add(step);
-        });
-        loop.saveBy(saver);
+        var loop = new TrainingRun(
+                model,
+                batches,
+                step -> plan.schedule().at(step + 1),
+                peakFlops,
+                Wording.OPTIONS,
+                List.of(report(files, progress), saver));
         run = loop;
         if (stopRequested) {
             loop.stop();
         }
-        try {
-            loop.run(before, plan.steps());
-        } finally {
-            explained = model.explainSteps();
-        }
+        loop.run(before, plan.steps());
     }
 
-    private RunDescription describe(TrainingModel model) {
-        return new RunDescription(
+    /** Returns what tells of each step. */
+    private Callback report(RunFiles files, Progress progress) {
+        return new Callback() {
+            @Override
+            public void onStep(TrainingRun loop, StepMetrics step) {
+                files.add(step, plan.measures(step.step()) ? loop.castStatistics() : List.of());
+                if (Double.isFinite(step.loss())) {
+                    losses.add(step.step(), step.loss());
+                }
+                totals.add(step);
+                recent.add(step);
+                progress.add(step);
+            }
+
+            @Override
+            public void onEnd(TrainingRun loop) {
+                explained = loop.explainSteps();
+            }
+        };
+    }
+
+    private RunText.RunDescription describe(Training model) {
+        return new RunText.RunDescription(
                 platform.provider(),
                 platform.device(),
                 platform.libraries(),

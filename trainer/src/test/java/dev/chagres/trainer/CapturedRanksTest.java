@@ -45,7 +45,8 @@ class CapturedRanksTest {
     /** What a rank says after its steps. */
     private record Trained(List<Step> steps, String explained) {}
 
-    private static TrainingPlan plan(int copies, int tensor, int microBatches, TrainingRecipe recipe, Steps enqueuing) {
+    private static TrainingPlan plan(
+            int copies, int tensor, int microBatches, TrainingRecipe recipe, ModelSetup.Steps enqueuing) {
         return new TrainingPlan(
                 Esm2Size.TINY,
                 FastaSource.shipped(),
@@ -66,7 +67,7 @@ class CapturedRanksTest {
                 null);
     }
 
-    private static Trained train(Esm2Training training, TrainingPlan plan) {
+    private static Trained train(ModelTraining training, TrainingPlan plan) {
         Batch batch = new Batch(plan.shape());
         List<Step> steps = new ArrayList<>();
         StepResult result = new StepResult();
@@ -98,16 +99,16 @@ class CapturedRanksTest {
     void replayedStepsAreThoseOfOneRank(int copies, int tensor, int microBatches, TrainingRecipe recipe) {
         int count = copies * tensor;
         Assumptions.assumeTrue(Device.count() >= count, "skipped: fewer devices than ranks");
-        TrainingPlan enqueued = plan(copies, tensor, microBatches, recipe, Steps.ENQUEUED);
-        TrainingPlan captured = plan(copies, tensor, microBatches, recipe, Steps.CAPTURED);
+        TrainingPlan enqueued = plan(copies, tensor, microBatches, recipe, ModelSetup.Steps.ENQUEUED);
+        TrainingPlan captured = plan(copies, tensor, microBatches, recipe, ModelSetup.Steps.CAPTURED);
         List<Step> expected;
         try (Device device = Device.open()) {
-            expected = train(DevicePlatform.training(device, CONFIG, enqueued), enqueued)
+            expected = train(ModelTraining.of(device, enqueued.setup(CONFIG)), enqueued)
                     .steps();
         }
         List<Trained> ranks = count == 1
                 ? List.of(ofOne(captured))
-                : Ranks.local(count).run(rank -> train(DevicePlatform.training(rank, CONFIG, captured), captured));
+                : Ranks.local(count).run(rank -> train(ModelTraining.of(rank, captured.setup(CONFIG)), captured));
         boolean exact = recipe == TrainingRecipe.FP32 && !CUDA;
         for (int i = 0; i < STEPS; i++) {
             double loss = 0;
@@ -127,10 +128,10 @@ class CapturedRanksTest {
     /** Of a captured run each third step is measured, and enqueued for it; the steps between are replayed. */
     @Test
     void stepsWhoseCastsAreMeasuredAreEnqueued() {
-        TrainingPlan plan = plan(1, 1, 2, TrainingRecipe.FP8_DELAYED, Steps.CAPTURED);
+        TrainingPlan plan = plan(1, 1, 2, TrainingRecipe.FP8_DELAYED, ModelSetup.Steps.CAPTURED);
         Batch batch = new Batch(plan.shape());
         try (Device device = Device.open();
-                Esm2Training training = DevicePlatform.training(device, CONFIG, plan);
+                ModelTraining training = ModelTraining.of(device, plan.setup(CONFIG));
                 SequencePacker packer = new SequencePacker(
                         plan.shape(), new MaskedProteins(new ShuffledSequences(FastaSource.shipped(), 7, 1 << 20)))) {
             training.measureCasts(3);
@@ -159,7 +160,7 @@ class CapturedRanksTest {
 
     private static Trained ofOne(TrainingPlan plan) {
         try (Device device = Device.open()) {
-            return train(DevicePlatform.training(device, CONFIG, plan), plan);
+            return train(ModelTraining.of(device, plan.setup(CONFIG)), plan);
         }
     }
 }

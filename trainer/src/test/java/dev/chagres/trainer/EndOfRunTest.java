@@ -73,12 +73,12 @@ class EndOfRunTest {
         }
 
         @Override
-        public TrainingModel open(TrainingPlan plan) {
+        public Training open(TrainingPlan plan) {
             return whole.open(plan);
         }
 
         @Override
-        public TrainingModel open(TrainingPlan plan, BooleanSupplier stopped) {
+        public Training open(TrainingPlan plan, BooleanSupplier stopped) {
             return whole.open(plan, stopped);
         }
 

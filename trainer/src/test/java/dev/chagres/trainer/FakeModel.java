@@ -11,7 +11,7 @@ import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
 
 /** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
-final class FakeModel implements TrainingModel {
+final class FakeModel implements Training {
     final List<String> calls = new ArrayList<>();
     final List<Long> saved = new ArrayList<>();
     final List<Boolean> wishes = new ArrayList<>();

@@ -39,7 +39,7 @@ final class FakePlatform implements Platform {
     }
 
     @Override
-    public TrainingModel open(TrainingPlan plan) {
+    public Training open(TrainingPlan plan) {
         return model;
     }
 

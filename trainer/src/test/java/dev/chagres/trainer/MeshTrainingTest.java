@@ -95,7 +95,7 @@ class MeshTrainingTest {
                 RankedSteps.mesh(pipeline, replicate, shard, context, tensor),
                 kept.config(),
                 sequenceParallel,
-                RankPlaces.THREADS,
+                RankLayout.Places.THREADS,
                 stages,
                 exchange,
                 DType.FLOAT32);

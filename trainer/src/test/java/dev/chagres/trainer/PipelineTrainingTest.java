@@ -41,7 +41,7 @@ class PipelineTrainingTest {
                 RankedSteps.mesh(pipeline, copies, 1, 1, tensor),
                 null,
                 false,
-                RankPlaces.THREADS,
+                RankLayout.Places.THREADS,
                 stages,
                 CpCommType.A2A,
                 DType.FLOAT32);

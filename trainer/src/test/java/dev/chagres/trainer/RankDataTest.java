@@ -51,7 +51,8 @@ class RankDataTest {
 
     private static TrainingPlan plan(
             FastaSource source, MeshShape mesh, @Nullable FullyShardedConfig zero, int batches) {
-        RankLayout layout = new RankLayout(mesh, zero, false, RankPlaces.THREADS, 1, CpCommType.A2A, DType.FLOAT32);
+        RankLayout layout =
+                new RankLayout(mesh, zero, false, RankLayout.Places.THREADS, 1, CpCommType.A2A, DType.FLOAT32);
         return new TrainingPlan(
                 Esm2Size.TINY,
                 source,
@@ -62,7 +63,7 @@ class RankDataTest {
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 layout,
-                Steps.ENQUEUED,
+                ModelSetup.Steps.ENQUEUED,
                 0,
                 1000,
                 new LearningRateSchedule(1e-3f, 0, 1000, LearningRateSchedule.Decay.LINEAR, 0.1f),
@@ -117,7 +118,7 @@ class RankDataTest {
         List<List<Integer>> epochs = List.of(new ArrayList<>(), new ArrayList<>());
         Batch batch = new Batch(plan.shape());
         int taken = 0;
-        RankModel made = RankModel.of(rank, CONFIG, plan);
+        RankModel made = RankModel.of(rank, plan.setup(CONFIG));
         try (RankShare share = RankShare.of(made, layout.dataRank(rank.index()), layout.dataRanks());
                 SequencePacker packer = packer(plan)) {
             while (taken < 2 * SEQUENCES) {
@@ -179,7 +180,7 @@ class RankDataTest {
             Batch[] batches = new Batch[8];
             long memory = 0;
             long heap = 0;
-            try (Esm2Training training = DevicePlatform.training(rank, CONFIG, plan);
+            try (ModelTraining training = ModelTraining.of(rank, plan.setup(CONFIG));
                     SequencePacker packer = packer(plan)) {
                 for (int i = 0; i < batches.length; i++) {
                     batches[i] = new Batch(plan.shape());

@@ -10,7 +10,7 @@ import org.junit.jupiter.api.Test;
 @Tag("L0")
 class RankTotalsTest {
     private static String told(Operation operation, long bytes) {
-        var totals = new RankTotals(3);
+        var totals = new Totals.RankTotals(3);
         for (int i = 0; i < 2; i++) {
             totals.add(new RankStep(3, 750, Map.of(operation, bytes)));
         }

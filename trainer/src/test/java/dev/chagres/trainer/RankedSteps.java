@@ -65,7 +65,7 @@ final class RankedSteps {
                 ProductPlan.FIRST,
                 MultiprocessorMargin.NONE,
                 layout,
-                Steps.ENQUEUED,
+                ModelSetup.Steps.ENQUEUED,
                 0,
                 STEPS,
                 new LearningRateSchedule(1e-3f, 0, STEPS, LearningRateSchedule.Decay.LINEAR, 0.1f),
@@ -75,7 +75,7 @@ final class RankedSteps {
                 null);
     }
 
-    private static List<Step> steps(Esm2Training training, TrainingPlan plan) {
+    private static List<Step> steps(ModelTraining training, TrainingPlan plan) {
         Batch batch = new Batch(plan.shape());
         List<Step> steps = new ArrayList<>();
         StepResult result = new StepResult();
@@ -96,7 +96,7 @@ final class RankedSteps {
     private static List<Step> ofOneRank(OneRank one) {
         TrainingPlan plan = plan(RankLayout.of(mesh(1, 1, 1, 1, 1)), one.shape, one.recipe);
         try (Device device = Device.open()) {
-            return steps(DevicePlatform.training(device, one.config, plan), plan);
+            return steps(ModelTraining.of(device, plan.setup(one.config)), plan);
         }
     }
 
@@ -106,7 +106,7 @@ final class RankedSteps {
         TrainingPlan plan = plan(layout, shape, recipe);
         List<Step> expected = OF_ONE_RANK.computeIfAbsent(new OneRank(config, shape, recipe), RankedSteps::ofOneRank);
         List<List<Step>> ranks =
-                Ranks.local(plan.ranks()).run(rank -> steps(DevicePlatform.training(rank, config, plan), plan));
+                Ranks.local(plan.ranks()).run(rank -> steps(ModelTraining.of(rank, plan.setup(config)), plan));
         boolean exact = recipe == TrainingRecipe.FP32 && !CUDA;
         double lossTolerance = exact ? 1e-5 : 1e-2;
         double normTolerance = exact ? 1e-4 : 5e-2;

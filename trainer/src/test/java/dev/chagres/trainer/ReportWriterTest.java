@@ -51,7 +51,7 @@ class ReportWriterTest {
             ProductPlan.FIRST,
             MultiprocessorMargin.NONE,
             new RankOptions().layout(),
-            Steps.ENQUEUED,
+            ModelSetup.Steps.ENQUEUED,
             0,
             100,
             new LearningRateSchedule(4e-4f, 7, 100, LearningRateSchedule.Decay.LINEAR, 0.1f),
@@ -59,7 +59,7 @@ class ReportWriterTest {
             SavingPlan.NONE,
             null,
             null);
-    private static final RunDescription RUN = new RunDescription(
+    private static final RunText.RunDescription RUN = new RunText.RunDescription(
             "reference",
             "CPU \"quoted\"",
             Map.of("te", "2.20.2", "cudnn", "9.19.0"),
@@ -104,7 +104,7 @@ class ReportWriterTest {
                 MeshShape.ofOne().with(MeshDimension.SHARD, 2),
                 zero,
                 false,
-                RankPlaces.THREADS,
+                RankLayout.Places.THREADS,
                 1,
                 CpCommType.A2A,
                 DType.FLOAT32);
@@ -128,7 +128,7 @@ class ReportWriterTest {
                 null);
         try (var report = new ReportWriter(file)) {
             EffectiveWindows made = new EffectiveWindows(WeightGather.COPY_ENGINE, GradientReduction.COPY_ENGINE, null);
-            report.begin(new RunDescription("reference", "CPU", Map.of(), 1, plan, made));
+            report.begin(new RunText.RunDescription("reference", "CPU", Map.of(), 1, plan, made));
             report.finish();
         }
         Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));
@@ -148,7 +148,7 @@ class ReportWriterTest {
         EffectiveWindows made = new EffectiveWindows(
                 WeightGather.DEVICE, GradientReduction.REDUCE_SCATTER, "ranks cannot reach each other's memory");
         try (var report = new ReportWriter(file)) {
-            report.begin(new RunDescription("reference", "CPU", Map.of(), 1, PLAN, made));
+            report.begin(new RunText.RunDescription("reference", "CPU", Map.of(), 1, PLAN, made));
             report.finish();
         }
         Map<String, Object> head = JSON.std.mapFrom(Files.readString(file));

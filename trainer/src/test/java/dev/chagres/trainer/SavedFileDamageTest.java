@@ -68,8 +68,8 @@ class SavedFileDamageTest {
         new CommandLine(options).parseArgs(options("--steps=4", "--resume=" + file));
         Random random = new Random(SEED);
         try (Platform platform = DevicePlatform.open();
-                TrainingModel model = platform.open(options.plan(platform.isGpu(), platform.devices()))) {
-            var saver = new StateSaver(options.plan(platform.isGpu(), platform.devices()), model);
+                Training model = platform.open(options.plan(platform.isGpu(), platform.devices()))) {
+            TrainingPlan plan = options.plan(platform.isGpu(), platform.devices());
             for (int i = 0; i < FLIPS; i++) {
                 int at = random.nextInt(i < IN_HEADER ? header : good.length);
                 int bit = random.nextInt(8);
@@ -78,7 +78,7 @@ class SavedFileDamageTest {
                 String flip = "seed " + SEED + ", byte " + at + " of " + good.length + ", bit " + bit;
                 var e = assertThrows(
                         TrainingException.class,
-                        () -> saver.load(SavedRun.of(options.plan(platform.isGpu(), platform.devices()))),
+                        () -> StateSaver.load(model, file, SavedRun.of(plan), Wording.OPTIONS),
                         flip);
                 String place = at < header ? "header: " : "tensor \"";
                 String text = e.getMessage();
@@ -87,7 +87,7 @@ class SavedFileDamageTest {
                 good[at] ^= (byte) (1 << bit);
             }
             Files.write(file, good);
-            saver.load(SavedRun.of(options.plan(platform.isGpu(), platform.devices())));
+            StateSaver.load(model, file, SavedRun.of(plan), Wording.OPTIONS);
         }
     }
 

@@ -99,7 +99,7 @@ class SmMarginTest {
         assertEquals(new MultiprocessorMargin(margin, 0), plan.margin());
         assertNull(onItsOwnThread(() -> {
             try (Device device = Device.open();
-                    var training = DevicePlatform.training(device, plan.model(), plan)) {
+                    var training = ModelTraining.of(device, plan.setup())) {
                 assertEquals(plan.margin(), device.multiprocessorMargin());
             }
             return null;

@@ -39,7 +39,7 @@ class TensorParallelTrainingTest {
                 RankedSteps.mesh(1, copies, 1, 1, tensor),
                 null,
                 sequenceParallel,
-                RankPlaces.THREADS,
+                RankLayout.Places.THREADS,
                 1,
                 CpCommType.A2A,
                 DType.FLOAT32);

@@ -47,10 +47,19 @@ class TrainingRunTest {
         return open(FastaSource.shipped(), 1 << 20);
     }
 
+    private static TrainingRun run(
+            Training model,
+            BatchSource batches,
+            TrainingRun.LearningRate rate,
+            double peakFlops,
+            Consumer<StepMetrics> reported) {
+        return new TrainingRun(model, batches, rate, peakFlops, Wording.OPTIONS, List.of(Callback.eachStep(reported)));
+    }
+
     @Test
     void theNextBatchIsUploadedAndTheLastStepReadWhileAStepRuns() throws InterruptedException {
         try (BatchSource batches = shipped()) {
-            new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {}).run(3);
+            run(model, batches, step -> 1, Double.NaN, step -> {}).run(3);
         }
         assertEquals(
                 "[upload0, step0, upload1, step1, upload2, result0, step2, result1, result2]", model.calls.toString());
@@ -61,7 +70,8 @@ class TrainingRunTest {
     void aRankWithoutABatchTellsTheOthers() throws InterruptedException {
         try (BatchSource batches = shipped()) {
             model.onStep = batches::stop;
-            assertEquals(1, new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {}).run(9));
+            assertEquals(
+                    1, run(model, batches, step -> 1, Double.NaN, step -> {}).run(9));
         }
         assertEquals(List.of(true, false), model.wishes);
     }
@@ -70,7 +80,8 @@ class TrainingRunTest {
     void aRankWithABatchStopsWithTheOthers() throws InterruptedException {
         try (BatchSource batches = shipped()) {
             model.onStep = () -> model.othersGoOn = false;
-            assertEquals(1, new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {}).run(9));
+            assertEquals(
+                    1, run(model, batches, step -> 1, Double.NaN, step -> {}).run(9));
         }
         assertEquals(List.of(true, true), model.wishes);
         assertEquals("[upload0, step0, result0]", model.calls.toString());
@@ -85,8 +96,8 @@ class TrainingRunTest {
         for (int steps : new int[] {3, 4}) {
             var fresh = new FakeModel();
             try (BatchSource batches = shipped()) {
-                var run = new TrainingRun(fresh, batches, step -> 1, Double.NaN, step -> {});
-                run.saveBy(new StateSaver(plan, fresh));
+                var run = run(fresh, batches, step -> 1, Double.NaN, step -> {});
+                run.add(StateSaver.of(plan));
                 assertEquals(steps - 1, run.run(new SavedRun(1, DataPosition.START), steps));
             }
             assertEquals(
@@ -103,8 +114,8 @@ class TrainingRunTest {
         var options = new TrainOptions();
         new CommandLine(options).parseArgs("--save=x");
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {});
-            run.saveBy(new StateSaver(options.plan(false, 1), model));
+            var run = run(model, batches, step -> 1, Double.NaN, step -> {});
+            run.add(StateSaver.of(options.plan(false, 1)));
             model.onStep = run::stop;
             assertEquals(1, run.run(100));
         }
@@ -114,8 +125,8 @@ class TrainingRunTest {
     private TrainingRun saving(BatchSource batches, Consumer<StepMetrics> reported) {
         var options = new TrainOptions();
         new CommandLine(options).parseArgs("--save=x");
-        var run = new TrainingRun(model, batches, step -> 1, Double.NaN, reported);
-        run.saveBy(new StateSaver(options.plan(false, 1), model));
+        var run = run(model, batches, step -> 1, Double.NaN, reported);
+        run.add(StateSaver.of(options.plan(false, 1)));
         return run;
     }
 
@@ -216,8 +227,8 @@ class TrainingRunTest {
         new CommandLine(options).parseArgs("--save=x", "--save-every=1");
         model.spoilStep3 = true;
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {});
-            run.saveBy(new StateSaver(options.plan(false, 1), model));
+            var run = run(model, batches, step -> 1, Double.NaN, step -> {});
+            run.add(StateSaver.of(options.plan(false, 1)));
             assertThrows(TrainingException.class, () -> run.run(100));
         }
         assertEquals(2, model.saved.size());
@@ -235,7 +246,7 @@ class TrainingRunTest {
         }
         var seen = new ArrayList<String>();
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> step * 0.1f, Double.NaN, step -> {
+            var run = run(model, batches, step -> step * 0.1f, Double.NaN, step -> {
                 seen.add(step.step() + " " + step.tokens() + " " + step.learningRate());
                 assertTrue(step.loss() > 4 && step.loss() < 33 && step.stepMillis() > 0 && Double.isNaN(step.mfu()));
             });
@@ -250,7 +261,7 @@ class TrainingRunTest {
         double peak = 1e9;
         var millis = new ArrayList<Double>();
         try (BatchSource batches = shipped()) {
-            new TrainingRun(model, batches, step -> 1, peak, step -> {
+            run(model, batches, step -> 1, peak, step -> {
                         millis.add(step.stepMillis());
                         assertEquals(step.tokens() / (step.stepMillis() / 1e3), step.tokensPerSecond(), 1e-9);
                         assertEquals(1e3 * step.tokensPerSecond() / peak, step.mfu(), 1e-12);
@@ -264,7 +275,7 @@ class TrainingRunTest {
     void stopEndsAfterTheStepUnderWay() throws InterruptedException {
         var steps = new ArrayList<Integer>();
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> steps.add(step.step()));
+            var run = run(model, batches, step -> 1, Double.NaN, step -> steps.add(step.step()));
             model.onStep = () -> {
                 if (model.calls.contains("step2")) {
                     run.stop();
@@ -278,7 +289,7 @@ class TrainingRunTest {
     @Test
     void aRunStoppedBeforeItBeganDoesNothing() throws InterruptedException {
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {});
+            var run = run(model, batches, step -> 1, Double.NaN, step -> {});
             run.stop();
             assertEquals(0, run.run(100));
         }
@@ -290,7 +301,7 @@ class TrainingRunTest {
         model.spoilStep3 = true;
         var steps = new ArrayList<Integer>();
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> steps.add(step.step()));
+            var run = run(model, batches, step -> 0.5f, Double.NaN, step -> steps.add(step.step()));
             var e = assertThrows(TrainingException.class, () -> run.run(10));
             assertEquals("step 3: the loss is NaN at learning rate 0.5; lower --learning-rate", e.getMessage());
         }
@@ -303,7 +314,7 @@ class TrainingRunTest {
         model.overflowFrom = 4;
         var skipped = new ArrayList<Integer>();
         try (BatchSource batches = shipped()) {
-            new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> {
+            run(model, batches, step -> 0.5f, Double.NaN, step -> {
                         if (step.isSkipped()) {
                             skipped.add(step.step());
                         }
@@ -324,7 +335,7 @@ class TrainingRunTest {
         model.overflowFrom = 3;
         var steps = new ArrayList<Integer>();
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> steps.add(step.step()));
+            var run = run(model, batches, step -> 0.5f, Double.NaN, step -> steps.add(step.step()));
             var e = assertThrows(TrainingException.class, () -> run.run(100));
             assertEquals(
                     "step 22: the gradients of the last 20 steps were not finite, at ever smaller loss scales; lower"
@@ -338,7 +349,7 @@ class TrainingRunTest {
     void withoutLossScalingAnOverflowEndsTheRun() {
         model.overflowFrom = 2;
         try (BatchSource batches = shipped()) {
-            var run = new TrainingRun(model, batches, step -> 0.5f, Double.NaN, step -> {});
+            var run = run(model, batches, step -> 0.5f, Double.NaN, step -> {});
             var e = assertThrows(TrainingException.class, () -> run.run(100));
             assertEquals(
                     "step 2: the gradients' norm is Infinity at learning rate 0.5; lower --learning-rate",
@@ -352,7 +363,7 @@ class TrainingRunTest {
         Path file = Files.writeString(folder.resolve("x.fasta"), good + ">s\nM1\n");
         var steps = new ArrayList<Integer>();
         try (BatchSource batches = open(FastaSource.of(file), 1)) {
-            var run = new TrainingRun(model, batches, step -> 1, Double.NaN, step -> steps.add(step.step()));
+            var run = run(model, batches, step -> 1, Double.NaN, step -> steps.add(step.step()));
             var e = assertThrows(FastaException.class, () -> run.run(100));
             assertTrue(e.getMessage().startsWith(file + ":42: '1' at column 2"), e.getMessage());
         }
@@ -372,7 +383,7 @@ class TrainingRunTest {
         long[] allocated = new long[10];
         model.noting = false;
         try (BatchSource batches = shipped()) {
-            new TrainingRun(model, batches, step -> 1, Double.NaN, step -> {
+            run(model, batches, step -> 1, Double.NaN, step -> {
                         totals.add(step);
                         if (step.step() % 2_000 == 0) {
                             allocated[step.step() / 2_000 - 1] = threads.getCurrentThreadAllocatedBytes();

@@ -60,13 +60,13 @@ final class UngroupedTraining {
         }
 
         @Override
-        public TrainingModel open(TrainingPlan plan) {
+        public Training open(TrainingPlan plan) {
             Esm2Config config = Esm2Config.of(plan.size(), plan.shape().context());
             var parameters = ModelPlan.ungrouped();
             var model = new Esm2(opened, config, DType.FLOAT32, plan.seed(), parameters);
             draw(parameters.parameters(), plan.seed());
             model.parameters().changed();
-            return new Esm2Training(opened, config, plan.shape(), model, RankShare.ofOne());
+            return new ModelTraining(opened, plan.setup(), model, parameters, RankShare.ofOne());
         }
 
         @Override

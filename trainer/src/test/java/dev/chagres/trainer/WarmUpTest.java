@@ -44,6 +44,10 @@ class WarmUpTest {
         }
     }
 
+    private static ModelSetup setup(Esm2Config config, DType dtype, BatchShape shape, long seed) {
+        return ModelSetup.of(config, shape).with(seed).with(new ModelSetup.Precision(dtype, null));
+    }
+
     private static SequencePacker shipped(BatchShape shape) {
         var sequences = new ShuffledSequences(FastaSource.shipped(), 5, 1 << 20);
         return new SequencePacker(shape, new MaskedProteins(sequences));
@@ -54,7 +58,7 @@ class WarmUpTest {
         var numbers = new ArrayList<Double>();
         var result = new StepResult();
         var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, dtype, shape, 5);
+        try (var training = ModelTraining.of(device, setup(CONFIG, dtype, shape, 5));
                 var packer = shipped(shape)) {
             assertTrue(packer.fill(batch));
             int tokens = batch.tokens();
@@ -93,7 +97,7 @@ class WarmUpTest {
     void aWarmUpTakesTheMemoryOfTheLargestBatch() {
         var shape = new BatchShape(BatchLayout.PACKED, 2048, CONTEXT);
         var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 5)) {
+        try (var training = ModelTraining.of(device, setup(CONFIG, DType.FLOAT32, shape, 5))) {
             assertTrue(new SequencePacker(shape, new SyntheticSequences(16, 1, 16)).fill(batch));
             training.warmUp(batch, () -> false);
             long after = training.memoryBytes();
@@ -113,7 +117,7 @@ class WarmUpTest {
         var shape = new BatchShape(BatchLayout.PACKED, 256, CONTEXT);
         var batch = new Batch(shape);
         var asked = new int[1];
-        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 5);
+        try (var training = ModelTraining.of(device, setup(CONFIG, DType.FLOAT32, shape, 5));
                 var packer = shipped(shape)) {
             assertTrue(packer.fill(batch));
             long before = training.memoryBytes();

@@ -6,9 +6,13 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.LayeredModel;
+import dev.chagres.batch.ModelInput;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Embedding;
+import dev.chagres.layer.Layer;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.Pass;
@@ -25,6 +29,7 @@ import dev.chagres.parameter.Parameters;
 import java.util.List;
 import java.util.function.Function;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * ESM-2: {@code loss = crossEntropy(decoder(norm(gelu(dense(norm(layers(embedding(ids))))))), labels)}.
@@ -41,21 +46,21 @@ import java.util.stream.IntStream;
  * <p>Source: Lin et al., "Evolutionary-scale prediction of atomic-level protein structure with a language model",
  * Science 2023.
  */
-public final class Esm2 implements AutoCloseable {
+public final class Esm2 implements LayeredModel {
     /** Rows of the embedding and columns of the logits; those from {@link EsmVocabulary#SIZE} on belong to no token. */
     static final int VOCABULARY = EsmVocabulary.PADDED_SIZE;
 
     private static final Initializer WEIGHTS = Initializer.normal(0.02f);
 
-    final Embedding embedding;
-    final Sequential layers;
-    final LayerNorm norm;
+    private final Esm2Config config;
+    private final Embedding embedding;
+    private final Sequential layers;
+    private final LayerNorm norm;
     /** Behind the layers and their norm, of which sequence-parallel ranks have a part of the tokens each, as of the embedding. */
-    final TokenGather gather;
+    private final TokenGather gather;
 
-    final Esm2Head head;
-
-    final CrossEntropy crossEntropy;
+    private final Esm2Head head;
+    private final CrossEntropy crossEntropy;
     private final Parameters parameters;
     private final ModelPlan plan;
     private final Scope scope;
@@ -92,6 +97,7 @@ public final class Esm2 implements AutoCloseable {
      * @throws IllegalArgumentException when attention does not take the head dimension
      */
     public Esm2(Device device, Esm2Config config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+        this.config = config;
         this.plan = plan;
         int hidden = config.hidden();
         embedding = Embedding.vocabularyParallel(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
@@ -126,7 +132,7 @@ public final class Esm2 implements AutoCloseable {
                 .sum();
     }
 
-    /** Returns weights and gradients. */
+    @Override
     public Parameters parameters() {
         return parameters;
     }
@@ -139,9 +145,11 @@ public final class Esm2 implements AutoCloseable {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor logits(Tensor ids, Pass pass) {
-        Tensor x = embedding.forward(ids, pass);
-        Tensor y = gather.forward(norm.forward(layers.forward(x, pass), pass), pass);
-        return head.forward(y, pass);
+        return logitsOf(layers.forward(embedding.forward(ids, pass), pass), pass);
+    }
+
+    private Tensor logitsOf(Tensor x, Pass pass) {
+        return head.forward(gather.forward(norm.forward(x, pass), pass), pass);
     }
 
     /**
@@ -156,30 +164,66 @@ public final class Esm2 implements AutoCloseable {
         return crossEntropy.forward(logits(ids, pass), labels, pass);
     }
 
+    @Override
+    public Tensor loss(ModelInput input, Pass pass) {
+        return loss(input.ids(), input.labels(), pass);
+    }
+
     /**
      * Enqueues the gradients of all parameters for the latest {@link #loss}.
      *
      * @param factor on the loss: 1, or a micro-batch's share of the labelled tokens of its step
      */
     public void backward(float factor, Pass pass) {
-        backward(crossEntropy.backward(factor, pass), pass);
+        backward(factor, null, pass);
     }
 
     /**
-     * Enqueues the gradients of all parameters for the latest {@link #loss}, each multiplied by a loss scale.
+     * {@inheritDoc}
      *
-     * @param factor on the loss: 1, or a micro-batch's share of the labelled tokens of its step
-     * @param lossScale FLOAT32 [1]
      * @throws IllegalArgumentException when shape, type or device of the scale do not fit
      */
-    public void backward(float factor, Tensor lossScale, Pass pass) {
-        backward(crossEntropy.backward(factor, lossScale, pass), pass);
+    @Override
+    public void backward(float factor, @Nullable Tensor lossScale, Pass pass) {
+        Tensor gradient = endBackward(factor, lossScale, pass);
+        layers.backward(gradient, gradient, pass);
+        beginBackward(gradient, pass);
     }
 
-    private void backward(Tensor dlogits, Pass pass) {
-        Tensor gradient = norm.backward(gather.backward(head.backward(dlogits, pass), pass), pass);
-        layers.backward(gradient, gradient, pass);
-        embedding.backward(gradient, pass);
+    @Override
+    public List<Layer> layers() {
+        return layers.layers();
+    }
+
+    @Override
+    public Tensor begin(ModelInput input, Pass pass) {
+        return embedding.forward(input.ids(), pass);
+    }
+
+    @Override
+    public Tensor end(Tensor x, ModelInput input, Pass pass) {
+        return crossEntropy.forward(logitsOf(x, pass), input.labels(), pass);
+    }
+
+    @Override
+    public Tensor endBackward(float factor, @Nullable Tensor lossScale, Pass pass) {
+        Tensor dlogits = crossEntropy.backward(factor, lossScale, pass);
+        return norm.backward(gather.backward(head.backward(dlogits, pass), pass), pass);
+    }
+
+    @Override
+    public void beginBackward(Tensor dy, Pass pass) {
+        embedding.backward(dy, pass);
+    }
+
+    @Override
+    public double flops(Batch batch) {
+        return config.flops(batch.tokens(), batch.attendedPairs());
+    }
+
+    @Override
+    public int padding() {
+        return EsmVocabulary.PAD;
     }
 
     /** Frees parameters and gradients. A second call does nothing. */

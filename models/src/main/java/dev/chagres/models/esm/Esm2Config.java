@@ -1,9 +1,20 @@
 package dev.chagres.models.esm;
 
+import dev.chagres.Device;
+import dev.chagres.batch.LayeredModel;
+import dev.chagres.batch.TrainedModel;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import java.util.List;
 import java.util.Objects;
+import java.util.Optional;
+import java.util.function.Function;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
- * Sizes of an ESM-2, and what backward recomputes.
+ * Sizes of an ESM-2, and what backward recomputes. A trainer makes the model of it.
  *
  * <p>Threading: immutable.
  *
@@ -13,7 +24,8 @@ import java.util.Objects;
  * @param context longest sequence in tokens
  * @param recomputation what backward recomputes
  */
-public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Recomputation recomputation) {
+public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Recomputation recomputation)
+        implements TrainedModel.Factory {
     /**
      * Checks the sizes.
      *
@@ -53,6 +65,24 @@ public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Rec
     /** Returns the size d of a head. */
     public int headDim() {
         return hidden / heads;
+    }
+
+    @Override
+    public Esm2 make(Device device, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+        return new Esm2(device, this, plan, memory);
+    }
+
+    /** {@inheritDoc} The embedding's table is at both ends, for the head reads it, too. */
+    @Override
+    public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
+        List<Parameter> embedding = declared.group("embedding").parameters();
+        List<List<Parameter>> blocks = IntStream.range(0, layers)
+                .mapToObj(i -> declared.group("layers." + i).parameters())
+                .toList();
+        List<Parameter> end = Stream.of("norm", "head", "embedding")
+                .flatMap(name -> declared.group(name).parameters().stream())
+                .toList();
+        return Optional.of(new LayeredModel.Parts(embedding, blocks, end, hidden));
     }
 
     /**

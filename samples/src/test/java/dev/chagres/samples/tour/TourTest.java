@@ -27,7 +27,8 @@ class TourTest {
                 "epilogue",
                 "fusedattention",
                 "ownlayer",
-                "float8"
+                "float8",
+                "ownmodel"
             })
     void everySampleVerifiesItsResult(String name) throws Exception {
         Tour.main(new String[] {name});
@@ -62,7 +63,7 @@ class TourTest {
             System.setOut(before);
         }
         List<String> lines = out.toString(StandardCharsets.UTF_8).lines().toList();
-        assertEquals(10, lines.size());
+        assertEquals(11, lines.size());
         for (String line : lines) {
             assertTrue(line.matches("[ 1]\\d  [a-z0-9 ]{14}  \\S.*"), line);
         }

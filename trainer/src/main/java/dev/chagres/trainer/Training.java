@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: confined to the thread that made it.
  */
-public interface TrainingModel extends AutoCloseable {
+interface Training extends AutoCloseable {
     /**
      * Builds everything that is built when it is first used, such as kernels and attention plans, so that no step takes the
      * time: forward and backward over made-up batches. Weights, optimizer state and random numbers stay as they are. Called
@@ -46,6 +46,11 @@ public interface TrainingModel extends AutoCloseable {
 
     /** Returns whether {@link #save} would save the state after whole steps; false once a step has failed that may have changed it. */
     default boolean isWhole() {
+        return true;
+    }
+
+    /** Returns whether all ranks end in the same step, whatever ends the run; else each runs a loop of its own, which a failure ends at once. */
+    default boolean endsTogether() {
         return true;
     }
 

@@ -3,30 +3,39 @@ package dev.chagres.trainer;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.UploadRing;
+import dev.chagres.layer.Layer;
 import dev.chagres.layer.Pass;
-import dev.chagres.models.esm.Esm2Stages;
+import dev.chagres.layer.Sequential;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.State;
 import dev.chagres.pipeline.PipelineParallel;
+import dev.chagres.pipeline.PipelinePlan;
 import dev.chagres.pipeline.PipelineStage;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
+import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Forward and backward of the micro-batches of a step through what one rank of a pipeline has of an ESM-2.
+ * Forward and backward of the micro-batches of a step through what one rank of a pipeline has of a model: what comes before the layers is in
+ * the first stage, what comes after them in the last one.
  *
  * <p>Threading: the device's thread.
  */
-final class Esm2Pipeline implements PipelineStage, AutoCloseable {
+final class PipelineGradients implements PipelineStage, AutoCloseable {
     private final PipelineParallel pipeline;
     private final Strategy strategy;
-    private final Esm2Stages stages;
+    private final LayeredModel model;
+    /** The layers of each stage. */
+    private final List<Layer> stages = new ArrayList<>();
     /** Of a step; each rank is given the tokens of all micro-batches. */
     private final Scope scope;
 
@@ -40,15 +49,47 @@ final class Esm2Pipeline implements PipelineStage, AutoCloseable {
      *
      * @param pipeline closed together with this object
      * @param strategy of this rank's stages
+     * @param plan from {@link #place}
      * @param microBatches the most of a step
      */
-    Esm2Pipeline(Device device, PipelineParallel pipeline, Strategy strategy, Esm2Stages stages, int microBatches) {
+    PipelineGradients(
+            Device device,
+            PipelineParallel pipeline,
+            Strategy strategy,
+            LayeredModel model,
+            PipelinePlan plan,
+            int microBatches) {
         this.pipeline = pipeline;
         this.strategy = strategy;
-        this.stages = stages;
+        this.model = model;
+        List<Layer> all = model.layers();
+        for (int stage = 0; stage < plan.stages(); stage++) {
+            stages.add(new Sequential(
+                    "stage " + stage,
+                    all.subList(plan.firstLayer(all.size(), stage), plan.firstLayer(all.size(), stage + 1))
+                            .toArray(Layer[]::new)));
+        }
         scope = device.openScope();
         inputs = new ModelInput[microBatches];
         shares = new double[microBatches];
+    }
+
+    /**
+     * Says which stage has which parameters.
+     *
+     * @throws IllegalArgumentException when there are fewer layers than stages
+     */
+    static PipelinePlan place(ModelPlan declared, LayeredModel.Parts parts, int ranks, int stagesPerRank) {
+        PipelinePlan plan = PipelinePlan.of(declared, ranks, stagesPerRank);
+        int layers = parts.layers().size();
+        plan.place(0, parts.begin());
+        for (int stage = 0; stage < plan.stages(); stage++) {
+            int after = plan.firstLayer(layers, stage + 1);
+            for (int i = plan.firstLayer(layers, stage); i < after; i++) {
+                plan.place(stage, parts.layers().get(i));
+            }
+        }
+        return plan.place(plan.stages() - 1, parts.end());
     }
 
     /** Returns the passes of this rank. */
@@ -98,25 +139,39 @@ final class Esm2Pipeline implements PipelineStage, AutoCloseable {
         return input;
     }
 
+    /** A row for each token, or for each of this rank's part where sequence-parallel ranks have one each. */
     @Override
     public long tokens(int microBatch) {
-        return stages.rows(input(microBatch).ids());
+        TensorParallel tensor = model.parameters().tensorParallel();
+        long tokens = input(microBatch).ids().size(0);
+        return tensor.isSequenceParallel() ? tokens / tensor.size() : tokens;
     }
 
     @Override
     public void forward(int stage, int microBatch, @Nullable Tensor x, @Nullable Tensor y, Pass pass) {
         ModelInput input = input(microBatch);
         pass.sequences(input.sequences());
-        Tensor loss = stages.forward(stage, input.ids(), input.labels(), x, y, pass);
+        Tensor in = x != null ? x : model.begin(input, pass);
+        if (y != null) {
+            stages.get(stage).forward(in, y, pass);
+            return;
+        }
+        Tensor loss = model.end(stages.get(stage).forward(in, pass), input, pass);
         StepReadback present = readback;
-        if (loss != null && present != null && shares[microBatch] > 0) {
+        if (present != null && shares[microBatch] > 0) {
             present.addLoss(loss, shares[microBatch]);
         }
     }
 
     @Override
     public void backward(int stage, int microBatch, @Nullable Tensor dy, @Nullable Tensor dx, Pass pass) {
-        stages.backward(stage, (float) shares[microBatch], lossScale, dy, dx, pass);
+        Tensor gradient = dy != null ? dy : model.endBackward((float) shares[microBatch], lossScale, pass);
+        if (dx != null) {
+            stages.get(stage).backward(gradient, dx, pass);
+        } else {
+            stages.get(stage).backward(gradient, gradient, pass);
+            model.beginBackward(gradient, pass);
+        }
     }
 
     @Override

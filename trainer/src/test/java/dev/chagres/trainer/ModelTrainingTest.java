@@ -38,7 +38,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 @Tag("L0")
-class Esm2TrainingTest {
+class ModelTrainingTest {
     private static final int CONTEXT = 64;
     private static final Esm2Config CONFIG = new Esm2Config(2, 32, 2, CONTEXT);
 
@@ -60,6 +60,10 @@ class Esm2TrainingTest {
         }
     }
 
+    private static ModelSetup setup(Esm2Config config, DType dtype, BatchShape shape, long seed) {
+        return ModelSetup.of(config, shape).with(seed).with(new ModelSetup.Precision(dtype, null));
+    }
+
     private static SequencePacker shipped(BatchShape shape, long seed) {
         return new SequencePacker(
                 shape, new MaskedProteins(new ShuffledSequences(FastaSource.shipped(), seed, 1 << 20)));
@@ -68,7 +72,7 @@ class Esm2TrainingTest {
     private double[] train(DType dtype, BatchShape shape, long seed, int steps, float learningRate) {
         double[] losses = new double[steps];
         var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, dtype, shape, seed);
+        try (var training = ModelTraining.of(device, setup(CONFIG, dtype, shape, seed));
                 var packer = shipped(shape, seed)) {
             for (int i = 0; i < steps; i++) {
                 assertTrue(packer.fill(batch));
@@ -108,7 +112,7 @@ class Esm2TrainingTest {
         double[] expected = train(dtype, shape, 7, 12, 1e-3f);
         double[] losses = new double[expected.length];
         var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, dtype, shape, 7);
+        try (var training = ModelTraining.of(device, setup(CONFIG, dtype, shape, 7));
                 var packer = shipped(shape, 7)) {
             assertNull(training.explainSteps());
             training.captureSteps();
@@ -165,7 +169,7 @@ class Esm2TrainingTest {
     private Gradients gradients(BatchLayout layout, int tokens) {
         var shape = new BatchShape(layout, tokens, CONTEXT);
         var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 3);
+        try (var training = ModelTraining.of(device, setup(CONFIG, DType.FLOAT32, shape, 3));
                 var packer = new SequencePacker(shape, new MaskedProteins(new ListedSequences(sequences())))) {
             assertTrue(packer.fill(batch));
             assertEquals(sequences().size(), batch.microBatch(0).realSequences());
@@ -216,7 +220,7 @@ class Esm2TrainingTest {
                 "left out on CUDA: the loss of TF32 products is too coarse for a slope");
         var shape = new BatchShape(BatchLayout.PACKED, 512, CONTEXT);
         var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 3);
+        try (var training = ModelTraining.of(device, setup(CONFIG, DType.FLOAT32, shape, 3));
                 var packer = new SequencePacker(shape, new MaskedProteins(new ListedSequences(sequences())))) {
             assertTrue(packer.fill(batch));
             var weights = training.model().parameters().weights();
@@ -247,7 +251,7 @@ class Esm2TrainingTest {
         }
     }
 
-    private double loss(Esm2Training training, Batch batch) {
+    private double loss(ModelTraining training, Batch batch) {
         training.upload(batch);
         training.step(0);
         training.result(result);
@@ -263,7 +267,7 @@ class Esm2TrainingTest {
         var batches = new Batch[8];
         long least = Long.MAX_VALUE;
         long memory = 0;
-        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 3);
+        try (var training = ModelTraining.of(device, setup(CONFIG, DType.FLOAT32, shape, 3));
                 var packer = shipped(shape, 1)) {
             for (int i = 0; i < batches.length; i++) {
                 batches[i] = new Batch(shape);
@@ -285,7 +289,8 @@ class Esm2TrainingTest {
     @Test
     void countsParametersAndOperations() {
         var shape = new BatchShape(BatchLayout.PACKED, 1024, 1024);
-        try (var training = new Esm2Training(device, new Esm2Config(6, 320, 20, 1024), DType.FLOAT32, shape, 3)) {
+        try (var training =
+                ModelTraining.of(device, setup(new Esm2Config(6, 320, 20, 1024), DType.FLOAT32, shape, 3))) {
             long products = 12 * 320 * 320;
             long biasesAndNorms = 3 * 320 + 320 + 4 * 320 + 320 + 4 * 320;
             long head = 320 * 320 + 320 + 2 * 320 + 64;
@@ -301,7 +306,7 @@ class Esm2TrainingTest {
     void callsOutOfOrderAreRefused() {
         var shape = new BatchShape(BatchLayout.PACKED, 128, CONTEXT);
         var batch = new Batch(shape);
-        try (var training = new Esm2Training(device, CONFIG, DType.FLOAT32, shape, 3);
+        try (var training = ModelTraining.of(device, setup(CONFIG, DType.FLOAT32, shape, 3));
                 var packer = shipped(shape, 1)) {
             assertTrue(packer.fill(batch));
             assertMessage("no batch waits to be computed; call upload(batch) first", () -> training.step(0));

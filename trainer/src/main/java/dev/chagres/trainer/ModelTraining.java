@@ -2,6 +2,7 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchShape;
@@ -11,16 +12,17 @@ import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.StepResult;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.launch.Rank;
 import dev.chagres.layer.Pass;
-import dev.chagres.models.esm.Esm2;
-import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.CastStatistics;
@@ -34,30 +36,29 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.function.BooleanSupplier;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * ESM-2 with its optimizer: each step is forward, backward, clipping of the gradients' norm to 1, and AdamW (0.9, 0.98,
- * 1e-8, decay 0.01 of matrices). In FP16 the loss is scaled, and a step whose gradients are not finite is skipped.
+ * A model with its optimizer, as one rank has them: each step is forward, backward, clipping of the gradients' norm, and AdamW. In FP16 the
+ * loss is scaled, and a step whose gradients are not finite is skipped.
  *
  * <p>A step that repeats the shapes of earlier ones allocates nothing on the device and makes no Java object.
  *
  * <p>Threading: the device's thread.
  */
-public final class Esm2Training implements TrainingModel {
-    private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
-    private static final float MAX_NORM = 1;
+final class ModelTraining implements Training {
     /** One step whose result is unread, one under way, one whose batch is being uploaded. */
     private static final int UPLOADS = 3;
     /** Steps whose results may be unread at a time. */
     static final int UNREAD = 2;
 
     private final Device device;
-    private final Esm2Config config;
     private final DType dtype;
     private final BatchShape shape;
     private final Stream stream;
-    private final Esm2 model;
+    private final TrainedModel model;
+    private final long parameterCount;
     private final @Nullable LossScaler lossScaler;
     private final GradientNorm gradientNorm;
     private final AdamW optimizer;
@@ -82,70 +83,17 @@ public final class Esm2Training implements TrainingModel {
 
     private boolean closed;
 
-    /**
-     * Makes the model with its first weights, and all that a step needs.
-     *
-     * @param dtype type of weights and activations; gradients, master weights and optimizer state are FLOAT32
-     * @param shape the most that a batch may hold
-     * @param seed equal seeds give equal weights
-     * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
-     */
-    public Esm2Training(Device device, Esm2Config config, DType dtype, BatchShape shape, long seed) {
-        this(device, config, shape, new Esm2(device, config, dtype, seed), RankShare.ofOne());
-    }
-
-    /**
-     * Makes all that a step of {@code model} needs.
-     *
-     * @param config of the model
-     * @param shape the most that a batch may hold
-     * @param model closed together with this object
-     * @param ranks closed together with this object
-     */
-    Esm2Training(Device device, Esm2Config config, BatchShape shape, Esm2 model, RankShare ranks) {
-        this.device = device;
-        this.ranks = ranks;
-        this.config = config;
-        this.shape = shape;
-        this.model = model;
-        dtype = model.parameters().dtype();
-        stream = device.stream();
-        lossScaler = dtype == DType.FLOAT16 ? new LossScaler(model.parameters(), LossScaler.Config.standard()) : null;
-        gradientNorm = lossScaler == null
-                ? new GradientNorm(model.parameters(), MAX_NORM)
-                : new GradientNorm(lossScaler, MAX_NORM);
-        // BF16 weights are the upper halves of their masters.
-        optimizer = new AdamW(
-                model.parameters(), dtype == DType.BFLOAT16 ? ADAM.withMasters(AdamW.Masters.REMAINDER) : ADAM);
-        pass = Pass.training(device);
-        uploads = UploadRing.ofPart(
-                device, shape, UPLOADS, model.parameters().access().contextParallel());
-        readback = new StepReadback(stream, shape.microBatches(), UNREAD);
-        gradients = new StepGradients(model, pass, ranks, lossScaler);
-        passes().forEach(ranks::follow);
-    }
-
-    /** Returns the model. */
-    public Esm2 model() {
-        return model;
-    }
-
-    /** Computes products by {@code plan} from now on. */
-    public void productPlan(ProductPlan plan) {
-        passes().forEach(one -> one.productPlan(plan));
-    }
-
-    private List<Pass> passes() {
-        Esm2Pipeline pipeline = ranks.pipeline();
-        return pipeline == null ? List.of(pass) : pipeline.passes();
-    }
-
-    /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */
-    public void autocast(Recipe recipe) {
-        Quantizers made = Quantizers.allocate(model.parameters(), recipe);
-        quantizers = made;
-        passes().forEach(one -> one.autocast(made));
-        ranks.reduceAmax(made);
+    /** Makes the model with its first weights, and all that a step needs, on a rank that is alone. */
+    static ModelTraining of(Device device, ModelSetup setup) {
+        device.multiprocessorMargin(setup.enqueuing().margin());
+        var plan = new ModelPlan();
+        TrainedModel model = setup.factory()
+                .make(
+                        device,
+                        plan,
+                        declared -> Parameters.allocate(
+                                device, declared, setup.precision().dtype(), setup.seed()));
+        return new ModelTraining(device, setup, model, plan, RankShare.ofOne());
     }
 
     /**
@@ -154,20 +102,87 @@ public final class Esm2Training implements TrainingModel {
      * rank's part of the loss; the parts add up. Tensor-parallel and context-parallel ranks compute the same micro-batches;
      * the first have the same part. Of a pipeline's ranks the last one has it.
      */
-    static Esm2Training ranked(Rank rank, Esm2Config config, TrainingPlan plan) {
-        RankModel made = RankModel.of(rank, config, plan);
-        RankShare share = RankShare.of(
-                made, plan.layout().dataRank(rank.index()), plan.layout().dataRanks());
-        return new Esm2Training(rank.device(), config, plan.shape(), made.model(), share);
+    static ModelTraining of(Rank rank, ModelSetup setup) {
+        RankLayout layout = setup.layout();
+        return of(rank, setup, made -> RankShare.of(made, layout.dataRank(rank.index()), layout.dataRanks()));
+    }
+
+    /** The same of a rank that computes all micro-batches of its batches: each rank is given batches of its own. */
+    static ModelTraining ofOwnData(Rank rank, ModelSetup setup) {
+        return of(rank, setup, RankShare::ofOwnData);
+    }
+
+    private static ModelTraining of(Rank rank, ModelSetup setup, Function<RankModel, RankShare> share) {
+        rank.device().multiprocessorMargin(setup.enqueuing().margin());
+        RankModel made = RankModel.of(rank, setup);
+        return new ModelTraining(rank.device(), setup, made.model(), made.plan(), share.apply(made));
     }
 
     /**
-     * Measures casts to eight bits in each step, from the first one on, whose number divides by {@code steps}; such a step waits
-     * for the device.
+     * Makes all that a step of {@code model} needs.
      *
-     * @throws IllegalStateException when products are not computed in eight bits
+     * @param model closed together with this object
+     * @param declared all parameters of the model
+     * @param ranks closed together with this object
      */
-    public void measureCasts(int steps) {
+    ModelTraining(Device device, ModelSetup setup, TrainedModel model, ModelPlan declared, RankShare ranks) {
+        this.device = device;
+        this.ranks = ranks;
+        this.model = model;
+        shape = setup.shape();
+        parameterCount = declared.parameters().stream()
+                .map(Parameter::wholeShape)
+                .mapToLong(Shape::count)
+                .sum();
+        dtype = model.parameters().dtype();
+        stream = device.stream();
+        lossScaler = dtype == DType.FLOAT16 ? new LossScaler(model.parameters(), LossScaler.Config.standard()) : null;
+        gradientNorm = lossScaler == null
+                ? new GradientNorm(model.parameters(), setup.updates().maxNorm())
+                : new GradientNorm(lossScaler, setup.updates().maxNorm());
+        // BF16 weights are the upper halves of their masters.
+        AdamW.Config adam = setup.updates().optimizer();
+        optimizer = new AdamW(
+                model.parameters(), dtype == DType.BFLOAT16 ? adam.withMasters(AdamW.Masters.REMAINDER) : adam);
+        pass = Pass.training(device);
+        uploads = UploadRing.ofPart(
+                device, shape, UPLOADS, model.parameters().access().contextParallel());
+        readback = new StepReadback(stream, shape.microBatches(), UNREAD);
+        gradients = new StepGradients(model, pass, ranks, lossScaler);
+        passes().forEach(ranks::follow);
+        passes().forEach(one -> one.productPlan(setup.enqueuing().productPlan()));
+        Recipe recipe = setup.precision().recipe();
+        if (recipe != null) {
+            autocast(recipe);
+        }
+        if (setup.enqueuing().castStatistics() != 0) {
+            measureCasts(setup.enqueuing().castStatistics());
+        }
+        if (setup.enqueuing().steps() == ModelSetup.Steps.CAPTURED) {
+            captureSteps();
+        }
+    }
+
+    /** Returns the model. */
+    TrainedModel model() {
+        return model;
+    }
+
+    private List<Pass> passes() {
+        PipelineGradients pipeline = ranks.pipeline();
+        return pipeline == null ? List.of(pass) : pipeline.passes();
+    }
+
+    /** Computes the products of the layers in eight bits from now on; the head's stay in the model's type. */
+    private void autocast(Recipe recipe) {
+        Quantizers made = Quantizers.allocate(model.parameters(), recipe);
+        quantizers = made;
+        passes().forEach(one -> one.autocast(made));
+        ranks.reduceAmax(made);
+    }
+
+    /** Measures casts in each step, from the first one on, whose number divides by {@code steps}; such a step waits for the device. */
+    void measureCasts(int steps) {
         Quantizers present = quantizers;
         if (present == null) {
             throw new IllegalStateException("measureCasts: expected autocast before, without which nothing is cast");
@@ -186,7 +201,7 @@ public final class Esm2Training implements TrainingModel {
      *
      * @throws IllegalStateException when steps are captured already, or this rank has some of the layers or tokens
      */
-    public void captureSteps() {
+    void captureSteps() {
         if (captured != null) {
             throw new IllegalStateException("captureSteps was called already");
         }
@@ -197,7 +212,7 @@ public final class Esm2Training implements TrainingModel {
                             + " tokens");
         }
         uploads.close();
-        CapturedSteps made = new CapturedSteps(device, shape, UPLOADS, pass, this::enqueue);
+        CapturedSteps made = new CapturedSteps(device, shape, UPLOADS, model.padding(), pass, this::enqueue);
         uploads = made.uploads();
         captured = made;
     }
@@ -231,7 +246,8 @@ public final class Esm2Training implements TrainingModel {
         var batch = new Batch(shape);
         for (int i = 0; i < plans.size() && !stopped.getAsBoolean(); i++) {
             PlannedBatch plan = plans.get(i);
-            new SequencePacker(shape, new SyntheticSequences(tokens, plan.sequences(), plan.longest())).fill(batch);
+            var made = new SyntheticSequences(tokens, plan.sequences(), plan.longest());
+            new SequencePacker(shape, made.like(first, model.padding())).fill(batch);
             uploads.upload(batch);
             gradients.compute(uploads, null);
             gradientNorm.compute();
@@ -288,6 +304,11 @@ public final class Esm2Training implements TrainingModel {
         return whole;
     }
 
+    @Override
+    public boolean endsTogether() {
+        return !ranks.hasOwnData();
+    }
+
     /**
      * {@inheritDoc}
      *
@@ -303,9 +324,10 @@ public final class Esm2Training implements TrainingModel {
         return ranks.readBytes();
     }
 
+    /** Ranks have taken different sequences where each has batches of its own: a file tells none of them. */
     @Override
     public void save(Path file, DataPosition position, Map<String, String> description) {
-        state().save(file, position, description);
+        state().save(file, ranks.hasOwnData() ? DataPosition.START : position, description);
     }
 
     @Override
@@ -341,12 +363,12 @@ public final class Esm2Training implements TrainingModel {
 
     @Override
     public long parameterCount() {
-        return model.parameterCount();
+        return parameterCount;
     }
 
     @Override
     public double flops(Batch batch) {
-        return config.flops(batch.tokens(), batch.attendedPairs());
+        return model.flops(batch);
     }
 
     @Override

@@ -1,0 +1,51 @@
+package dev.chagres.trainer;
+
+import java.util.function.Consumer;
+
+/**
+ * Follows a run, and may end it. Reports and saved files are callbacks, as are evaluation and early stopping.
+ *
+ * <p>Between two steps a run may come to a checkpoint: then all steps so far are reported, none is under way, and the state is whole, to be
+ * saved or evaluated. A run comes to one where a callback says that it {@link #isDue}, and calls {@link #onCheckpoint} of each that does.
+ *
+ * <p>Threading: the thread that trains; of several ranks that are threads, the one that started them.
+ */
+public interface Callback {
+    /** Returns one that tells {@code listener} of each step. */
+    static Callback eachStep(Consumer<StepMetrics> listener) {
+        return new Callback() {
+            @Override
+            public void onStep(TrainingRun run, StepMetrics step) {
+                listener.accept(step);
+            }
+        };
+    }
+
+    /**
+     * Hears of a step whose result is known; the next one may be under way.
+     *
+     * @param step filled again for later steps
+     * @throws java.io.UncheckedIOException when it cannot be written down: then the run ends, and saves its state
+     */
+    default void onStep(TrainingRun run, StepMetrics step) {}
+
+    /**
+     * Returns whether the run shall come to a checkpoint though it goes on.
+     *
+     * @param steps that were made, those of earlier runs included
+     */
+    default boolean isDue(int steps) {
+        return false;
+    }
+
+    /** Returns whether the run shall come to a checkpoint at its end, also where a failure ends it that has left the state whole. */
+    default boolean isDueAtEnd() {
+        return false;
+    }
+
+    /** Saves or evaluates the state. */
+    default void onCheckpoint(TrainingRun run) {}
+
+    /** Hears that the run has ended, whatever ended it. */
+    default void onEnd(TrainingRun run) {}
+}
