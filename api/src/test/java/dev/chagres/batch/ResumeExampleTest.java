@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The example of docs/graphs.md: sequences of one's own, and a run that goes on at the next one with the same bits. */
+/** The example of docs/step-graphs.md: sequences of one's own, and a run that goes on at the next one with the same bits. */
 @Tag("L0")
 @Tag("L1")
 class ResumeExampleTest {

@@ -26,7 +26,7 @@ import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** The example of docs/graphs.md and of {@link StepGraph}. */
+/** The example of docs/step-graphs.md and of {@link StepGraph}. */
 @Tag("L0")
 @Tag("L1")
 class StepGraphExampleTest {

@@ -13,7 +13,7 @@ import org.junit.jupiter.api.Test;
 /** What {@code WriteOptionCases} draws beside TE. */
 @Tag("L0")
 class OptionCasesTest {
-    /** The seed and the turns of docs/numerics.md. */
+    /** The seed and the turns of docs/beside-te.md. */
     private static final int SEED = 5000;
 
     private static final int TURNS = 10;

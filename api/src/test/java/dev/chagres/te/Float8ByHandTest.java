@@ -15,7 +15,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
-/** The example of docs/recipes.md: the three products of {@code y = x W^T} in FP8, against double precision. */
+/** The example of docs/recipes-products.md: the three products of {@code y = x W^T} in FP8, against double precision. */
 @Tag("L0")
 @Tag("L1")
 class Float8ByHandTest {

@@ -14,10 +14,10 @@ import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** The commands of several ranks on the page about training have options that fit each other on a CPU. */
+/** The commands of several ranks on their page about training have options that fit each other on a CPU. */
 @Tag("L0")
 class TrainingPageTest {
-    private static final Path PAGE = Path.of("").toAbsolutePath().getParent().resolve("docs/training.md");
+    private static final Path PAGE = Path.of("").toAbsolutePath().getParent().resolve("docs/training-ranks.md");
     private static final String COMMAND = "./chagres train ";
 
     @Test

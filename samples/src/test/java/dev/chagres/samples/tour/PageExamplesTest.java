@@ -26,11 +26,11 @@ class PageExamplesTest {
         "passes.md, layer/OwnLossTest, lossOverRanks",
         "collectives.md, sharding/CollectivesExampleTest, ring",
         "strategies.md, sharding/StrategyExamplesTest, dataParallel",
-        "strategies.md, sharding/StrategyExamplesTest, config",
-        "strategies.md, sharding/StrategyExamplesTest, sequenceParallel",
-        "graphs.md, batch/ResumeExampleTest, sequences",
-        "graphs.md, batch/ResumeExampleTest, place",
-        "recipes.md, te/Float8ByHandTest, gradients"
+        "sharded-options.md, sharding/StrategyExamplesTest, config",
+        "tensor-parallel.md, sharding/StrategyExamplesTest, sequenceParallel",
+        "step-graphs.md, batch/ResumeExampleTest, sequences",
+        "step-graphs.md, batch/ResumeExampleTest, place",
+        "recipes-products.md, te/Float8ByHandTest, gradients"
     })
     void thePageShowsTheRegion(String page, String test, String region) throws IOException {
         String source = Files.readString(PROJECT.resolve("api/src/test/java/dev/chagres/" + test + ".java"));

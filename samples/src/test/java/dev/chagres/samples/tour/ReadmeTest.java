@@ -47,8 +47,8 @@ class ReadmeTest {
     @Test
     void theProductByHandIsTheSamples() throws IOException {
         String sample = region("product", "samples/src/main/java/dev/chagres/samples/tour/Sample10Float8Product.java");
-        String shown = find("## By hand\n.*?```java\n(.*?)```", PROJECT.resolve("docs/recipes.md"));
-        assertEquals(sample, shown, "docs/recipes.md's product by hand and the region in Sample10Float8Product.java");
+        String shown = find("## By hand\n.*?```java\n(.*?)```", PROJECT.resolve("docs/recipes-products.md"));
+        assertEquals(sample, shown, "docs/recipes-products.md's product by hand and the region in Sample10Float8Product.java");
         assertTrue(shown.lines().count() < 25, shown);
     }
 
@@ -115,8 +115,8 @@ class ReadmeTest {
         String tested = region("stepGraph", "api/src/test/java/dev/chagres/batch/StepGraphExampleTest.java");
         assertEquals(
                 tested,
-                find("## Whole training steps\n.*?```java\n(.*?)```", PROJECT.resolve("docs/graphs.md")),
-                "docs/graphs.md's step graph and the region in StepGraphExampleTest.java");
+                find("# Whole training steps\n.*?```java\n(.*?)```", PROJECT.resolve("docs/step-graphs.md")),
+                "docs/step-graphs.md's step graph and the region in StepGraphExampleTest.java");
     }
 
     @Test
