@@ -30,7 +30,7 @@ import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** The table of arguments of TE for PyTorch, docs/te-surface.md, against the code and against the names that TE has. */
+/** The table of arguments of TE for PyTorch, of which docs/te-surface.md is written, against the code and against the names that TE has. */
 @Tag("L0")
 class TeSurfaceTest {
     private static final Path PAGE = Path.of("").toAbsolutePath().getParent().resolve("docs/te-surface.md");
@@ -48,22 +48,48 @@ class TeSurfaceTest {
 
     private static List<Row> rows() throws IOException {
         List<Row> rows = new ArrayList<>();
-        String owner = "";
-        for (String line : Files.readAllLines(PAGE)) {
-            if (line.startsWith("## ")) {
-                owner = line.substring(3);
-            } else if (!owner.isEmpty() && line.startsWith("| `")) {
-                String[] cells = line.substring(1).split("\\|", -1);
-                assertEquals(5, cells.length, line);
-                rows.add(new Row(
-                        owner,
-                        cells[0].strip(),
-                        cells[1].strip(),
-                        quoted(cells[2]).toList(),
-                        cells[3].strip()));
-            }
+        for (String[] cells : cells()) {
+            rows.add(new Row(cells[0], cells[1], cells[2], quoted(cells[3]).toList(), cells[4]));
         }
         return rows;
+    }
+
+    /** Returns the lines of the table: a function or module in quotes, then the page's four cells. */
+    private static List<String[]> cells() throws IOException {
+        List<String[]> cells = new ArrayList<>();
+        for (String line : lines("/te-surface.tsv").stream().skip(1).toList()) {
+            String[] row = line.split("\t", -1);
+            assertEquals(5, row.length, line);
+            cells.add(row);
+        }
+        return cells;
+    }
+
+    /** Returns the page that the table makes: what stands before the first section stays. */
+    private static String written(String page) throws IOException {
+        StringBuilder text = new StringBuilder(page.substring(0, page.indexOf("\n## ")));
+        String owner = "";
+        for (String[] row : cells()) {
+            if (!row[0].equals(owner)) {
+                owner = row[0];
+                text.append("\n## ").append(owner);
+                text.append("\n\n| name | state | here | note |\n| --- | --- | --- | --- |\n");
+            }
+            text.append("| ").append(String.join(" | ", List.of(row).subList(1, 5))).append(" |\n");
+        }
+        return text.toString();
+    }
+
+    /** With {@code -Dchagres.test.store=true} the page is written anew instead. */
+    @Test
+    void thePageIsThatOfTheTable() throws IOException {
+        String page = Files.readString(PAGE);
+        String expected = written(page);
+        if (Boolean.getBoolean("chagres.test.store")) {
+            Files.writeString(PAGE, expected);
+        } else {
+            assertEquals(expected, page, "docs/te-surface.md and te-surface.tsv; -Dchagres.test.store=true writes the page");
+        }
     }
 
     private static Stream<String> quoted(String text) {
@@ -124,12 +150,15 @@ class TeSurfaceTest {
     }
 
     private static List<String> surface() throws IOException {
+        return lines("/te-surface.txt").stream()
+                .filter(line -> !line.startsWith("#"))
+                .toList();
+    }
+
+    private static List<String> lines(String resource) throws IOException {
         try (InputStream file =
-                Objects.requireNonNull(TeSurfaceTest.class.getResourceAsStream("/te-surface.txt"), "te-surface.txt")) {
-            return new String(file.readAllBytes(), StandardCharsets.UTF_8)
-                    .lines()
-                    .filter(line -> !line.startsWith("#"))
-                    .toList();
+                Objects.requireNonNull(TeSurfaceTest.class.getResourceAsStream(resource), resource)) {
+            return new String(file.readAllBytes(), StandardCharsets.UTF_8).lines().toList();
         }
     }
 
