@@ -19,17 +19,21 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
-/** Links of the README, CONTRIBUTING and the documentation lead to files of the project, and to headings that are there. */
+/** Links of the README, AGENTS, CONTRIBUTING and the documentation lead to files of the project, and to headings that are there. */
 @Tag("L0")
 class PageLinksTest {
-    private static final Path PROJECT = Path.of("").toAbsolutePath().getParent();
+    static final Path PROJECT = Path.of("").toAbsolutePath().getParent();
     private static final Pattern LINK = Pattern.compile("]\\(([^)\\s]+)\\)");
     private static final Pattern HEADING = Pattern.compile("^#{1,6} (.*)$", Pattern.MULTILINE);
     private static final Pattern CODE = Pattern.compile("^```.*?^```$", Pattern.MULTILINE | Pattern.DOTALL);
 
-    private static List<Path> pages() throws IOException {
+    /** Returns the pages of the project that people read. */
+    static List<Path> pages() throws IOException {
         List<Path> pages = new ArrayList<>(List.of(
-                PROJECT.resolve("README.md"), PROJECT.resolve("CONTRIBUTING.md"), PROJECT.resolve("jmh/README.md")));
+                PROJECT.resolve("README.md"),
+                PROJECT.resolve("AGENTS.md"),
+                PROJECT.resolve("CONTRIBUTING.md"),
+                PROJECT.resolve("jmh/README.md")));
         try (Stream<Path> docs = Files.list(PROJECT.resolve("docs"))) {
             docs.filter(file -> file.toString().endsWith(".md")).forEach(pages::add);
         }
