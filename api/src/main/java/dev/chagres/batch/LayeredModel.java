@@ -31,9 +31,9 @@ public interface LayeredModel extends TrainedModel {
          * @throws IllegalArgumentException when there is no layer, or no column
          */
         public Parts {
-            begin = List.copyOf(begin);
-            layers = List.copyOf(layers);
-            end = List.copyOf(end);
+            begin = List.copyOf(Checks.given("begin", begin));
+            layers = List.copyOf(Checks.given("layers", layers));
+            end = List.copyOf(Checks.given("end", end));
             if (layers.isEmpty()) {
                 throw new IllegalArgumentException("layers: expected at least one, got none");
             }
