@@ -75,7 +75,9 @@ class TeSurfaceTest {
                 text.append("\n## ").append(owner);
                 text.append("\n\n| name | state | here | note |\n| --- | --- | --- | --- |\n");
             }
-            text.append("| ").append(String.join(" | ", List.of(row).subList(1, 5))).append(" |\n");
+            text.append("| ")
+                    .append(String.join(" | ", List.of(row).subList(1, 5)))
+                    .append(" |\n");
         }
         return text.toString();
     }
@@ -88,7 +90,8 @@ class TeSurfaceTest {
         if (Boolean.getBoolean("chagres.test.store")) {
             Files.writeString(PAGE, expected);
         } else {
-            assertEquals(expected, page, "docs/te-surface.md and te-surface.tsv; -Dchagres.test.store=true writes the page");
+            assertEquals(
+                    expected, page, "docs/te-surface.md and te-surface.tsv; -Dchagres.test.store=true writes the page");
         }
     }
 
@@ -156,9 +159,10 @@ class TeSurfaceTest {
     }
 
     private static List<String> lines(String resource) throws IOException {
-        try (InputStream file =
-                Objects.requireNonNull(TeSurfaceTest.class.getResourceAsStream(resource), resource)) {
-            return new String(file.readAllBytes(), StandardCharsets.UTF_8).lines().toList();
+        try (InputStream file = Objects.requireNonNull(TeSurfaceTest.class.getResourceAsStream(resource), resource)) {
+            return new String(file.readAllBytes(), StandardCharsets.UTF_8)
+                    .lines()
+                    .toList();
         }
     }
 

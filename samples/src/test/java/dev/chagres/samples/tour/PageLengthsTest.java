@@ -50,7 +50,8 @@ class PageLengthsTest {
         List<Path> pages = new ArrayList<>(PageLinksTest.pages());
         assertTrue(pages.remove(PageLinksTest.PROJECT.resolve("CONTRIBUTING.md")));
         for (Path page : pages) {
-            int count = paragraphs(page).stream().mapToInt(PageLengthsTest::words).sum();
+            int count =
+                    paragraphs(page).stream().mapToInt(PageLengthsTest::words).sum();
             if (count >= PAGE_WORDS) {
                 tooLong.add(page.getFileName() + " has " + count + " words");
             }

@@ -48,7 +48,10 @@ class ReadmeTest {
     void theProductByHandIsTheSamples() throws IOException {
         String sample = region("product", "samples/src/main/java/dev/chagres/samples/tour/Sample10Float8Product.java");
         String shown = find("## By hand\n.*?```java\n(.*?)```", PROJECT.resolve("docs/recipes-products.md"));
-        assertEquals(sample, shown, "docs/recipes-products.md's product by hand and the region in Sample10Float8Product.java");
+        assertEquals(
+                sample,
+                shown,
+                "docs/recipes-products.md's product by hand and the region in Sample10Float8Product.java");
         assertTrue(shown.lines().count() < 25, shown);
     }
 
