@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Zeros;
+import dev.chagres.te.AttentionTensors.AttentionMemory;
 
 /**
  * Checks where query, key and value lie in a shared buffer: kernels take the stride between tokens from the layout, so each tensor must lie

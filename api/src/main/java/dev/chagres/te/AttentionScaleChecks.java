@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.te.AttentionTensors.AttentionMemory;
 import org.jspecify.annotations.Nullable;
 
 /**

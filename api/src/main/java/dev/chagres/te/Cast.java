@@ -1,5 +1,6 @@
 package dev.chagres.te;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -8,8 +9,10 @@ import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.QuantizedChecks;
+import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -148,7 +151,7 @@ public final class Cast {
             dbias.zero(stream);
             return;
         }
-        DbiasWorkspace known = QuantizationCalls.of(stream).dbias;
+        QuantizationCalls.DbiasWorkspace known = QuantizationCalls.of(stream).dbias;
         Workspace workspace = Inside.workspace(stream);
         if (!known.isKnown(input, activation)) {
             DbiasDact.call(activation, input, actInput, output, dbias, workspace.asking(), stream);
@@ -221,6 +224,110 @@ public final class Cast {
                             TransformerEngine.te_quantize_dbias_dsrelu(dy, x, q, db, workspace, queue),
                             "te_quantize_dbias_dsrelu");
                 default -> throw new IllegalStateException("activation " + activation + " was not checked");
+            }
+        }
+    }
+
+    /**
+     * What quantizing keeps per device: TE's configuration object, of which each call sets the attributes that changed, and the workspace size
+     * of the last bias gradient.
+     */
+    static final class QuantizationCalls implements AutoCloseable {
+        static final DeviceState.Attachment<QuantizationCalls> ATTACHMENT =
+                new DeviceState.Attachment<>(QuantizationCalls::new);
+
+        private static final int POWER_OF_2 = TransformerEngine.kNVTEQuantizationConfigForcePow2Scales();
+        private static final int AMAX_EPSILON = TransformerEngine.kNVTEQuantizationConfigAmaxEpsilon();
+        private static final int NOOP = TransformerEngine.kNVTEQuantizationConfigNoopTensor();
+
+        /** The workspace of bias gradients. */
+        final DbiasWorkspace dbias = new DbiasWorkspace();
+
+        private final MemorySegment value;
+        private final MemorySegment config;
+        private QuantizationConfig.Scales scales = QuantizationConfig.Scales.FLOAT32;
+        private float amaxEpsilon;
+        private long noop;
+
+        private QuantizationCalls(DeviceState device) {
+            value = device.arena().allocate(8, 8);
+            Status.te(TransformerEngine.te_create_quantization_config(device.out()), "te_create_quantization_config");
+            config = device.out().get(ValueLayout.ADDRESS, 0);
+        }
+
+        static QuantizationCalls of(Stream stream) {
+            return Inside.state(stream).get(ATTACHMENT);
+        }
+
+        /** Checks the tensor of {@code wanted}, and returns TE's object with its attributes. */
+        MemorySegment config(QuantizationConfig wanted, Stream stream) {
+            Checks.given("config", wanted);
+            Tensor flag = wanted.noop();
+            long handle = 0;
+            if (flag != null) {
+                handle = Checks.vector(stream, "noop", flag, DType.FLOAT32, 1)
+                        .handle()
+                        .address();
+            }
+            if (wanted.scales() != scales) {
+                value.set(ValueLayout.JAVA_BYTE, 0, (byte) wanted.scales().ordinal());
+                set(POWER_OF_2, 1);
+                scales = wanted.scales();
+            }
+            if (wanted.amaxEpsilon() != amaxEpsilon) {
+                value.set(ValueLayout.JAVA_FLOAT, 0, wanted.amaxEpsilon());
+                set(AMAX_EPSILON, 4);
+                amaxEpsilon = wanted.amaxEpsilon();
+            }
+            if (handle != noop) {
+                value.set(ValueLayout.JAVA_LONG, 0, handle);
+                set(NOOP, 8);
+                noop = handle;
+            }
+            return config;
+        }
+
+        private void set(int attribute, long size) {
+            Status.te(
+                    TransformerEngine.te_set_quantization_config_attribute(config, attribute, value, size),
+                    "te_set_quantization_config_attribute");
+        }
+
+        @Override
+        public void close() {
+            TransformerEngine.te_destroy_quantization_config(config);
+        }
+
+        /**
+         * Caches the workspace size of quantizing with a bias gradient, which TE reports, until shape, type or activation change.
+         */
+        static final class DbiasWorkspace {
+            private long rows = -1;
+            private long columns;
+            private @Nullable DType dtype;
+            private @Nullable Activation activation;
+            private long bytes;
+
+            /** Returns whether the cached size is that of this call. */
+            boolean isKnown(Tensor input, @Nullable Activation newActivation) {
+                return input.size(0) == rows
+                        && input.size(1) == columns
+                        && input.dtype() == dtype
+                        && newActivation == activation;
+            }
+
+            /** Caches the size that TE asked for through {@link Workspace#asking}. */
+            void remember(Tensor input, @Nullable Activation newActivation, Workspace workspace) {
+                rows = input.size(0);
+                columns = input.size(1);
+                dtype = input.dtype();
+                activation = newActivation;
+                bytes = workspace.asked();
+            }
+
+            /** Returns the handle of memory of the cached size. */
+            MemorySegment provided(Workspace workspace) {
+                return workspace.provided(bytes);
             }
         }
     }

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import dev.chagres.te.ActivationChecks.MeasuredTensor;
 import java.lang.foreign.MemorySegment;
 
 /**

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import dev.chagres.te.ContextParallelChecks.TensorCells;
 import dev.chagres.te.ContextParallelCorrection.LseLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import dev.chagres.te.ContextParallelChecks.TensorCells;
 import java.lang.foreign.MemorySegment;
 
 /**

@@ -7,7 +7,9 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.te.FusedRope.FusedRopeCheck;
 import dev.chagres.te.FusedRope.Pairing;
+import dev.chagres.te.HandleArrays.UnsetTensor;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 

@@ -7,6 +7,8 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.te.AmaxHistories.RecipeChecks;
+import dev.chagres.te.HandleArrays.UnsetTensor;
 import java.lang.foreign.MemorySegment;
 
 /**

@@ -5,8 +5,10 @@ import dev.chagres.Stream;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Inside;
+import dev.chagres.te.HandleArrays.UnsetTensor;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.MultiTensorChecks.MultiTensorAdamChecks;
 import java.lang.foreign.MemorySegment;
 
 /**

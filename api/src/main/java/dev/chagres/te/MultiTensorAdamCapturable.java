@@ -7,6 +7,7 @@ import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.MultiTensorChecks.MultiTensorAdamChecks;
 import java.lang.foreign.MemorySegment;
 
 /**

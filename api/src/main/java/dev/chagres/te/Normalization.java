@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Workspace;
+import dev.chagres.te.NormCalls.NormWorkspace;
 import java.lang.foreign.MemorySegment;
 
 /**

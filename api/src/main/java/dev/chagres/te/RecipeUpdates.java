@@ -9,6 +9,9 @@ import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.QuantizedChecks;
+import dev.chagres.te.AmaxHistories.RecipeChecks;
+import dev.chagres.te.Cast.QuantizationCalls;
+import dev.chagres.te.HandleArrays.UnsetTensor;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 

@@ -10,6 +10,7 @@ import dev.chagres.conformance.OpenDevice;
 import dev.chagres.internal.Inside;
 import dev.chagres.te.ComputedBytes.Case;
 import dev.chagres.te.Gemm.Accumulator;
+import dev.chagres.te.HandleArrays.UnsetTensor;
 import java.lang.foreign.MemorySegment;
 
 /** Products of FP8 numbers: plain, with a bias, to eight bits, scaled by blocks. */
