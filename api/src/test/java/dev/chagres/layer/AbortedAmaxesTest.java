@@ -141,9 +141,9 @@ class AbortedAmaxesTest {
                 training.step(step);
                 reduced.add(rows(scales, stream)[LENGTH - 1]);
             }
-            failIfLast(rank, stepped);
             training.beforeUpdate(() -> {});
-            spoil(scales, stream);
+            spoil(scales, stream); // It waits for the device, and would hear of the failure.
+            failIfLast(rank, stepped);
             assertThrows(RankFailedException.class, () -> training.step(STEPS));
             // Not among the others that shrink is given: the strategy knows the scales that it reduces.
             training.strategy = training.strategy.shrink(training.optimizer);
@@ -190,9 +190,9 @@ class AbortedAmaxesTest {
                 training.step(step, rank.index());
                 reduced.add(rows(scales, stream)[LENGTH - 1]);
             }
-            failIfLast(rank, stepped);
             training.beforeUpdate(() -> {});
-            spoil(scales, stream);
+            spoil(scales, stream); // It waits for the device, and would hear of the failure.
+            failIfLast(rank, stepped);
             assertThrows(RankFailedException.class, () -> training.step(STEPS, rank.index()));
             training.strategy = training.strategy.shrink(training.optimizer);
             Left left = left(scales, stream);

@@ -3,6 +3,7 @@ package dev.chagres.nccl;
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -14,6 +15,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.launch.Ranks;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CountDownLatch;
@@ -74,6 +76,7 @@ class CommunicatorFailureTest {
                     }
                 }));
         assertEquals(List.of(2), failure.ranks());
+        assertNotNull(heard[0], () -> "rank 1 heard of no failure: " + Arrays.toString(failure.getSuppressed()));
         assertEquals(
                 "communicator \"rest\", rank 1 of 2, after allReduce of 1 FLOAT32, SUM: rank 0 failed:"
                         + " java.lang.IllegalStateException: second",
