@@ -154,7 +154,7 @@ public final class Graph implements AutoCloseable {
 
     /**
      * Enqueues the recorded work on the stream that was captured, after the work enqueued there. Once that has succeeded, counters such as
-     * {@code AdamW.step()} are incremented.
+     * {@code Optimizer.step()} are incremented.
      *
      * @throws IllegalStateException after {@link #close()}, while a stream of the device captures, when an object that writes numbers of
      *     the step is closed, when gradients that the graph overwrites were written in this step already, or gradients that it adds to or

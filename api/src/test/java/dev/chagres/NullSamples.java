@@ -28,6 +28,7 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.LossScaler;
 import dev.chagres.optim.ParameterGroup;
+import dev.chagres.optim.SGD;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
@@ -129,6 +130,7 @@ final class NullSamples implements AutoCloseable {
         sample(ParameterRange.Decay.class, ParameterRange.Decay.KEPT);
         sample(State[].class, new State[] {parameters.state()});
         sample(AdamW.Config.class, AdamW.Config.standard());
+        sample(SGD.Config.class, SGD.Config.standard());
         sample(AdamRanges.class, ranges(scope));
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
         sample(WeightDecay.class, WeightDecay.DECOUPLED);

@@ -31,7 +31,7 @@ import org.jspecify.annotations.Nullable;
  * ({@link Quantizers#measureEvery}) is also enqueued one by one, and the steps between are replayed; it does not count as a bucket's first
  * step, since it uses other kernels for casts.
  *
- * <p>Numbers that change from step to step are written before each replay: the rate of {@link dev.chagres.optim.AdamW#rate}, the number of
+ * <p>Numbers that change from step to step are written before each replay: the rate of {@link dev.chagres.optim.Optimizer#rate}, the number of
  * the step, and the counter of the random numbers. <b>Call {@code optimizer.rate(rate)} before each {@link #step()}, also if the rate is
  * constant</b>: a replay does not run the code of the step, so it never sees the rate that {@code optimizer.step(rate, …)} is given there.
  * Without that call a step that would be replayed throws.
@@ -164,7 +164,7 @@ public final class StepGraph implements AutoCloseable {
      *
      * @return the micro-batches of the step; their {@link ModelInput#share} is valid until the next step
      * @throws IllegalStateException when no batch was uploaded, this or an object that the captured steps use is closed, a stream of the
-     *     device captures, it is called inside a step, or a step would be replayed for which {@code AdamW.rate} was not called
+     *     device captures, it is called inside a step, or a step would be replayed for which {@code Optimizer.rate} was not called
      */
     public List<ModelInput> step() {
         if (closed) {

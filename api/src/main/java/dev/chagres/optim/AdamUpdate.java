@@ -18,13 +18,13 @@ import java.util.Map;
  */
 final class AdamUpdate {
     private final AdamW.Config config;
-    private final AdamState state;
+    private final OptimizerState state;
     /** The ranges of each type of weights. */
     private final List<AdamRanges> tables = new ArrayList<>();
 
     private final int count;
 
-    AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, Tensor gradients, AdamState state) {
+    AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, Tensor gradients, OptimizerState state) {
         this.config = config;
         this.state = state;
         count = ranges.size();
@@ -36,8 +36,8 @@ final class AdamUpdate {
                     .add(new AdamRange(
                             scope.view(gradients, offset, range.count()),
                             scope.view(range.weights(), range.weightOffset(), range.count()),
-                            scope.view(state.mean(), offset, range.count()),
-                            scope.view(state.square(), offset, range.count()),
+                            scope.view(state.vector(0), offset, range.count()),
+                            scope.view(state.vector(1), offset, range.count()),
                             state.masters().of(range),
                             state.numbers().rate(range.group()),
                             range.weightDecay()));

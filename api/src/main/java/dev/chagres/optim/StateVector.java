@@ -12,7 +12,7 @@ import dev.chagres.parameter.State;
  *
  * <p>Threading: the device's thread.
  *
- * @param ending the ending of the names of its parts in {@link AdamW#state()}
+ * @param ending the ending of the names of its parts in {@link Optimizer#state()}
  * @param elements {@code width} for each element of {@link dev.chagres.parameter.Parameters#gradients}
  * @param width 1; 2 for remainders, which are pairs of bytes
  */

@@ -18,6 +18,9 @@ import java.util.List;
  * <p>Threading: the device's thread.
  */
 final class StepScalars implements AutoCloseable {
+    /** Of the optimizer's class. */
+    private final String name;
+
     private final Scope scope;
     private final Arena arena = Arena.ofShared();
     /** The learning rates of all groups, then the number of the step. */
@@ -47,7 +50,8 @@ final class StepScalars implements AutoCloseable {
     private final StepWork decided = new Decided();
     private boolean closed;
 
-    StepScalars(Scope scope, List<ParameterGroup> groups) {
+    StepScalars(String name, Scope scope, List<ParameterGroup> groups) {
+        this.name = name;
         this.scope = scope;
         this.groups = groups;
         factors = new float[groups.size() + 1];
@@ -100,8 +104,8 @@ final class StepScalars implements AutoCloseable {
     /** Checks that a step has the rate that was chosen for it: enqueued and replayed steps would have different ones otherwise. */
     void ensureChosen(float newRate) {
         if (chosen && newRate != rate) {
-            throw new IllegalStateException("rate: expected " + rate
-                    + ", which AdamW.rate(rate) has set for this step, got " + newRate + "; give both the same");
+            throw new IllegalStateException("rate: expected " + rate + ", which " + name
+                    + ".rate(rate) has set for this step, got " + newRate + "; give both the same");
         }
     }
 
@@ -123,16 +127,17 @@ final class StepScalars implements AutoCloseable {
     private void ensureOpen() {
         if (closed) {
             throw new IllegalStateException(
-                    "AdamW: closed since the capture, so that nothing writes the learning rate and step number;"
-                            + " launch the graph before AdamW.close(), or capture a step of another optimizer");
+                    name + ": closed since the capture, so that nothing writes the learning rate and step number;"
+                            + " launch the graph before " + name + ".close(), or capture a step of another optimizer");
         }
     }
 
     private void ensureRateIsSet() {
         if (!rateIsSet) {
             throw new IllegalStateException(
-                    "rate: expected AdamW.rate(rate) before each step that is replayed, got none"
-                            + " since the last step; a replay does not run the code that calls AdamW.step(rate, …), so call"
+                    "rate: expected " + name + ".rate(rate) before each step that is replayed, got none"
+                            + " since the last step; a replay does not run the code that calls " + name
+                            + ".step(rate, …), so call"
                             + " optimizer.rate(rate) before StepGraph.step(), also if the rate is constant");
         }
     }
@@ -149,7 +154,7 @@ final class StepScalars implements AutoCloseable {
             taken = taken();
             deviceCounts = false;
             if (taken == Integer.MAX_VALUE) {
-                throw new IllegalStateException("AdamW: expected at most " + taken
+                throw new IllegalStateException(name + ": expected at most " + taken
                         + " steps, as many as an INT32 counts," + " got another; make a new one");
             }
         }
@@ -243,6 +248,11 @@ final class StepScalars implements AutoCloseable {
     void restore(long steps) {
         taken = Math.toIntExact(steps);
         deviceCounts = false;
+    }
+
+    /** Returns the learning rates of all groups, FLOAT32 [groups + 1]; the first is that of parameters without a group. */
+    Tensor rates() {
+        return rates;
     }
 
     /** Returns the learning rate of a group, FLOAT32 [1]. */

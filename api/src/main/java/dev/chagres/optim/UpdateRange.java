@@ -48,15 +48,14 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
      *
      * @throws IllegalArgumentException when a group has no trained parameter, on other stages of a pipeline neither
      */
-    static List<UpdateRange> of(Parameters parameters, AdamW.Config config, List<ParameterGroup> groups) {
+    static List<UpdateRange> of(Parameters parameters, float weightDecay, List<ParameterGroup> groups) {
         List<UpdateRange> ranges = new ArrayList<>();
         List<Member> members = groups.isEmpty() ? List.of() : members(parameters, groups);
         for (ParameterRange range : parameters.ranges()) {
             if (groups.isEmpty()) {
-                ranges.add(
-                        piece(range, 0, range.count(), 0, range.decay() == Decay.DECAYED ? config.weightDecay() : 0));
+                ranges.add(piece(range, 0, range.count(), 0, range.decay() == Decay.DECAYED ? weightDecay : 0));
             } else {
-                divide(range, config, groups, members, ranges);
+                divide(range, weightDecay, groups, members, ranges);
             }
         }
         return List.copyOf(ranges);
@@ -107,7 +106,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
     /** Splits a range at parameters of another group. */
     private static void divide(
             ParameterRange range,
-            AdamW.Config config,
+            float weightDecay,
             List<ParameterGroup> groups,
             List<Member> members,
             List<UpdateRange> ranges) {
@@ -121,7 +120,7 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
             boolean last = i + 1 == inside.size();
             if (last || inside.get(i + 1).group != group) {
                 long end = last ? range.count() : inside.get(i + 1).offset - begin;
-                ranges.add(piece(range, first, end, group, decay(range, config, groups, group)));
+                ranges.add(piece(range, first, end, group, decay(range, weightDecay, groups, group)));
                 first = end;
             }
         }
@@ -137,11 +136,11 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         return 0;
     }
 
-    private static float decay(ParameterRange range, AdamW.Config config, List<ParameterGroup> groups, int group) {
+    private static float decay(ParameterRange range, float weightDecay, List<ParameterGroup> groups, int group) {
         Float own = group == 0 ? null : groups.get(group - 1).weightDecay();
         if (own != null) {
             return own;
         }
-        return range.decay() == Decay.DECAYED ? config.weightDecay() : 0;
+        return range.decay() == Decay.DECAYED ? weightDecay : 0;
     }
 }

@@ -7,7 +7,7 @@ import dev.chagres.layer.Pass;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
@@ -187,7 +187,7 @@ public final class PipelineParallel implements AutoCloseable {
      *     states have a name in common
      * @throws IllegalStateException when something is closed, or {@code others} has scales that are not reduced over the ranks
      */
-    public ShardedState state(Strategy strategy, AdamW optimizer, State... others) {
+    public ShardedState state(Strategy strategy, Optimizer optimizer, State... others) {
         ensureOpen();
         if (Checks.given("strategy", strategy).parameters() != parameters
                 || Checks.given("optimizer", optimizer).parameters() != parameters) {

@@ -10,7 +10,7 @@ import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.CallMode;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
@@ -143,7 +143,7 @@ public final class DataParallel extends Strategy {
      *     #awaitGradients}; when no rank has failed, or no remaining rank has a whole state
      * @throws RankFailedException when the others have gone on without this one, or may have: see {@link Agreement#of}
      */
-    public DataParallel shrink(AdamW optimizer, State... others) {
+    public DataParallel shrink(Optimizer optimizer, State... others) {
         ensureShrinks(optimizer);
         State state = State.of(parameters.state(), optimizer.state(), State.of(others));
         state.ensureNoneQuantized();
@@ -206,7 +206,7 @@ public final class DataParallel extends Strategy {
         }
     }
 
-    private void ensureShrinks(AdamW optimizer) {
+    private void ensureShrinks(Optimizer optimizer) {
         ensureOpen();
         Inside.state(stream).ensureNotCapturing("shrink");
         Inside.state(stream).ensureNotGrouping("shrink");
@@ -285,7 +285,7 @@ public final class DataParallel extends Strategy {
     }
 
     @Override
-    ShardedState stateOf(AdamW optimizer, State others) {
+    ShardedState stateOf(Optimizer optimizer, State others) {
         return new ShardedState(this, List.of(), State.of(parameters.state(), optimizer.state(), others));
     }
 

@@ -10,7 +10,7 @@ import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parallel.NormOverRanks;
 import dev.chagres.parameter.GradientOwner;
@@ -276,7 +276,7 @@ public final class FullySharded extends Strategy {
 
     /**
      * Gathers the state that is needed to go on exactly, a group at a time, and passes it to {@code sink} tensor by tensor, with the names
-     * and shapes of {@link Parameters#state()} and {@link AdamW#state()} of a model that is neither sharded nor split. Each rank calls it,
+     * and shapes of {@link Parameters#state()} and {@link Optimizer#state()} of a model that is neither sharded nor split. Each rank calls it,
      * with the same optimizer's state; a rank of a pipeline gets its stages.
      *
      * @param optimizer of these parameters
@@ -285,7 +285,7 @@ public final class FullySharded extends Strategy {
      * @throws IllegalStateException when this or the optimizer is closed
      * @throws RankFailedException when another rank failed or did not come
      */
-    public void gatherState(AdamW optimizer, BiConsumer<String, Tensor> sink) {
+    public void gatherState(Optimizer optimizer, BiConsumer<String, Tensor> sink) {
         ensureOpen();
         ensureOwn(optimizer);
         List<StateVector> vectors = optimizer.vectors();
@@ -337,7 +337,7 @@ public final class FullySharded extends Strategy {
      *     the text says which parts were lost
      * @throws RankFailedException when this rank's copy has lost a rank, or the others have gone on without this one
      */
-    public FullySharded shrink(AdamW optimizer) {
+    public FullySharded shrink(Optimizer optimizer) {
         return new ReplicaShrink(this, ranks, gathers, config, steps).shrink(optimizer);
     }
 
@@ -404,7 +404,7 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
-    ShardedState stateOf(AdamW optimizer, State others) {
+    ShardedState stateOf(Optimizer optimizer, State others) {
         List<StateShard> shared = new StateShards(parameters, ranks, stage()).of(optimizer.vectors());
         State own = State.of(parameters.access().stepState(), optimizer.stepState(), others);
         return new ShardedState(this, shared, own);

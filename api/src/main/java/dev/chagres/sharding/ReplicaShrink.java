@@ -8,7 +8,7 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import java.util.ArrayList;
@@ -29,7 +29,7 @@ record ReplicaShrink(
         GatherRanks gathers,
         FullyShardedConfig config,
         ShardedOptimizerStep steps) {
-    FullySharded shrink(AdamW optimizer) {
+    FullySharded shrink(Optimizer optimizer) {
         ensureShrinks(optimizer);
         var successor = strategy.successor();
         List<State> scales = strategy.reducedScales();
@@ -115,7 +115,7 @@ record ReplicaShrink(
                 : "; start again from a saved state";
     }
 
-    private void ensureShrinks(AdamW optimizer) {
+    private void ensureShrinks(Optimizer optimizer) {
         strategy.ensureOpen();
         Inside.state(strategy.stream).ensureNotCapturing("shrink");
         Inside.state(strategy.stream).ensureNotGrouping("shrink");

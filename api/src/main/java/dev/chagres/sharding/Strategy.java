@@ -11,7 +11,7 @@ import dev.chagres.mesh.Mesh;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.Reduction;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
@@ -245,7 +245,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     /** Checks that an optimizer updates the parameters of this strategy. */
-    final void ensureOwn(AdamW optimizer) {
+    final void ensureOwn(Optimizer optimizer) {
         if (Checks.given("optimizer", optimizer).parameters() != parameters) {
             throw new IllegalArgumentException(
                     "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
@@ -254,7 +254,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /**
      * Returns the state that is needed to go on exactly, with the names, types and shapes that {@link Parameters#state()}, {@link
-     * AdamW#state()} and {@code others} have for a model that is not sharded. Each rank calls it, with the same states.
+     * Optimizer#state()} and {@code others} have for a model that is not sharded. Each rank calls it, with the same states.
      *
      * @param optimizer of these parameters
      * @param others state that is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, your own
@@ -263,7 +263,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * @throws IllegalStateException when this or the optimizer is closed, layers are split among tensor-parallel ranks, the
      *     parameters are those of one of several ranks of a pipeline, or {@code others} has scales that are not reduced over the ranks
      */
-    public final ShardedState state(AdamW optimizer, State... others) {
+    public final ShardedState state(Optimizer optimizer, State... others) {
         ensureOpen();
         ensureOwn(optimizer);
         ensureWholeLayers("state", "TensorParallelState.of");
@@ -362,7 +362,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     void checkMesh(Mesh mesh) {}
 
     /** Returns the whole state of the model and of {@code others}. */
-    abstract ShardedState stateOf(AdamW optimizer, State others);
+    abstract ShardedState stateOf(Optimizer optimizer, State others);
 
     /** Returns the weights of the whole model, and {@code others}. */
     abstract ShardedState stateOfWeights(State others);

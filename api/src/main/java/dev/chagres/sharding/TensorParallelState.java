@@ -8,7 +8,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.ops.Rows;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Parameter;
@@ -50,7 +50,7 @@ public final class TensorParallelState {
      * @throws IllegalStateException when something is closed, the parameters are those of one of several ranks of a pipeline, or {@code
      *     others} has scales that are not reduced over the ranks
      */
-    public static ShardedState of(Strategy copies, AdamW optimizer, Mesh mesh, State... others) {
+    public static ShardedState of(Strategy copies, Optimizer optimizer, Mesh mesh, State... others) {
         Parameters parameters = Checks.given("copies", copies).parameters();
         copies.ensureOpen();
         if (Checks.given("optimizer", optimizer).parameters() != parameters) {

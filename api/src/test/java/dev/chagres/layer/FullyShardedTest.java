@@ -68,6 +68,15 @@ class FullyShardedTest {
                 .assertSame(Ranks.local(2).run(rank -> RankedRun.of(rank, sharing, 2, DType.FLOAT32, Variant.GROUPS)));
     }
 
+    @ParameterizedTest
+    @EnumSource(ZeroStage.class)
+    void anyOptimizerUpdatesItsShards(ZeroStage zero) {
+        DevicesNeeded.assume(2);
+        RankedRun.ofOne(4, DType.BFLOAT16, Variant.SGD)
+                .assertSame(
+                        Ranks.local(2).run(rank -> RankedRun.of(rank, stage(zero), 2, DType.BFLOAT16, Variant.SGD)));
+    }
+
     /** Stage 3 sums each micro-batch, also one that comes after the last. */
     @Test
     void aMicroBatchAfterTheLastIsSummedInStage3() {

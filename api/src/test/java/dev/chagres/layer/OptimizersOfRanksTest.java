@@ -60,7 +60,7 @@ class OptimizersOfRanksTest {
     private static String text(String on1, String on0, int rank, int other) {
         return "sumGradients: expected optimizers with the same settings on all ranks, since weights would diverge,"
                 + " got " + on1 + " on rank " + rank + " and " + on0 + " on rank " + other
-                + "; give new AdamW the same config and groups on each";
+                + "; give each optimizer the same config and groups";
     }
 
     private static String checksum(String names) {

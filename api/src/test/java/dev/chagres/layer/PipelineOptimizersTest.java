@@ -25,8 +25,9 @@ class PipelineOptimizersTest {
 
     private static String text(String on1, String on0) {
         return "run: expected optimizers with the same settings on all ranks of the pipeline, as one rank would have"
-                + " for the whole model, got " + on1 + " on rank 1 and " + on0 + " on rank 0; give new AdamW the same"
-                + " config and groups on each";
+                + " for the whole model, got " + on1 + " on rank 1 and " + on0
+                + " on rank 0; give each optimizer the same"
+                + " config and groups";
     }
 
     private static List<ParameterGroup> groups(float rateFactor, float decay) {

@@ -17,7 +17,9 @@ import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.ParameterGroup;
+import dev.chagres.optim.SGD;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
@@ -73,7 +75,9 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         /** Masters in two bytes beside weights of 16 bits. */
         REMAINDERS,
         /** Parameters of the optimizer with rates and decays of their own. */
-        GROUPS;
+        GROUPS,
+        /** Those groups, momentum instead of Adam's moments. */
+        SGD;
 
         /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
         private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
@@ -96,7 +100,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
             return this == REMAINDERS ? standard.withMasters(AdamW.Masters.REMAINDER) : standard;
         }
 
-        private AdamW optimizer(Parameters parameters) {
+        private Optimizer optimizer(Parameters parameters) {
             List<ParameterGroup> groups = List.of(
                     ParameterGroup.of("embedding", p -> p.name().startsWith("embedding"))
                             .withRateFactor(0.25f),
@@ -107,7 +111,9 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                             .withWeightDecay(0.5f),
                     ParameterGroup.of("bottom", p -> p.name().startsWith("layers.0"))
                             .withWeightDecay(0.3f));
-            return new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
+            return this == SGD
+                    ? new SGD(parameters, new SGD.Config(0.9f, 0.01f), groups)
+                    : new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
         }
 
         float dropout() {
@@ -148,7 +154,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         Strategy share(ModelPlan plan, DType dtype, Rank rank);
 
         /** Returns the state of the whole model. */
-        default ShardedState state(Strategy strategy, AdamW optimizer, State others) {
+        default ShardedState state(Strategy strategy, Optimizer optimizer, State others) {
             return strategy.state(optimizer, others);
         }
     }
@@ -275,7 +281,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                         plan -> Parameters.allocate(device, plan, dtype, 7),
                         new ModelPlan(),
                         layer);
-                AdamW optimizer = variant.optimizer(model.parameters);
+                Optimizer optimizer = variant.optimizer(model.parameters);
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Stream stream = device.stream();
@@ -365,11 +371,11 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
                         empty,
                         layer);
                 Strategy strategy = made[0];
-                AdamW optimizer = variant.optimizer(model.parameters);
+                Optimizer optimizer = variant.optimizer(model.parameters);
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Map<String, Saved> first = state(strategy, optimizer, stream);
-            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|master|remainder)"));
+            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder)"));
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor labelled = scope.tensor(DType.INT32, 1);
             float[] losses = new float[STEPS];
@@ -422,7 +428,7 @@ record RankedRun(float[] losses, float[] norms, Map<String, Saved> first, Map<St
         return count;
     }
 
-    private static Map<String, Saved> state(Strategy strategy, AdamW optimizer, Stream stream) {
+    private static Map<String, Saved> state(Strategy strategy, Optimizer optimizer, Stream stream) {
         if (strategy instanceof FullySharded sharded) {
             Map<String, Saved> all = new LinkedHashMap<>();
             sharded.gatherState(optimizer, (name, tensor) -> all.put(name, saved(tensor, stream)));

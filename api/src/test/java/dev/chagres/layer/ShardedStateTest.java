@@ -25,6 +25,7 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -175,7 +176,7 @@ class ShardedStateTest {
         }
 
         @Override
-        public ShardedState state(Strategy strategy, AdamW optimizer, State others) {
+        public ShardedState state(Strategy strategy, Optimizer optimizer, State others) {
             // @start region="split"
             ShardedState state = TensorParallelState.of(strategy, optimizer, mesh, others);
             // @end

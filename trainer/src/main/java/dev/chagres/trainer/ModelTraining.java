@@ -20,6 +20,7 @@ import dev.chagres.layer.Pass;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -61,7 +62,7 @@ final class ModelTraining implements Training {
     private final long parameterCount;
     private final @Nullable LossScaler lossScaler;
     private final GradientNorm gradientNorm;
-    private final AdamW optimizer;
+    private final Optimizer optimizer;
     private final Pass pass;
     private final StepGradients gradients;
     private final StepReadback readback;

@@ -10,8 +10,8 @@ import dev.chagres.batch.UploadRing;
 import dev.chagres.layer.Layer;
 import dev.chagres.layer.Pass;
 import dev.chagres.layer.Sequential;
-import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.State;
@@ -127,7 +127,7 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
     }
 
     /** Returns the state of the whole model. */
-    ShardedState state(AdamW optimizer, State others) {
+    ShardedState state(Optimizer optimizer, State others) {
         return pipeline.state(strategy, optimizer, others);
     }
 

@@ -4,7 +4,7 @@ import dev.chagres.batch.ModelInput;
 import dev.chagres.layer.Pass;
 import dev.chagres.nccl.MovedBytes;
 import dev.chagres.nccl.Operation;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.State;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedState;
@@ -162,12 +162,12 @@ final class RankShare implements AutoCloseable {
 
     /** Returns what makes, of other states, the state that the ranks save together; null for a rank that is alone. */
     @Nullable
-    Function<State, ShardedState> state(AdamW optimizer) {
+    Function<State, ShardedState> state(Optimizer optimizer) {
         RankModel present = made;
         return present == null ? null : others -> state(present, optimizer, others);
     }
 
-    private static ShardedState state(RankModel made, AdamW optimizer, State others) {
+    private static ShardedState state(RankModel made, Optimizer optimizer, State others) {
         PipelineGradients pipeline = made.pipeline();
         if (pipeline != null) {
             return pipeline.state(optimizer, others);

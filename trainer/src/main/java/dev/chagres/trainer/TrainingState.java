@@ -4,7 +4,7 @@ import dev.chagres.Stream;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.State;
 import dev.chagres.sharding.ShardedState;
 import java.nio.file.Path;
@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class TrainingState {
-    private final AdamW optimizer;
+    private final Optimizer optimizer;
     private final State others;
     private final @Nullable Function<State, ShardedState> shared;
     private final Stream stream;
@@ -32,7 +32,8 @@ final class TrainingState {
      * @param others beside weights and optimizer
      * @param shared makes, of the others, the state that several ranks save together; null of one rank
      */
-    TrainingState(AdamW optimizer, List<State> others, @Nullable Function<State, ShardedState> shared, Stream stream) {
+    TrainingState(
+            Optimizer optimizer, List<State> others, @Nullable Function<State, ShardedState> shared, Stream stream) {
         this.optimizer = optimizer;
         State data = new State.Builder()
                 .number(

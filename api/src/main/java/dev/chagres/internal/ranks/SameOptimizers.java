@@ -98,7 +98,7 @@ public final class SameOptimizers {
         return new IllegalStateException(expected + ", got " + text(texts, longest, (int) all[NUMBERS * rank], rank)
                 + " on rank "
                 + rank + " and " + text(texts, longest, (int) all[NUMBERS * first], first) + " on rank " + first
-                + "; give new AdamW the same config and groups on each");
+                + "; give each optimizer the same config and groups");
     }
 
     private byte[] ofAll(byte... own) {

@@ -1,0 +1,177 @@
+package dev.chagres.optim;
+
+import dev.chagres.DType;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
+import java.util.List;
+
+/**
+ * What optimizers have in common whose state lies in the order of the gradients: checks, the count of steps, masters, and the form in files.
+ *
+ * <p>Threading: the device's thread.
+ */
+abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD {
+    final OptimizerState state;
+    private final Parameters parameters;
+    /** FLOAT32 [1]: the gradient scale of a step without one. */
+    private final Tensor one;
+    /** INT32 [1] of 0: a step without a norm is never skipped. */
+    private final Tensor neverSkip;
+
+    /** Owns {@code state}, which is closed when this fails. */
+    FlatOptimizer(Parameters parameters, OptimizerState state) {
+        this.parameters = parameters;
+        this.state = state;
+        Stream stream = parameters.scope().stream();
+        try {
+            one = state.scope().tensor(DType.FLOAT32, 1);
+            one.set(stream, 1f);
+            neverSkip = state.scope().tensor(DType.INT32, 1);
+            neverSkip.zero(stream);
+        } catch (RuntimeException | Error failure) {
+            state.close();
+            throw failure;
+        }
+    }
+
+    /** Checks what an optimizer is made with, and returns its groups. */
+    static List<ParameterGroup> check(Parameters parameters, Object config, List<ParameterGroup> groups) {
+        Checks.given("parameters", parameters);
+        Checks.given("config", config);
+        List<ParameterGroup> own = Checks.givenAll("groups", groups);
+        for (Parameter parameter : parameters.all()) {
+            if (parameter.isQuantizedOnly() && !parameter.isFrozen()) {
+                throw new IllegalArgumentException(
+                        "parameters: expected weights that can be updated, or are frozen, got "
+                                + parameter.name() + " that is kept QUANTIZED_ONLY and is not frozen; freeze it before"
+                                + " Parameters.allocate, or allocate with WeightStorage.QUANTIZED");
+            }
+        }
+        Checks.on(parameters.scope().stream(), "parameters", parameters.gradients());
+        return own;
+    }
+
+    /** Enqueues the update of weights, masters and vectors, unless {@code skip} is not 0. */
+    abstract void update(Tensor gradientScale, Tensor skip);
+
+    /** Returns name and numbers of the method. */
+    abstract String text();
+
+    /** Returns name and numbers of the method, and a line for each group with its own rate and decay. */
+    @Override
+    public final String toString() {
+        StringBuilder text = new StringBuilder(text());
+        for (ParameterGroup group : state.numbers().groups()) {
+            text.append("\n  ").append(group);
+        }
+        return text.toString();
+    }
+
+    @Override
+    public final long step() {
+        state.ensureOpen();
+        return state.numbers().taken();
+    }
+
+    @Override
+    public final long byteSize() {
+        return state.scope().reservedBytes();
+    }
+
+    @Override
+    public final void step(float rate, GradientNorm norm) {
+        if (Checks.given("norm", norm).parameters() != parameters) {
+            throw new IllegalArgumentException("norm: expected that of this optimizer's parameters, got another");
+        }
+        check(rate, norm.scale());
+        norm.use();
+        parameters.completeGradients();
+        LossScaler scaler = norm.scaler();
+        if (scaler == null) {
+            state.numbers().next(rate);
+        } else {
+            state.numbers().next(rate, scaler, norm.skip());
+        }
+        begin(norm.scale(), norm.skip());
+        if (scaler == null) {
+            parameters.nextStep();
+        } else {
+            parameters.nextStep(norm.skip());
+        }
+    }
+
+    @Override
+    public final void step(float rate) {
+        step(rate, one);
+    }
+
+    @Override
+    public final void step(float rate, Tensor gradientScale) {
+        check(rate, gradientScale);
+        parameters.completeGradients(); // refuses a step before its sums, when nothing is counted yet
+        state.numbers().next(rate);
+        begin(gradientScale, neverSkip);
+        parameters.nextStep();
+    }
+
+    @Override
+    public final void rate(float rate) {
+        state.ensureOpen();
+        state.numbers().checkRate(rate);
+        state.numbers().choose(rate);
+    }
+
+    private void check(float rate, Tensor gradientScale) {
+        Stream stream = state.scope().stream();
+        Inside.state(stream).ensureCurrent();
+        Inside.state(stream).ensureNotGrouping("step");
+        state.ensureOpen();
+        Checks.on(stream, "parameters", parameters.gradients());
+        Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
+        state.numbers().checkRate(rate);
+        state.numbers().ensureChosen(rate);
+    }
+
+    private void begin(Tensor gradientScale, Tensor skip) {
+        state.masters().prepare();
+        parameters.updating();
+        update(gradientScale, skip);
+    }
+
+    /**
+     * {@inheritDoc}
+     *
+     * <p>They are, for each trained parameter, the vectors of the method and, where its weight has 16 bits, {@code name.master}, FLOAT32, or
+     * {@code name.remainder}, BYTE [elements, 2]; and the number of steps.
+     */
+    @Override
+    public final State state() {
+        return state.whole();
+    }
+
+    @Override
+    public final State stepState() {
+        return state.step();
+    }
+
+    @Override
+    public final Parameters parameters() {
+        return parameters;
+    }
+
+    @Override
+    public final List<StateVector> vectors() {
+        return state.vectors();
+    }
+
+    @Override
+    public final void close() {
+        state.close();
+        parameters.access().forgetOptimizer(this);
+    }
+}

@@ -1,0 +1,178 @@
+package dev.chagres.optim;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The state of an optimizer, and its form in files: vectors in the order of the gradients, such as moments, masters of weights of 16 bits,
+ * rates and number of the step.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class OptimizerState implements AutoCloseable {
+    private final String name;
+    private final Parameters parameters;
+    private final Scope scope;
+    private final List<StateVector> vectors = new ArrayList<>();
+    private final MasterCopies masters;
+    private final StepScalars numbers;
+    /** What {@link #whole()} returns; null before. */
+    private @Nullable State whole;
+
+    /**
+     * Allocates vectors of 0, and masters from the present weights, in a separate scope.
+     *
+     * @param name of the optimizer's class
+     * @param endings of the names of the vectors
+     */
+    OptimizerState(
+            String name,
+            Parameters parameters,
+            DType dtype,
+            List<String> endings,
+            AdamW.Masters kind,
+            List<UpdateRange> ranges,
+            List<ParameterGroup> groups) {
+        this.name = name;
+        this.parameters = parameters;
+        Stream stream = parameters.scope().stream();
+        scope = stream.device().openScope(stream);
+        try {
+            for (String ending : endings) {
+                vectors.add(new StateVector(
+                        ending, scope.tensor(dtype, parameters.gradients().count()), 1));
+            }
+            vectors.forEach(vector -> vector.elements().zero(stream));
+            masters = kind == AdamW.Masters.REMAINDER
+                    ? new Remainders(parameters, ranges, scope)
+                    : new MasterWeights(parameters, ranges, scope);
+            masters.take();
+            numbers =
+                    new StepScalars(name, scope, groups); // Last, since the scope does not close it if something fails.
+        } catch (RuntimeException | Error failure) {
+            scope.close();
+            throw failure;
+        }
+    }
+
+    /** Returns the scope that owns the memory; its stream runs the steps. */
+    Scope scope() {
+        return scope;
+    }
+
+    /** Returns a vector, by its place among the endings. */
+    Tensor vector(int index) {
+        return vectors.get(index).elements();
+    }
+
+    MasterCopies masters() {
+        return masters;
+    }
+
+    StepScalars numbers() {
+        return numbers;
+    }
+
+    void ensureOpen() {
+        if (numbers.isClosed()) {
+            throw new IllegalStateException("the " + name + " of " + scope.device()
+                    + " is closed; make another with new " + name + "(parameters, config)");
+        }
+    }
+
+    /** Lists everything that is saved, by parameter. Made once: its views last as long as the optimizer. */
+    State whole() {
+        ensureOpen();
+        State present = whole;
+        if (present == null) {
+            present = list();
+            whole = present;
+        }
+        return present;
+    }
+
+    private State list() {
+        if (parameters.access().shard() != null) {
+            throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; save"
+                    + " and load it with Strategy.state(optimizer)");
+        }
+        State.Builder state = new State.Builder();
+        for (Parameter parameter : parameters.all()) {
+            if (parameter.isTrained()) {
+                masters.addTo(state, parameter);
+                for (StateVector vector : vectors) {
+                    state.tensor(
+                            parameter.name() + vector.ending(),
+                            masters.part(vector.elements(), parameter),
+                            vector.values());
+                }
+            }
+        }
+        return withStep(state);
+    }
+
+    /** Lists what is saved beside {@link #vectors}. */
+    State step() {
+        ensureOpen();
+        return withStep(new State.Builder());
+    }
+
+    private State withStep(State.Builder state) {
+        return state.number("optimizer.step", numbers::taken, numbers::restore, Integer.MAX_VALUE)
+                .lastAfterLoading(masters::keepLoaded)
+                .build();
+    }
+
+    /** Returns the vectors with state for each element of the gradients, in the order of {@link #whole}. */
+    List<StateVector> vectors() {
+        ensureOpen();
+        List<StateVector> all = new ArrayList<>(List.of(masters.vector()));
+        all.addAll(vectors);
+        return all;
+    }
+
+    /**
+     * Returns {@code text} and the groups, which ranks must have in common: those that update the same weights also which parameters each
+     * group has.
+     */
+    String settings(String text, boolean withMembers) {
+        StringBuilder settings = new StringBuilder(text);
+        List<ParameterGroup> groups = numbers.groups();
+        for (int i = 0; i < groups.size(); i++) {
+            settings.append(" with ").append(groups.get(i));
+            if (withMembers) {
+                int number = i + 1;
+                List<Parameter> members = parameters.all().stream()
+                        .filter(parameter -> !parameter.isFrozen() && UpdateRange.groupOf(parameter, groups) == number)
+                        .toList();
+                CRC32C names = new CRC32C();
+                members.forEach(member -> names.update((member.name() + "\n").getBytes(StandardCharsets.UTF_8)));
+                settings.append(" of ")
+                        .append(members.size())
+                        .append(members.size() == 1 ? " parameter" : " parameters")
+                        .append(" (checksum of their names ")
+                        .append(Long.toHexString(names.getValue()))
+                        .append(')');
+            }
+        }
+        return settings.toString();
+    }
+
+    @Override
+    public void close() {
+        Inside.state(scope.stream()).ensureCloses();
+        numbers.close();
+        scope.close();
+    }
+}
