@@ -45,10 +45,6 @@ final class AdamUpdate {
         byType.values().forEach(alike -> tables.add(AdamRanges.of(alike, scope)));
     }
 
-    AdamW.Config config() {
-        return config;
-    }
-
     /** Enqueues the step. */
     void run(Tensor gradientScale, Tensor skip) {
         for (int i = 0; i < tables.size(); i++) {

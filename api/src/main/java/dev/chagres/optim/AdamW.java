@@ -16,7 +16,8 @@ import java.util.List;
  * learning rate, t the number of the step from 1 on.
  *
  * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; after {@link Parameters#changed} the
- * next step copies the weights to the masters first. Weight decay applies to matrices, not to biases and norms.
+ * next step copies the weights to the masters first. Weight decay applies to matrices, not to biases and norms. The state has {@code
+ * name.exp_avg} and {@code name.exp_avg_sq} of each trained parameter, of the moments' type, and its master.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="optimizer"}
  *
@@ -189,19 +190,9 @@ public final class AdamW extends FlatOptimizer {
         List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay(), own);
         super(
                 parameters,
+                "AdamW" + config.text(),
                 new OptimizerState("AdamW", parameters, config.momentDType(), VECTORS, config.masters(), ranges, own));
-        try {
-            update = new AdamUpdate(config, ranges, parameters.gradients(), state);
-            parameters.access().optimizedBy(this, state.settings(text(), true), state.settings(text(), false));
-        } catch (RuntimeException | Error failure) {
-            state.close();
-            throw failure;
-        }
-    }
-
-    @Override
-    String text() {
-        return "AdamW" + update.config().text();
+        update = begun(() -> new AdamUpdate(config, ranges, parameters.gradients(), state));
     }
 
     /** Returns which kernels run a step, and why others do not. */

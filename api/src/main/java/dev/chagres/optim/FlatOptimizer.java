@@ -9,6 +9,7 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import java.util.List;
+import java.util.function.Supplier;
 
 /**
  * What optimizers have in common whose state lies in the order of the gradients: checks, the count of steps, masters, and the form in files.
@@ -18,14 +19,21 @@ import java.util.List;
 abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD {
     final OptimizerState state;
     private final Parameters parameters;
+    /** Name and numbers of the method. */
+    private final String text;
     /** FLOAT32 [1]: the gradient scale of a step without one. */
     private final Tensor one;
     /** INT32 [1] of 0: a step without a norm is never skipped. */
     private final Tensor neverSkip;
 
-    /** Owns {@code state}, which is closed when this fails. */
-    FlatOptimizer(Parameters parameters, OptimizerState state) {
+    /**
+     * Owns {@code state}, which is closed when this fails.
+     *
+     * @param text name and numbers of the method
+     */
+    FlatOptimizer(Parameters parameters, String text, OptimizerState state) {
         this.parameters = parameters;
+        this.text = text;
         this.state = state;
         Stream stream = parameters.scope().stream();
         try {
@@ -56,20 +64,29 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD {
         return own;
     }
 
+    /** Makes what enqueues a step, and lets ranks compare the settings; the state is closed when that fails. */
+    final <T> T begun(Supplier<T> update) {
+        try {
+            T made = update.get();
+            parameters.access().optimizedBy(this, state.settings(text, true), state.settings(text, false));
+            return made;
+        } catch (RuntimeException | Error failure) {
+            state.close();
+            throw failure;
+        }
+    }
+
     /** Enqueues the update of weights, masters and vectors, unless {@code skip} is not 0. */
     abstract void update(Tensor gradientScale, Tensor skip);
-
-    /** Returns name and numbers of the method. */
-    abstract String text();
 
     /** Returns name and numbers of the method, and a line for each group with its own rate and decay. */
     @Override
     public final String toString() {
-        StringBuilder text = new StringBuilder(text());
+        StringBuilder lines = new StringBuilder(text);
         for (ParameterGroup group : state.numbers().groups()) {
-            text.append("\n  ").append(group);
+            lines.append("\n  ").append(group);
         }
-        return text.toString();
+        return lines.toString();
     }
 
     @Override

@@ -19,7 +19,8 @@ import org.jspecify.annotations.Nullable;
  * <p>g is the gradient, w the weight, lr the learning rate; v, the momentum buffer, begins at 0. Without momentum v is the gradient of the step.
  *
  * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; after {@link Parameters#changed} the
- * next step copies the weights to the masters first. Weight decay applies to matrices, not to biases and norms.
+ * next step copies the weights to the masters first. Weight decay applies to matrices, not to biases and norms. The state has {@code
+ * name.momentum_buffer} of each trained parameter, FLOAT32, and its master.
  *
  * {@snippet file="dev/chagres/optim/SGDTest.java" region="optimizer"}
  *
@@ -50,6 +51,11 @@ public final class SGD extends FlatOptimizer {
             }
         }
 
+        /** Returns names and numbers in brackets. */
+        String text() {
+            return "(momentum=" + momentum + ", weightDecay=" + weightDecay + ")";
+        }
+
         /** PyTorch's defaults: neither momentum nor decay. */
         public static Config standard() {
             return new Config(0, 0);
@@ -76,7 +82,6 @@ public final class SGD extends FlatOptimizer {
 
     private static final List<String> VECTORS = List.of(".momentum_buffer");
 
-    private final Config config;
     private final Update update;
 
     /**
@@ -103,20 +108,9 @@ public final class SGD extends FlatOptimizer {
         List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay, own);
         super(
                 parameters,
+                "SGD" + config.text(),
                 new OptimizerState("SGD", parameters, DType.FLOAT32, VECTORS, AdamW.Masters.FLOAT32, ranges, own));
-        this.config = config;
-        try {
-            update = new Update(config, ranges, parameters.gradients(), state);
-            parameters.access().optimizedBy(this, state.settings(text(), true), state.settings(text(), false));
-        } catch (RuntimeException | Error failure) {
-            state.close();
-            throw failure;
-        }
-    }
-
-    @Override
-    String text() {
-        return "SGD(momentum=" + config.momentum + ", weightDecay=" + config.weightDecay + ")";
+        update = begun(() -> new Update(config, ranges, parameters.gradients(), state));
     }
 
     @Override
