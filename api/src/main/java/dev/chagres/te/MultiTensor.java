@@ -7,8 +7,8 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.te.AmaxHistories.RecipeChecks;
 import dev.chagres.te.HandleArrays.UnsetTensor;
+import dev.chagres.te.RecipeUpdates.RecipeChecks;
 import java.lang.foreign.MemorySegment;
 
 /**

@@ -4,9 +4,9 @@ import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.te.AmaxHistories.RecipeChecks;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.RecipeUpdates.RecipeChecks;
 import java.lang.foreign.MemorySegment;
 
 /**
