@@ -35,9 +35,4 @@ final class NoSequence implements TokenSequences {
     public int padding() {
         return EsmVocabulary.PAD;
     }
-
-    @Override
-    public void close() {
-        // It comes from nowhere.
-    }
 }

@@ -142,24 +142,22 @@ public final class TrainingRun {
      * @return how many were done and reported
      * @throws TrainingException when loss or gradient are not finite numbers; of a model that skips such steps, when it has
      *     skipped 20 in a row
-     * @throws dev.chagres.models.data.FastaException when the data fails
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     * @throws RuntimeException what reading the data throws
      */
     int run(int steps) throws InterruptedException {
         return run(SavedRun.NEW, steps);
     }
 
     /**
-     * Trains, going on after an earlier run.
+     * Trains, going on after an earlier run. However it ends, the state of the last whole step is saved first, unless that step has spoilt it.
      *
      * @param before what was done already
      * @param steps how many steps at most, those before included
      * @return how many were done and reported now
-     * <p>However it ends, the state of the last whole step is saved first, unless that step has spoilt it.
-     *
      * @throws TrainingException as {@link #run(int)}, and when the state cannot be saved
-     * @throws dev.chagres.models.data.FastaException when the data fails
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
+     * @throws RuntimeException what reading the data throws
      */
     int run(SavedRun before, int steps) throws InterruptedException {
         first = before.steps();
