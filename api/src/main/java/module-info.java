@@ -18,6 +18,7 @@ module dev.chagres {
     exports dev.chagres.optim;
     exports dev.chagres.parallel;
     exports dev.chagres.parameter;
+    exports dev.chagres.pass;
     exports dev.chagres.pipeline;
     exports dev.chagres.recipe;
     exports dev.chagres.sharding;

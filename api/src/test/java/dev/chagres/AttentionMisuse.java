@@ -8,7 +8,7 @@ import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.DotProductAttention;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 

@@ -3,12 +3,12 @@ package dev.chagres;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.AttentionConfig;
-import dev.chagres.layer.Layer;
-import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Sequential;
 
 /** A model of two layers with everything that a step needs, for the examples. */
 final class ExampleModel implements AutoCloseable {

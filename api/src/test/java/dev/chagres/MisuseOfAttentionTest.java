@@ -10,7 +10,7 @@ import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.DotProductAttention;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;

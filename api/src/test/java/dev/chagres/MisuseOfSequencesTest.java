@@ -8,7 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.QkvFormat;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

@@ -2,9 +2,9 @@ package dev.chagres.batch;
 
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.layer.Layer;
-import dev.chagres.layer.Pass;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

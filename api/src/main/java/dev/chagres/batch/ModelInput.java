@@ -3,8 +3,8 @@ package dev.chagres.batch;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
-import dev.chagres.layer.Pass;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -6,7 +6,7 @@ import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;

@@ -2,9 +2,9 @@ package dev.chagres.batch;
 
 import dev.chagres.Device;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Pass;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 import java.util.Optional;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;

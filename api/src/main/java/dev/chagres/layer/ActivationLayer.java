@@ -2,6 +2,11 @@ package dev.chagres.layer;
 
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 
@@ -65,7 +70,7 @@ public final class ActivationLayer extends Layer {
     }
 
     @Override
-    protected void checkInput(Tensor x) {
+    public void checkInput(Tensor x) {
         if (activation.kind().isGated() && x.size(1) % 2 != 0) {
             throw new IllegalArgumentException(
                     "x: " + name() + " expected an even number of columns, a half each for gate" + " and value, got "
@@ -74,7 +79,7 @@ public final class ActivationLayer extends Layer {
     }
 
     @Override
-    protected String summary() {
+    public String summary() {
         return activation.toString();
     }
 

@@ -12,6 +12,11 @@ import dev.chagres.internal.Checks;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.Quantizers;
 import java.util.List;
@@ -56,7 +61,7 @@ final class AttentionBranch extends Layer {
 
     AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
         super(plan.name());
-        this.config = RankHeads.of(config, plan);
+        this.config = config.ofRank(plan);
         long width = (long) config.heads() * config.headDim();
         long keyWidth = (long) config.keyHeads() * config.headDim();
         // The product of query, key and value stands under "qkv" beside the norm before it, as in TE.
@@ -303,7 +308,7 @@ final class AttentionBranch extends Layer {
     }
 
     @Override
-    protected void checkInput(Tensor x) {
+    public void checkInput(Tensor x) {
         qkv.checkInput(x);
     }
 
@@ -320,12 +325,12 @@ final class AttentionBranch extends Layer {
     }
 
     @Override
-    protected String summary() {
-        return new LayerSummary().with(config).toString();
+    public String summary() {
+        return config.summary().toString();
     }
 
     @Override
-    protected List<Layer> inside() {
+    public List<Layer> inside() {
         return List.of(qkv, projection);
     }
 

@@ -11,6 +11,8 @@ import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.Attention;
 import dev.chagres.ops.AttentionPlace;
 import dev.chagres.ops.AttentionPlace.Diagonal;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.AttentionScales;
@@ -145,10 +147,7 @@ final class AttentionCalls {
     private Tensor draw(AttentionKernels kernels, Pass pass) {
         return kernels == AttentionKernels.TILED
                 ? pass.draw()
-                : pass.draws()
-                        .next(
-                                pass.kept(),
-                                Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()));
+                : pass.draw(Math.toIntExact(DRAWN_AT_MOST * rules.heads().drawer()));
     }
 
     /** Sets the positions of the queries of a {@link dev.chagres.attention.PackedChunk} in their sequences, whose keys are all there. */

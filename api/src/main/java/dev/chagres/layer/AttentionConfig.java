@@ -2,6 +2,10 @@ package dev.chagres.layer;
 
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.internal.Checks;
+import dev.chagres.parallel.ContextParallel;
+import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.LayerSummary;
 import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.SoftmaxType;
 
@@ -128,5 +132,57 @@ public record AttentionConfig(
     /** Returns the same with another softmax; the sinks of a learnable one are a parameter, {@code softmax_offset} [h]. */
     public AttentionConfig withSoftmaxType(SoftmaxType newType) {
         return new AttentionConfig(heads, keyHeads, headDim, mask, dropout, scale, qkNorm, order, softcap, newType);
+    }
+
+    /** Returns the heads, and options that differ from their defaults. */
+    LayerSummary summary() {
+        AttentionConfig usual = of(heads, headDim, mask);
+        return new LayerSummary()
+                .with("heads", heads)
+                .withUnlessUsual("keyHeads", keyHeads, usual.keyHeads)
+                .with("headDim", headDim)
+                .with("mask", mask.kind())
+                .withUnlessUsual("windowLeft", mask.windowLeft(), -1L)
+                .withUnlessUsual("windowRight", Math.max(0, mask.windowRight()), 0L)
+                .withUnlessUsual("dropout", dropout.probability(), 0f)
+                .withUnlessUsual("scale", scale, usual.scale)
+                .withUnlessUsual("qkNorm", qkNorm.kind(), usual.qkNorm.kind())
+                .withUnlessUsual("order", order, usual.order)
+                .withUnlessUsual("softcap", softcap, 0f)
+                .withUnlessUsual("softmaxType", softmaxType, usual.softmaxType);
+    }
+
+    /**
+     * Returns this with only the heads that the plan's rank computes, of tensor-parallel or context-parallel ranks.
+     *
+     * @throws IllegalArgumentException when the ranks do not divide the heads
+     */
+    AttentionConfig ofRank(ModelPlan plan) {
+        return new AttentionConfig(
+                share("heads", heads, plan),
+                share("keyHeads", keyHeads, plan),
+                headDim,
+                mask,
+                dropout,
+                scale,
+                qkNorm,
+                order,
+                softcap,
+                softmaxType);
+    }
+
+    private static int share(String what, int count, ModelPlan plan) {
+        TensorParallel tensor = plan.tensorParallel();
+        ContextParallel context = plan.contextParallel();
+        long own = tensor.share(what, plan.name(), count);
+        if (tensor.isSplit() && context.dividesHeads() && own % context.size() != 0) {
+            throw new IllegalArgumentException(
+                    what + ": " + (plan.name().isEmpty() ? "the layer" : plan.name()) + " expected a multiple of "
+                            + tensor.size() * context.size() + ", for " + tensor.size()
+                            + " tensor-parallel ranks divide them and "
+                            + context.size() + " context-parallel ranks divide what each of these has, got " + count
+                            + "; withRing() and withAllGather() need only a multiple of " + tensor.size());
+        }
+        return Math.toIntExact(context.share(what, plan.name(), own));
     }
 }

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.VocabularyCrossEntropy;
 import dev.chagres.parallel.TensorParallel;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**

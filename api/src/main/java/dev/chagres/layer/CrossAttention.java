@@ -10,6 +10,12 @@ import dev.chagres.ops.Columns;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
+import dev.chagres.pass.SharedInput;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -130,7 +136,7 @@ public final class CrossAttention extends NormedBranch {
         CrossAttentionBranch(CrossAttentionConfig cross, SharedInput memory, ModelPlan plan) {
             super(plan.name());
             AttentionConfig whole = cross.attention();
-            config = RankHeads.of(whole, plan);
+            config = whole.ofRank(plan);
             if (plan.contextParallel().gathersKeys()) {
                 throw new IllegalArgumentException("plan: " + plan.name()
                         + " expected context parallelism that exchanges heads, for only keys of self-attention can be"
@@ -326,20 +332,17 @@ public final class CrossAttention extends NormedBranch {
         }
 
         @Override
-        protected void checkInput(Tensor x) {
+        public void checkInput(Tensor x) {
             query.checkInput(x);
         }
 
         @Override
-        protected String summary() {
-            return new LayerSummary()
-                    .with(config)
-                    .with("memoryColumns", memoryColumns)
-                    .toString();
+        public String summary() {
+            return config.summary().with("memoryColumns", memoryColumns).toString();
         }
 
         @Override
-        protected List<Layer> inside() {
+        public List<Layer> inside() {
             return List.of(query, keyValue, projection);
         }
 

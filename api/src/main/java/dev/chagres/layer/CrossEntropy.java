@@ -7,6 +7,10 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -157,11 +161,11 @@ public final class CrossEntropy {
             dev.chagres.ops.CrossEntropy.forward(
                     logits, labels, classes, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, stream);
         } else {
-            Scope before = pass.memory().enter();
+            Scope before = pass.enter();
             try {
                 split.forward(logits, labels, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, pass);
             } finally {
-                pass.memory().leave(before);
+                pass.leave(before);
             }
         }
         Scores scores = saved.push(pass);

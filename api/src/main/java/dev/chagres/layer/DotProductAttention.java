@@ -10,6 +10,11 @@ import dev.chagres.internal.Checks;
 import dev.chagres.layer.SavedAttention.Form;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.LayerSummary;
+import dev.chagres.pass.Named;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.QkvLayout;
 import dev.chagres.te.SoftmaxType;
@@ -41,7 +46,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code nvte_fused_attn_fwd_v2}, {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h};
  * {@code ops_attention_forward}, {@code ops_attention_backward} in {@code ops.h}.
  */
-public final class DotProductAttention {
+public final class DotProductAttention implements Named {
     private final String name;
     private final AttentionConfig config;
     private final ScoreMods rules;
@@ -50,8 +55,6 @@ public final class DotProductAttention {
     private final QuantizedAttention choice;
     private final QuantizedHeads quantized;
     private final ContextPool<SavedAttention> saved = new ContextPool<>(this, SavedAttention::new);
-    /** For calls that save nothing. */
-    private final SavedAttention unsaved = new SavedAttention();
 
     /**
      * Makes attention as {@code config} says.
@@ -86,10 +89,9 @@ public final class DotProductAttention {
         }
         rules = new ScoreMods(config, plan);
         AttentionProblems problems = new AttentionProblems(config);
-        AttentionAnswers answers = new AttentionAnswers(config);
-        calls = new AttentionCalls(config, problems, rules, new FusedScoreMods(config, rules, problems, answers));
+        calls = new AttentionCalls(config, problems, rules, new FusedScoreMods(config, rules, problems));
         inputs = new AttentionInputs(name, config);
-        choice = new QuantizedAttention(config, rules, problems, answers, plan);
+        choice = new QuantizedAttention(config, rules, problems, plan);
         quantized = new QuantizedHeads(choice, inputs, calls);
     }
 
@@ -160,7 +162,7 @@ public final class DotProductAttention {
     Tensor forward(Tensor q, Tensor k, Tensor v, Sequences sequences, Pass pass) {
         inputs.check(q, k, v, sequences, pass.stream());
         Tensor output = pass.kept().like(q);
-        SavedAttention record = of(pass);
+        SavedAttention record = saved.take();
         record.form = Form.SEPARATE;
         QkvLayout layout = QkvLayout.separate(sequences.format());
         Quantizers present = choice.quantizers(layout, q.dtype(), sequences, pass);
@@ -174,7 +176,7 @@ public final class DotProductAttention {
             quantized.forward(q, k, v, output, sequences, present, record, pass);
             record.output.set(output);
         }
-        push(record, pass);
+        saved.keep(record, pass);
         return output;
     }
 
@@ -195,19 +197,19 @@ public final class DotProductAttention {
         QkvLayout layout = QkvLayout.packed(sequences.format());
         Quantizers present = choice.quantizers(layout, qkv.dtype(), sequences, pass);
         if (present != null) {
-            SavedAttention record = of(pass);
+            SavedAttention record = saved.take();
             record.form = Form.PACKED;
             QuantizedTensor copy = quantized.cast(qkv, present, pass);
             QuantizedHeads.dequantize(quantized.forwardPacked(copy, sequences, present, record, pass), output, pass);
             record.output.set(output);
-            push(record, pass);
+            saved.keep(record, pass);
             return output;
         }
         Tensor q = inputs.shaped(kept, qkv, 0, sequences);
         Tensor k = inputs.shaped(kept, qkv, width, sequences);
         Tensor v = inputs.shaped(kept, qkv, 2 * width, sequences);
         Tensor o = inputs.shaped(kept, output, 0, sequences);
-        SavedAttention record = of(pass);
+        SavedAttention record = saved.take();
         record.form = Form.PACKED;
         record.quantizers = null;
         calls.forward(layout, q, k, v, o, sequences, null, record, pass);
@@ -215,7 +217,7 @@ public final class DotProductAttention {
             quantized.recordForward(layout, sequences, pass, output, qkv);
         }
         record.qkv.set(qkv);
-        push(record, pass);
+        saved.keep(record, pass);
         return output;
     }
 
@@ -239,10 +241,10 @@ public final class DotProductAttention {
     /** Enqueues attention over one buffer in eight bits; returns the output [T, h d] in eight bits, kept. */
     QuantizedTensor forwardPacked(QuantizedTensor qkv, Sequences sequences, Quantizers present, Pass pass) {
         AttentionInputs.checked(sequences);
-        SavedAttention record = of(pass);
+        SavedAttention record = saved.take();
         record.form = Form.PACKED;
         QuantizedTensor output = quantized.forwardPacked(qkv, sequences, present, record, pass);
-        push(record, pass);
+        saved.keep(record, pass);
         return output;
     }
 
@@ -262,17 +264,6 @@ public final class DotProductAttention {
     private Sequences begin(Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
         return AttentionInputs.checked(pass.sequences());
-    }
-
-    /** The object is pushed only after the call, so that a refused call leaves the pass as it was. */
-    private SavedAttention of(Pass pass) {
-        return pass.isSaving() ? saved.take() : unsaved;
-    }
-
-    private void push(SavedAttention record, Pass pass) {
-        if (pass.isSaving()) {
-            saved.pushTaken(record, pass);
-        }
     }
 
     /**
@@ -349,8 +340,8 @@ public final class DotProductAttention {
         return record;
     }
 
-    /** Returns the name in errors: that of the group, or attention. */
-    String name() {
+    @Override
+    public String name() {
         return name;
     }
 
@@ -379,7 +370,6 @@ public final class DotProductAttention {
 
     @Override
     public String toString() {
-        return LayerSummary.line(
-                name, "DotProductAttention", new LayerSummary().with(config).toString());
+        return LayerSummary.line(name, "DotProductAttention", config.summary().toString());
     }
 }

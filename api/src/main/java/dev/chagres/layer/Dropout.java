@@ -1,5 +1,7 @@
 package dev.chagres.layer;
 
+import dev.chagres.pass.Pass;
+
 /**
  * How often values are dropped: a dropped value becomes 0, a kept one is divided by {@code 1 - probability}.
  *

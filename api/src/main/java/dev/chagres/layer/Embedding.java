@@ -6,12 +6,19 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.LayerSummary;
+import dev.chagres.pass.Named;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.PassObserver.Direction;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.te.Output;
 import java.util.List;
 
@@ -27,7 +34,7 @@ import java.util.List;
  *
  * <p>Source: {@code ops_embedding_forward}, {@code ops_embedding_backward} in {@code ops.h}.
  */
-public final class Embedding {
+public final class Embedding implements Named {
     private static final class Ids extends SavedContext {
         private final SavedTensor ids = new SavedTensor("the identifiers");
     }
@@ -62,7 +69,7 @@ public final class Embedding {
      * so no {@link TokenScatter} is needed; backward gathers the gradients of all tokens. {@link Linear#tied(Parameter, ModelPlan)} with
      * this table gives a rank its own columns of the logits, from which {@link CrossEntropy#vocabularyParallel} computes a loss.
      *
-     * {@snippet file="dev/chagres/layer/VocabularyParallelTest.java" region="vocabularyParallel"}
+     * {@snippet file="dev/chagres/parallel/VocabularyParallelTest.java" region="vocabularyParallel"}
      *
      * <p>Source: Megatron-LM's {@code VocabParallelEmbedding}.
      *
@@ -96,8 +103,8 @@ public final class Embedding {
         }
     }
 
-    /** Returns the name in errors: that of the group. */
-    String name() {
+    @Override
+    public String name() {
         return name;
     }
 
@@ -124,11 +131,11 @@ public final class Embedding {
         Layer.checkHere(this, weight, ids);
         ensureShared(ids);
         Tensor y = pass.kept().tensor(weight.unreadWeight().dtype(), rows(ids), hidden);
-        Scope before = pass.memory().enter();
+        Scope before = pass.enter();
         try {
             lookUp(ids, y, pass);
         } finally {
-            pass.memory().leave(before);
+            pass.leave(before);
         }
         Inside.requireGradient(y, pass.isSaving() && !weight.isFrozen());
         Ids kept = saved.push(pass);
@@ -187,11 +194,11 @@ public final class Embedding {
         if (weight.isFrozen()) {
             return;
         }
-        Scope before = pass.memory().enter();
+        Scope before = pass.enter();
         try {
             addGradient(dy, ids, pass);
         } finally {
-            pass.memory().leave(before);
+            pass.leave(before);
         }
     }
 
@@ -211,7 +218,7 @@ public final class Embedding {
         } finally {
             if (!done) {
                 pass.calls().fail();
-                pass.gradients().fail();
+                pass.fail();
             }
         }
     }

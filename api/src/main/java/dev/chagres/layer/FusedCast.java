@@ -4,6 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 

@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionProblem.Order;
 import dev.chagres.te.AttentionTensors;
@@ -25,13 +26,11 @@ final class FusedScoreMods {
     private final AttentionConfig config;
     private final ScoreMods rules;
     private final AttentionProblems problems;
-    private final AttentionAnswers answers;
 
-    FusedScoreMods(AttentionConfig config, ScoreMods rules, AttentionProblems problems, AttentionAnswers answers) {
+    FusedScoreMods(AttentionConfig config, ScoreMods rules, AttentionProblems problems) {
         this.config = config;
         this.rules = rules;
         this.problems = problems;
-        this.answers = answers;
     }
 
     /** Returns whether anything is done with scores. */
@@ -61,7 +60,7 @@ final class FusedScoreMods {
             return "cuDNN takes only a bias of exactly the padded lengths that begins at a multiple of 16 bytes";
         }
         boolean biased = rules.biasType().isTensor();
-        return answers.refusal(
+        return problems.refusal(
                 problem(layout, sequences, !config.dropout().isNone()),
                 dtype,
                 dtype,

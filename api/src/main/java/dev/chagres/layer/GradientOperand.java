@@ -6,6 +6,7 @@ import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Transpose;

@@ -8,6 +8,7 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.ops.Columns;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -9,6 +9,7 @@ import dev.chagres.internal.Inside;
 import dev.chagres.ops.Columns;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
+import dev.chagres.pass.Pass;
 
 /**
  * Takes one rank's part of tensors that have elements for all heads. Tensor-parallel ranks have consecutive heads, which context-parallel

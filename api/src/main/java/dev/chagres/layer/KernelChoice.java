@@ -6,6 +6,7 @@ import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Inside;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.Activation;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;

@@ -10,6 +10,7 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -92,7 +93,7 @@ final class KvAllGather {
      * Returns this rank's part of the pass's sequences, which are those of all tokens or of {@link dev.chagres.attention.PackedChunk}.
      */
     Sequences sequences(Pass pass) {
-        return pass.ring().part(ranks);
+        return RingState.of(pass).part(ranks);
     }
 
     /** Checks that {@code rows} and {@code sequences} are this rank's part. */

@@ -5,6 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.te.Cast;

@@ -11,6 +11,12 @@ import dev.chagres.layer.MlpConfig.Recomputation;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.LayerSummary;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm.Transpose;
@@ -335,12 +341,12 @@ public final class LayerNormMlp extends NormedBranch {
         }
 
         @Override
-        protected void checkInput(Tensor x) {
+        public void checkInput(Tensor x) {
             fc1.checkInput(x);
         }
 
         @Override
-        protected String summary() {
+        public String summary() {
             return new LayerSummary()
                     .with("hidden", fc2.weight().shape().size(0))
                     .with("inner", inner)
@@ -350,7 +356,7 @@ public final class LayerNormMlp extends NormedBranch {
         }
 
         @Override
-        protected List<Layer> inside() {
+        public List<Layer> inside() {
             return List.of(fc1, fc2);
         }
 

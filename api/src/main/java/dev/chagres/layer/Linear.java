@@ -6,6 +6,11 @@ import dev.chagres.internal.Checks;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.LayerSummary;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -220,7 +225,7 @@ public final class Linear extends Layer {
     }
 
     @Override
-    protected void checkInput(Tensor x) {
+    public void checkInput(Tensor x) {
         DType type = sites.dtype();
         if (x.size(1) != inputs || x.dtype() != type) {
             throw new IllegalArgumentException(
@@ -242,7 +247,7 @@ public final class Linear extends Layer {
     }
 
     @Override
-    protected String summary() {
+    public String summary() {
         return new LayerSummary()
                 .with("in", inputs)
                 .with("out", outputs)

@@ -9,6 +9,7 @@ import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.RowSum;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;

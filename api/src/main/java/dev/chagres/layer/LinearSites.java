@@ -10,6 +10,7 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.parameter.WeightStorage;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;

@@ -9,6 +9,7 @@ import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.pass.Pass;
 import java.util.List;
 
 /**

@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.Initializer;
+import dev.chagres.pass.Recomputed;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 

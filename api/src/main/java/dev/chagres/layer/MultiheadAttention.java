@@ -6,6 +6,8 @@ import dev.chagres.internal.Checks;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -3,6 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.parameter.Initializer;
+import dev.chagres.pass.LayerSummary;
 import dev.chagres.te.Normalization.Gamma;
 
 /**
@@ -81,5 +82,14 @@ public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
     /** Returns the initializer of the weights, with which all factors are 1. */
     Initializer initializer() {
         return gamma == Gamma.PLAIN ? Initializer.ones() : Initializer.zeros();
+    }
+
+    /** Returns the size, and options that differ from their defaults. */
+    LayerSummary summary() {
+        NormConfig usual = layerNorm(size);
+        return new LayerSummary()
+                .with("size", size)
+                .withUnlessUsual("epsilon", epsilon, usual.epsilon)
+                .withUnlessUsual("gamma", gamma, usual.gamma);
     }
 }

@@ -10,6 +10,11 @@ import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
@@ -60,8 +65,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     @Override
-    protected final String summary() {
-        return new LayerSummary().with(config).toString();
+    public final String summary() {
+        return config.summary().toString();
     }
 
     /** Returns whether the norm can cast rows like those of {@code y}. */
@@ -160,7 +165,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
      */
     final Tensor recompute(Pass pass) {
         Rows rows = saved.peek(pass);
-        pass.gradients().ensureUnchanged(weight);
+        pass.ensureUnchanged(weight);
         Scope temporary = pass.temporary();
         Tensor x = rows.x.get();
         Tensor y = temporary.like(x);
@@ -296,12 +301,26 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     @Override
-    protected final void checkInput(Tensor x) {
+    public final void checkInput(Tensor x) {
         DType dtype = weight.unreadWeight().dtype();
         if (x.size(1) != config.size() || x.dtype() != dtype) {
             throw new IllegalArgumentException(
                     "x: " + name() + " expected " + dtype + "[T, " + config.size() + "], got " + Checks.describe(x));
         }
         checkHere(this, weight, x);
+    }
+
+    /**
+     * The position of a norm, as far as its kernels depend on it.
+     *
+     * <p>Threading: immutable.
+     *
+     * @param sums whether forward is of a sum that was not formed yet
+     * @param sumsGradients whether backward adds the gradient that passes the norm by
+     * @param casts whether the norm may cast its output, which nobody reads in the model's type
+     */
+    record NormPlace(boolean sums, boolean sumsGradients, boolean casts) {
+        /** Outside a residual stream. */
+        static final NormPlace ALONE = new NormPlace(false, false, true);
     }
 }

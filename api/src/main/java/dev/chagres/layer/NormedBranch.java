@@ -5,8 +5,12 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.layer.NormLayer.NormPlace;
+import dev.chagres.layer.ResidualStream.ParallelBranches;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.GradientOwner;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -280,7 +284,7 @@ abstract sealed class NormedBranch extends Layer
     }
 
     @Override
-    protected final void checkInput(Tensor x) {
+    public final void checkInput(Tensor x) {
         if (norm == null) {
             branch.checkInput(x);
         } else {
@@ -289,12 +293,12 @@ abstract sealed class NormedBranch extends Layer
     }
 
     @Override
-    protected final String summary() {
+    public final String summary() {
         return branch.summary();
     }
 
     @Override
-    protected final List<Layer> inside() {
+    public final List<Layer> inside() {
         List<Layer> layers = new ArrayList<>();
         if (norm != null) {
             layers.add(norm);

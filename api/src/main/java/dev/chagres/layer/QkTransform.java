@@ -9,6 +9,8 @@ import dev.chagres.layer.QkNorm.Place;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary.Direction;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**

@@ -7,6 +7,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.parameter.QuantizerSite.Role;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.Quantizers;
@@ -30,21 +31,14 @@ final class QuantizedAttention {
 
     private final ScoreMods rules;
     private final AttentionProblems problems;
-    private final AttentionAnswers answers;
     /** Why no call is computed in eight bits, or null. */
     private final @Nullable String never;
     /** Null if no call is. */
     private final @Nullable AttentionSites sites;
 
-    QuantizedAttention(
-            AttentionConfig config,
-            ScoreMods rules,
-            AttentionProblems problems,
-            AttentionAnswers answers,
-            @Nullable ModelPlan plan) {
+    QuantizedAttention(AttentionConfig config, ScoreMods rules, AttentionProblems problems, @Nullable ModelPlan plan) {
         this.rules = rules;
         this.problems = problems;
-        this.answers = answers;
         String reason = whyNever(config);
         never = reason == null && plan == null
                 ? "the attention was made without a plan, which would hold its scales"
@@ -117,7 +111,7 @@ final class QuantizedAttention {
         if (KernelChoice.isSingle(sequences)) {
             return "a sequence has one token";
         }
-        return answers.refusal(
+        return problems.refusal(
                 problems.get(layout, sequences.padding(), false),
                 present.recipe().format().forward(),
                 present.recipe().format().backward(),

@@ -9,6 +9,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.BlockDequantization;
 import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Cast;

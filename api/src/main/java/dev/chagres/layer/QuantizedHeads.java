@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.Quantizer;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Cast;

@@ -9,6 +9,8 @@ import dev.chagres.ops.DropPath;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
 import java.util.List;
@@ -125,7 +127,7 @@ final class ResidualDropout {
     /** A rank's tokens are dropped by their part of the mask of all tokens. */
     private void dropValues(Tensor added, Tensor stream, Tensor sum, Drawn drawn, Pass pass) {
         Scope kept = pass.kept();
-        pass.draws().begin(kept);
+        pass.beginDraw();
         for (int i = 0; i < stretches.most(); i++) {
             Tensor part = part(added, i, drawn, pass);
             if (part == null) {
@@ -133,7 +135,7 @@ final class ResidualDropout {
             }
             long before = stretches.token(i, added.size(0), drawn.tokens) * added.size(1);
             Tensor state = kept.tensor(DType.INT64, 2);
-            pass.draws().write(state, skipped(before));
+            pass.writeDraw(state, skipped(before));
             Tensor mask = kept.tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(part.count()));
             dev.chagres.ops.Dropout.dropoutAdd(
                     part,

@@ -4,7 +4,13 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
+import dev.chagres.layer.NormLayer.NormPlace;
+import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
 import dev.chagres.ops.Elementwise;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
 import java.util.Arrays;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -227,5 +233,72 @@ final class ResidualStream {
         boolean addBiases = !dropout.drops(pass) && Arrays.stream(parts).anyMatch(NormedBranch::endsWithBias);
         String biases = addBiases ? "\n" + owner.name() + ": residual sums add the biases of the last products" : "";
         return sources + biases + norm;
+    }
+
+    /**
+     * {@code y = first(x) + second(x)}, as one branch of a residual stream.
+     *
+     * <p>Threading: the device's thread.
+     */
+    static final class ParallelBranches extends NormedBranch {
+        ParallelBranches(String name, NormedBranch first, NormedBranch second) {
+            super(name, null, new Sum(name, first, second), null, null);
+        }
+
+        private static final class Sum extends Layer {
+            /** What backward needs to know of the input. */
+            private static final class Input extends SavedContext {
+                private boolean learns;
+            }
+
+            private final Layer first;
+            private final Layer second;
+            private final ContextPool<Input> saved = new ContextPool<>(this, Input::new);
+
+            private Sum(String name, Layer first, Layer second) {
+                super(name);
+                this.first = first;
+                this.second = second;
+            }
+
+            @Override
+            protected void run(Tensor x, Tensor y, Pass pass) {
+                Tensor summand = pass.kept().like(y);
+                first.forward(x, summand, pass);
+                second.forward(x, y, pass);
+                Elementwise.add(y, summand, y, pass.stream());
+                Input input = saved.push(pass);
+                if (input != null) {
+                    input.learns = x.requiresGradient();
+                }
+            }
+
+            @Override
+            protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+                boolean learns = saved.pop(pass).learns;
+                Tensor summand = pass.temporary().like(dx);
+                second.backward(dy, summand, pass);
+                first.backward(dy, dx, pass);
+                if (learns) {
+                    Elementwise.add(dx, summand, dx, pass.stream());
+                }
+            }
+
+            @Override
+            public boolean requiresGradient() {
+                return anyRequiresGradient(first, second);
+            }
+
+            @Override
+            public void checkInput(Tensor x) {
+                first.checkInput(x);
+                second.checkInput(x);
+            }
+
+            @Override
+            protected String explanation(Tensor x, Pass pass) {
+                return first.explainInside(x, pass) + "\n" + second.explainInside(x, pass);
+            }
+        }
     }
 }

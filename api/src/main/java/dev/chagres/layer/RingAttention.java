@@ -8,11 +8,16 @@ import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RingSequences.Block;
 import dev.chagres.attention.RingSequences.Order;
 import dev.chagres.internal.Checks;
-import dev.chagres.layer.PassRing.Cargo;
+import dev.chagres.layer.RingState.Cargo;
+import dev.chagres.layer.RingState.RingTransfer;
 import dev.chagres.ops.AttentionMerge;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.te.Output;
 import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
@@ -89,7 +94,7 @@ final class RingAttention {
     /** Returns the sequences of the pass, cut up; checks that {@code rows} are this rank's part of their tokens. */
     RingSequences cut(String argument, long rows, Pass pass) {
         ranks.checkPart(argument, rows, pass.sequences().queries().tokens());
-        return pass.ring().cut(ranks, order);
+        return RingState.of(pass).cut(ranks, order);
     }
 
     /** Enqueues attention of [t, h, d] over [t, g, d]; returns [t, h, d]. */
@@ -307,7 +312,7 @@ final class RingAttention {
 
         /** Makes later work of the pass wait for the step that was enqueued last. */
         void await(Pass pass) {
-            pass.ring().await(cargo);
+            RingState.of(pass).await(cargo);
         }
 
         /** Returns the first tensor as it is after {@code step} steps. */

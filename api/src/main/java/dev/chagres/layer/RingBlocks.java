@@ -12,6 +12,7 @@ import dev.chagres.ops.Attention;
 import dev.chagres.ops.AttentionPlace;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
@@ -49,8 +50,8 @@ final class RingBlocks {
         rules = new ScoreMods(config, null);
         ownProblems = new AttentionProblems(own);
         otherProblems = new AttentionProblems(others);
-        ownScores = new FusedScoreMods(own, rules, ownProblems, new AttentionAnswers(own));
-        otherScores = new FusedScoreMods(others, rules, otherProblems, new AttentionAnswers(others));
+        ownScores = new FusedScoreMods(own, rules, ownProblems);
+        otherScores = new FusedScoreMods(others, rules, otherProblems);
         ContextParallel ranks = plan.contextParallel();
         heads = new HeadSlice(plan.tensorParallel(), ranks, config.heads());
         most = ranks.chunks() * ranks.chunks() * ranks.size();
@@ -73,12 +74,12 @@ final class RingBlocks {
             return null;
         }
         Scope kept = pass.kept();
-        pass.draws().begin(kept);
+        pass.beginDraw();
         Tensor states = kept.tensor(DType.INT64, sequences.blocks(), 2);
         for (int i = 0; i < sequences.blocks(); i++) {
             boolean fused = kernels(sequences.block(i), dtype, pass) == AttentionKernels.FUSED;
             long number = fused ? heads.drawer() * most + i : 0;
-            pass.draws().write(state(states, i, kept), Math.toIntExact(AttentionCalls.DRAWN_AT_MOST * number));
+            pass.writeDraw(state(states, i, kept), Math.toIntExact(AttentionCalls.DRAWN_AT_MOST * number));
         }
         return states;
     }

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;

@@ -3,6 +3,8 @@ package dev.chagres.layer;
 import dev.chagres.attention.Sequences;
 import dev.chagres.layer.KernelChoice.AttentionKernels;
 import dev.chagres.ops.AttentionPlace;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;

@@ -5,6 +5,10 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 
 /**
  * Gathers the tokens of all sequence-parallel ranks, each of which has a part, on every rank. It comes after the layers of a {@link

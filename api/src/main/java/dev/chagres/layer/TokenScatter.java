@@ -5,6 +5,10 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
 
 /**
  * Takes the part of a sequence-parallel rank from the tokens, which all ranks have. It comes before the layers of a {@link

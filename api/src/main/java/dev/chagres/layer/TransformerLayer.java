@@ -4,8 +4,14 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
+import dev.chagres.layer.ResidualStream.ParallelBranches;
+import dev.chagres.layer.TransformerLayerConfig.BranchOrder;
+import dev.chagres.layer.TransformerLayerConfig.NormPlacement;
 import dev.chagres.layer.TransformerLayerConfig.Recomputation;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import java.util.List;
 import java.util.Objects;
 import java.util.stream.Stream;
@@ -198,22 +204,22 @@ public final class TransformerLayer extends Layer {
 
     /** The kernels of sum and norm load 16 bytes at a time. */
     @Override
-    boolean needsAlignment() {
+    protected boolean needsAlignment() {
         return true;
     }
 
     @Override
-    protected void checkInput(Tensor x) {
+    public void checkInput(Tensor x) {
         attention.checkInput(x);
     }
 
     @Override
-    protected String summary() {
-        return new LayerSummary().with(config).toString();
+    public String summary() {
+        return config.summary().toString();
     }
 
     @Override
-    protected List<Layer> inside() {
+    public List<Layer> inside() {
         return Stream.of(attention, crossAttention, mlp, outputNorm)
                 .filter(Objects::nonNull)
                 .map(Layer.class::cast)

@@ -2,6 +2,8 @@ package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.Initializer;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.LayerSummary;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -37,6 +39,49 @@ public record TransformerLayerConfig(
         Dropout dropPath,
         Bias bias,
         Initializer initializer) {
+    /**
+     * The tensor to which the output of a branch is added.
+     *
+     * <p>Threading: immutable.
+     *
+     * <p>Source: {@code apply_residual_connection_post_layernorm} of TE's {@code TransformerLayer}.
+     */
+    public enum ResidualSource {
+        /** The branch's input before its norm: {@code y = x + branch(norm(x))}. */
+        INPUT,
+        /** The output of its norm: {@code y = norm(x) + branch(norm(x))}. */
+        NORM
+    }
+
+    /**
+     * Where a transformer layer has its first norm: before self-attention or at the end of the layer. The norms of MLP and cross-attention
+     * always come before these.
+     *
+     * <p>Threading: immutable.
+     *
+     * <p>Source: {@code output_layernorm} of TE's {@code TransformerLayer}.
+     */
+    public enum NormPlacement {
+        /** Before self-attention. */
+        INPUT,
+        /** After the last sum: {@code y = norm(…)}; self-attention reads x without a norm. */
+        OUTPUT
+    }
+
+    /**
+     * Whether the MLP of a transformer layer reads the output of attention or the input of attention.
+     *
+     * <p>Threading: immutable.
+     *
+     * <p>Source: {@code parallel_attention_mlp} of TE's {@code TransformerLayer}.
+     */
+    public enum BranchOrder {
+        /** {@code h = x + attention(norm(x))}, {@code y = h + mlp(norm(h))}. */
+        SEQUENTIAL,
+        /** {@code y = x + attention(norm(x)) + mlp(norm(x))}, each with its own norm, as in Falcon. */
+        PARALLEL
+    }
+
     private static final float DEVIATION = 0.02f;
 
     /**
@@ -259,5 +304,17 @@ public record TransformerLayerConfig(
     /** Returns the columns H. */
     public long hidden() {
         return norm.size();
+    }
+
+    /** Returns the width, and options that differ from their defaults, besides those of the branches. */
+    LayerSummary summary() {
+        return new LayerSummary()
+                .with("hidden", hidden())
+                .withUnlessUsual("branchOrder", branchOrder, BranchOrder.SEQUENTIAL)
+                .withUnlessUsual("residual", residual, ResidualSource.INPUT)
+                .withUnlessUsual("normPlacement", normPlacement, NormPlacement.INPUT)
+                .withUnlessUsual("recomputation", recomputation, Recomputation.NONE)
+                .withUnlessUsual("hiddenDropout", hiddenDropout.probability(), 0f)
+                .withUnlessUsual("dropPath", dropPath.probability(), 0f);
     }
 }

@@ -10,6 +10,8 @@ import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary;
 import dev.chagres.ops.TokenPositions;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**

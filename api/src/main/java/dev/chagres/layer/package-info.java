@@ -1,7 +1,6 @@
 /**
- * Layers with explicit forward and backward calls. A {@link dev.chagres.layer.Pass} carries what is the same for all of them; a
- * {@link dev.chagres.layer.Layer} declares its parameters in a {@link dev.chagres.parameter.ModelPlan}. Inputs are [T, H] whatever the
- * arrangement of the tokens.
+ * Layers: products, norms, attention, feed-forward and transformer layers, embedding and loss. Each is a {@link dev.chagres.pass.Layer}, which
+ * declares its parameters in a {@link dev.chagres.parameter.ModelPlan}. Inputs are [T, H] whatever the arrangement of the tokens.
  */
 @NullMarked
 package dev.chagres.layer;

@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>All ranks make the same calls of layers, over their parts of the same tokens.
  *
- * {@snippet file="dev/chagres/layer/ContextParallelTest.java" region="plan"}
+ * {@snippet file="dev/chagres/parallel/ContextParallelTest.java" region="plan"}
  *
  * <p>Threading: the device's thread.
  *

@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>All ranks make the same calls of layers, over the same tokens.
  *
- * {@snippet file="dev/chagres/layer/TensorParallelTest.java" region="plan"}
+ * {@snippet file="dev/chagres/parallel/TensorParallelTest.java" region="plan"}
  *
  * <p>Threading: the device's thread.
  *

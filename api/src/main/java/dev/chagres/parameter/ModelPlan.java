@@ -113,7 +113,7 @@ public final class ModelPlan {
      * branch below, and before it computes the gradient of the branch's input; those of its norm only at the end of the layer. Declare
      * nothing more in either plan after this: it would belong to one of them alone.
      *
-     * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="regrouped"}
+     * {@snippet file="dev/chagres/sharding/FullyShardedTest.java" region="regrouped"}
      *
      * @param kind of a parameter, compared within its group by {@code equals}; its text becomes part of the new group's name
      * @throws NullPointerException when a parameter has none

@@ -443,7 +443,7 @@ public final class Parameters implements AutoCloseable {
      * FLOAT32, BFLOAT16 or FLOAT16; they are converted to the model's type: exactly to a wider type, rounded to nearest even to a narrower
      * one. From a run with 16-bit weights these are loaded, not their masters; an optimizer makes its masters of them before its next step.
      *
-     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="one"}
+     * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="one"}
      *
      * @throws IllegalStateException when weights are sharded among ranks, which load them by {@code Strategy.weightState}, {@code
      *     TensorParallelState.ofWeights} or {@code PipelineParallel.weightState}; or as {@link #state()}

@@ -4,8 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Pass;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.pass.Pass;
 import dev.chagres.pipeline.PipelineSchedule.Call;
 
 /**

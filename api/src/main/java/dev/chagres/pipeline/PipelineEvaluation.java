@@ -1,7 +1,7 @@
 package dev.chagres.pipeline;
 
 import dev.chagres.Tensor;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.pipeline.PipelineSchedule.Call;
 import org.jspecify.annotations.Nullable;
 

@@ -1,6 +1,6 @@
 package dev.chagres.pipeline;
 
-import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.pass.PassObserver.Direction;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.IntStream;

@@ -3,7 +3,6 @@ package dev.chagres.pipeline;
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.layer.Pass;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.nccl.Communicator;
@@ -12,6 +11,7 @@ import dev.chagres.optim.StateVector;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import dev.chagres.pass.Pass;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
@@ -23,7 +23,7 @@ import java.util.List;
  *
  * <p>A step computes what one rank computes that accumulates the same micro-batches:
  *
- * {@snippet file="dev/chagres/layer/PipelineParallelTest.java" region="step"}
+ * {@snippet file="dev/chagres/pipeline/PipelineParallelTest.java" region="step"}
  *
  * <p>Each micro-batch has its own {@link Pass} in each stage; there are as many as are in flight at a time ({@link
  * PipelineSchedule#passes}). The output of a stage is sent to the next one, the gradient of its input to the one before, by NCCL's send and
@@ -35,7 +35,7 @@ import java.util.List;
  *
  * <p>An evaluation computes forward only:
  *
- * {@snippet file="dev/chagres/layer/PipelineEvaluationTest.java" region="evaluate"}
+ * {@snippet file="dev/chagres/pipeline/PipelineEvaluationTest.java" region="evaluate"}
  *
  * <p>Threading: the device's thread.
  *
@@ -107,7 +107,7 @@ public final class PipelineParallel implements AutoCloseable {
      * Returns the passes of this rank, for settings that hold for each step, such as {@link Pass#autocast}. If weights are sharded ({@link
      * ZeroStage#THREE}), the strategy must follow each of them:
      *
-     * {@snippet file="dev/chagres/layer/MeshPipelineTest.java" region="passes"}
+     * {@snippet file="dev/chagres/pipeline/MeshPipelineTest.java" region="passes"}
      */
     public List<Pass> passes() {
         return runs.training().passes();
@@ -167,7 +167,7 @@ public final class PipelineParallel implements AutoCloseable {
      * Returns the pass of {@link #evaluate}, for settings that hold for each evaluation, such as {@link Pass#autocast}. If weights are
      * sharded ({@link ZeroStage#THREE}), the strategy must follow it:
      *
-     * {@snippet file="dev/chagres/layer/MeshPipelineTest.java" region="evaluation-pass"}
+     * {@snippet file="dev/chagres/pipeline/MeshPipelineTest.java" region="evaluation-pass"}
      *
      * @throws IllegalStateException when this is closed
      */
@@ -201,7 +201,7 @@ public final class PipelineParallel implements AutoCloseable {
     /**
      * Returns only the weights, of all stages, like {@link Strategy#weightState} without a pipeline. Each rank calls it.
      *
-     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="stages"}
+     * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="stages"}
      *
      * @param strategy as in {@link #state}
      * @param others as in {@link Strategy#weightState}

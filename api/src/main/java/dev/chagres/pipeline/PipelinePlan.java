@@ -13,7 +13,7 @@ import java.util.Map;
  * Which stage of a pipeline has which parameters of a model: every rank declares the whole model, and allocates memory for its stages only.
  * Initial weights are those of the whole model, since they follow from seed, name and element.
  *
- * {@snippet file="dev/chagres/layer/PipelineModel.java" region="plan"}
+ * {@snippet file="dev/chagres/pipeline/PipelineModel.java" region="plan"}
  *
  * <p>With P ranks, rank r has the stages r, r + P, … A parameter that several stages read, such as an embedding's table with a head tied to
  * it, is placed on each of them.

@@ -1,7 +1,7 @@
 package dev.chagres.pipeline;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.pass.PassObserver.Direction;
 import dev.chagres.pipeline.PipelineOrders.Work;
 import java.util.ArrayList;
 import java.util.List;

@@ -1,14 +1,14 @@
 package dev.chagres.pipeline;
 
 import dev.chagres.Tensor;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /**
  * The computation of the stages of one rank of a pipeline: {@link PipelineParallel#run} calls it in the order of the schedule, and {@link
  * PipelineParallel#evaluate} calls only its forward, with an evaluation pass.
  *
- * {@snippet file="dev/chagres/layer/PipelineModel.java" region="stage"}
+ * {@snippet file="dev/chagres/pipeline/PipelineModel.java" region="stage"}
  *
  * <p>In the example {@code lengths} returns the lengths of a micro-batch's sequences, {@code enter} sets sequences and seed of the pass,
  * {@code embed} looks up the tokens, and {@code score} and {@code scoreGradient} are head and loss.

@@ -1,6 +1,6 @@
 package dev.chagres.pipeline;
 
-import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.pass.PassObserver.Direction;
 import dev.chagres.pipeline.PipelineOrders.Work;
 import java.util.Arrays;
 import java.util.List;

@@ -28,7 +28,7 @@ import java.util.stream.IntStream;
  * the same on each rank: buckets of the groups that were declared last come first. A rank without sequences makes the same calls without
  * micro-batches.
  *
- * {@snippet file="dev/chagres/layer/DataParallelTest.java" region="parallel"}
+ * {@snippet file="dev/chagres/sharding/DataParallelTest.java" region="parallel"}
  *
  * <p>Threading: the device's thread.
  *
@@ -133,7 +133,7 @@ public final class DataParallel extends Strategy {
      * completed it get its weights, moments and {@code others}. This strategy is closed; the failed step is discarded, and must be made
      * again by the new number of ranks.
      *
-     * {@snippet file="dev/chagres/layer/ShrinkTraining.java" region="shrink"}
+     * {@snippet file="dev/chagres/sharding/ShrinkTraining.java" region="shrink"}
      *
      * @param optimizer of these parameters, which takes its steps after {@link #awaitGradients}
      * @param others other state that a step changes: states of quantizers, of a loss scaler, your own numbers

@@ -42,7 +42,7 @@ import org.jspecify.annotations.Nullable;
  * or once a step, as its {@link GradientSync} says; all ranks must have the same number of micro-batches, and call {@link #lastMicroBatch}
  * before the same one.
  *
- * {@snippet file="dev/chagres/layer/FullyShardedTest.java" region="sharded"}
+ * {@snippet file="dev/chagres/sharding/FullyShardedTest.java" region="sharded"}
  *
  * <p>Threading: the device's thread.
  *
@@ -151,7 +151,7 @@ public final class FullySharded extends Strategy {
      * <p>The ranks shard the part of the model that is left after {@link MeshDimension#TENSOR}, which splits heads and columns, and {@link
      * MeshDimension#PIPELINE}, which splits stages.
      *
-     * {@snippet file="dev/chagres/layer/HybridShardedTest.java" region="hybrid"}
+     * {@snippet file="dev/chagres/sharding/HybridShardedTest.java" region="hybrid"}
      *
      * @param plan padded by this call for the number of ranks of a copy; in a pipeline the plan of this rank's stages
      * @param mesh must stay open as long as this; each of its ranks makes this call
@@ -325,7 +325,7 @@ public final class FullySharded extends Strategy {
      * {@link MeshDimension#REPLICATE}. All of these have completed the same steps. This strategy is closed; the failed step is discarded,
      * and must be made again by the new number of ranks.
      *
-     * {@snippet file="dev/chagres/layer/HybridShrinkTraining.java" region="shrink"}
+     * {@snippet file="dev/chagres/sharding/HybridShrinkTraining.java" region="shrink"}
      *
      * @param optimizer of these parameters, which takes its steps after {@link #awaitGradients}
      * @return the strategy of the remaining ranks, which follows the same passes and keeps the parameters; its {@link #mesh()} is closed

@@ -1,10 +1,10 @@
 package dev.chagres.sharding;
 
 import dev.chagres.internal.Checks;
-import dev.chagres.layer.LayerHooks;
-import dev.chagres.layer.Pass;
-import dev.chagres.layer.PassObserver.Direction;
 import dev.chagres.parameter.GradientOwner;
+import dev.chagres.pass.LayerHooks;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.PassObserver.Direction;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;

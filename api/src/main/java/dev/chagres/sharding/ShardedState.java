@@ -45,7 +45,7 @@ import java.util.zip.CRC32C;
  * <p>Rank 0 reads and writes the file. Tensors are sent one after another, in pieces of at most 16 MB, so that besides a piece no device
  * and no host needs memory for more of the model than it keeps.
  *
- * {@snippet file="dev/chagres/layer/ShardedStateTest.java" region="saved"}
+ * {@snippet file="dev/chagres/sharding/ShardedStateTest.java" region="saved"}
  *
  * <p>Threading: the device's thread.
  *

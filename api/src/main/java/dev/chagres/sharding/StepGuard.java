@@ -1,9 +1,9 @@
 package dev.chagres.sharding;
 
-import dev.chagres.layer.Pass;
 import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterHooks;
+import dev.chagres.pass.Pass;
 import java.util.List;
 
 /**

@@ -6,7 +6,6 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.ranks.SameOptimizers;
-import dev.chagres.layer.Pass;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
@@ -17,6 +16,7 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import dev.chagres.pass.Pass;
 import dev.chagres.pipeline.PipelineParallel;
 import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
@@ -28,12 +28,12 @@ import java.util.function.Consumer;
  *
  * <p>{@code gradient = sum over ranks r of gradient of rank r}. The sum is the gradient of one loss, the mean over all labelled tokens,
  * when each rank divides by their number over all ranks: {@link #sumOverRanks} adds the numbers up, and {@link
- * dev.chagres.layer.CrossEntropy#forward(Tensor, Tensor, Tensor, dev.chagres.layer.Pass)} takes the sum as divisor. With rank r's pass
+ * dev.chagres.layer.CrossEntropy#forward(Tensor, Tensor, Tensor, dev.chagres.pass.Pass)} takes the sum as divisor. With rank r's pass
  * seeded as micro-batch r, N ranks compute the same as one rank that accumulates N micro-batches.
  *
  * <p>A step of every strategy:
  *
- * {@snippet file="dev/chagres/layer/RankedRun.java" region="step"}
+ * {@snippet file="dev/chagres/sharding/RankedRun.java" region="step"}
  *
  * <p>Threading: the device's thread.
  *
@@ -279,7 +279,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
      * loaded, not their masters; the optimizer makes its masters, or remainders, of them before its next step, and keeps its moments and
      * the number of its steps.
      *
-     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="shared"}
+     * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="shared"}
      *
      * @param others further state to save and load, as in {@link #state}: {@link Quantizers#state()}, so that evaluation in eight bits has
      *     the scales of the run

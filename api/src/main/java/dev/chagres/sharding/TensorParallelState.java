@@ -39,7 +39,7 @@ public final class TensorParallelState {
      * Returns the state that is needed to go on exactly, with the names, types and shapes of a model whose layers are not split. Each rank
      * of the mesh calls it, with the same states.
      *
-     * {@snippet file="dev/chagres/layer/ShardedStateTest.java" region="split"}
+     * {@snippet file="dev/chagres/sharding/ShardedStateTest.java" region="split"}
      *
      * @param copies strategy of the ranks that have the same part of the layers, which may shard it
      * @param optimizer of the same parameters
@@ -67,7 +67,7 @@ public final class TensorParallelState {
     /**
      * Returns only the weights, like {@link Strategy#weightState} for layers that are not split. Each rank of the mesh calls it.
      *
-     * {@snippet file="dev/chagres/layer/TrainedWeightsTest.java" region="split"}
+     * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="split"}
      *
      * @param copies as in {@link #of}
      * @param mesh as in {@link #of}
@@ -99,7 +99,7 @@ public final class TensorParallelState {
      * Passes each tensor of {@code state}, gathered to that of the whole model, to {@code sink}, one after another, with the names and
      * shapes of a model that is not split. Each rank calls it, with the same state.
      *
-     * {@snippet file="dev/chagres/layer/RankedRun.java" region="gather"}
+     * {@snippet file="dev/chagres/sharding/RankedRun.java" region="gather"}
      *
      * @param parameters of layers that are split or not
      * @param state of the parameters, with or without that of their optimizer

@@ -3,9 +3,9 @@ package dev.chagres.batch;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.Device;
-import dev.chagres.layer.Layer;
-import dev.chagres.layer.Pass;
-import dev.chagres.layer.PassObserver;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.PassObserver;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;

@@ -7,10 +7,10 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Alibi;
 import dev.chagres.attention.Sequences;
 import dev.chagres.besidete.LayerCase.Scores;
-import dev.chagres.layer.Pass;
-import dev.chagres.layer.SharedInput;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.parameter.State;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import java.lang.foreign.MemorySegment;
 import java.util.SplittableRandom;
 import org.jspecify.annotations.Nullable;
@@ -105,7 +105,7 @@ final class ScoreTensors {
     }
 
     /** Returns the sequences with the mask, if there is one. */
-    Sequences mask(Sequences sequences) {
+    public Sequences mask(Sequences sequences) {
         return mask == null ? sequences : sequences.withScoreMask(mask);
     }
 

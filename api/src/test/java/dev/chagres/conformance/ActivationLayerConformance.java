@@ -10,7 +10,7 @@ import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.layer.ActivationLayer;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.Activation;
 import dev.chagres.witness.ActivationWitness;
 import java.util.ArrayList;

@@ -9,7 +9,7 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.DotProductAttention;
 import dev.chagres.layer.Dropout;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.AttentionDropoutWitness;
 import dev.chagres.witness.AttentionWitness;

@@ -6,9 +6,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
-import dev.chagres.layer.Pass;
 import dev.chagres.ops.Dropout;
 import dev.chagres.ops.Elementwise;
+import dev.chagres.pass.Pass;
 import dev.chagres.witness.PhiloxWitness;
 import java.util.Arrays;
 import org.apache.commons.math3.distribution.BinomialDistribution;

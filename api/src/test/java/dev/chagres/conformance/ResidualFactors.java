@@ -1,7 +1,7 @@
 package dev.chagres.conformance;
 
 import dev.chagres.layer.Dropout;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.witness.PhiloxWitness;
 import java.util.List;
 import org.apache.commons.math3.linear.MatrixUtils;

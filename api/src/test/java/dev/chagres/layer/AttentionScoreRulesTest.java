@@ -19,6 +19,8 @@ import dev.chagres.conformance.TokenRows;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.te.MaskType;
 import dev.chagres.te.SoftmaxType;
 import dev.chagres.witness.ScoredAttention;

@@ -1,9 +1,9 @@
 package dev.chagres.layer;
 
-import static dev.chagres.layer.ContextParallelTest.close;
-import static dev.chagres.layer.ContextParallelTest.joined;
-import static dev.chagres.layer.ContextParallelTest.sum;
 import static dev.chagres.layer.ScoreTensors.drawn;
+import static dev.chagres.parallel.ContextParallelTest.close;
+import static dev.chagres.parallel.ContextParallelTest.joined;
+import static dev.chagres.parallel.ContextParallelTest.sum;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -28,6 +28,8 @@ import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.SoftmaxType;
 import java.lang.management.ManagementFactory;

@@ -18,6 +18,7 @@ import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;

@@ -13,6 +13,9 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.WeightStorage;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import java.util.List;
@@ -21,29 +24,29 @@ import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /** One layer of every class, and a model of it alone: the same weights and inputs each time. */
-final class EveryLayer implements AutoCloseable {
-    static final int HIDDEN = 32;
+public final class EveryLayer implements AutoCloseable {
+    public static final int HIDDEN = 32;
     private static final int[] LENGTHS = {7, 1, 0, 11};
-    static final int TOKENS = 19;
+    public static final int TOKENS = 19;
     private static final int MEMORY_TOKENS = 9;
-    static final int MEMORY_HIDDEN = 24;
+    public static final int MEMORY_HIDDEN = 24;
 
     /** What a step gives: output, gradient of the input, of the memory, of the parameters. */
-    record Step(float[] y, float[] dx, float[] dmemory, List<float[]> gradients) {}
+    public record Step(float[] y, float[] dx, float[] dmemory, List<float[]> gradients) {}
 
-    final Device device;
-    final Parameters parameters;
-    final Layer layer;
-    final SharedInput memory = new SharedInput("memory");
-    final Scope inputs;
-    final Sequences sequences;
-    final Tensor x;
-    final Tensor memoryInput;
+    public final Device device;
+    public final Parameters parameters;
+    public final Layer layer;
+    public final SharedInput memory = new SharedInput("memory");
+    public final Scope inputs;
+    public final Sequences sequences;
+    public final Tensor x;
+    public final Tensor memoryInput;
     private final DType dtype;
     private final @Nullable Quantizers quantizers;
     private final ContextParallel context;
 
-    EveryLayer(
+    public EveryLayer(
             Device device,
             LayerKind kind,
             DType dtype,
@@ -54,7 +57,7 @@ final class EveryLayer implements AutoCloseable {
         this(device, kind, dtype, recipe, storage, wrapper, change, new ModelPlan());
     }
 
-    EveryLayer(
+    public EveryLayer(
             Device device,
             LayerKind kind,
             DType dtype,
@@ -104,7 +107,7 @@ final class EveryLayer implements AutoCloseable {
     }
 
     /** Begins a micro-batch over the usual sequences, in which draws repeat. */
-    Pass begin(Pass pass) {
+    public Pass begin(Pass pass) {
         pass.begin(sequences);
         if (quantizers != null) {
             pass.autocast(quantizers);
@@ -115,7 +118,7 @@ final class EveryLayer implements AutoCloseable {
     }
 
     /** Forward, and backward where the pass saves, over the usual input. */
-    Step step(Pass pass) {
+    public Step step(Pass pass) {
         Tensor y = layer.forward(x, begin(pass));
         float[] output = read(y);
         if (!pass.isSaving()) {
@@ -127,7 +130,7 @@ final class EveryLayer implements AutoCloseable {
         return new Step(output, read(dx), read(dmemory), gradients());
     }
 
-    List<float[]> gradients() {
+    public List<float[]> gradients() {
         if (!context.isSplit()) { // else the term of this rank's tokens
             parameters.completeGradients();
         }
@@ -136,11 +139,11 @@ final class EveryLayer implements AutoCloseable {
                 .toList();
     }
 
-    float[] read(Tensor tensor) {
+    public float[] read(Tensor tensor) {
         return tensor.toFloats(device.stream());
     }
 
-    Tensor gradient(Tensor y) {
+    public Tensor gradient(Tensor y) {
         Tensor dy = inputs.tensor(dtype, y.size(0), y.size(1));
         fill(dy, 5, 0, 1);
         return dy;

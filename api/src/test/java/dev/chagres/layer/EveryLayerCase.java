@@ -8,6 +8,10 @@ import dev.chagres.Device;
 import dev.chagres.internal.memory.MemoryReuse;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.WeightStorage;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.Recomputed;
+import dev.chagres.pass.Sequential;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -19,15 +23,16 @@ import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /** A kind of layer, its type and its recipe, and how tests run it. */
-record EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe, WeightStorage storage) {
-    static final UnaryOperator<Layer> PLAIN = UnaryOperator.identity();
-    static final List<UnaryOperator<Layer>> WRAPPERS = List.of(
+public record EveryLayerCase(
+        LayerKind kind, DType dtype, @Nullable Recipe recipe, WeightStorage storage) {
+    public static final UnaryOperator<Layer> PLAIN = UnaryOperator.identity();
+    public static final List<UnaryOperator<Layer>> WRAPPERS = List.of(
             PLAIN, Recomputed::new, layer -> new Recomputed(new Sequential(layer.name(), new Recomputed(layer))));
-    static final List<Recipe> RECIPES =
+    public static final List<Recipe> RECIPES =
             List.of(DelayedScaling.standard(), Float8CurrentScaling.standard(), Float8BlockScaling.standard());
-    static final Consumer<ModelPlan> ALL = plan -> {};
+    public static final Consumer<ModelPlan> ALL = plan -> {};
 
-    EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe) {
+    public EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe) {
         this(kind, dtype, recipe, WeightStorage.MODEL_TYPE);
     }
 
@@ -39,7 +44,7 @@ record EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe, Weig
     }
 
     /** Returns each kind in each type and, where it multiplies, by each recipe, once with weights in eight bits. */
-    static List<EveryLayerCase> all() {
+    public static List<EveryLayerCase> all() {
         List<EveryLayerCase> cases = new ArrayList<>();
         for (LayerKind kind : LayerKinds.all()) {
             cases.add(new EveryLayerCase(kind, DType.FLOAT32, null));
@@ -53,12 +58,12 @@ record EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe, Weig
         return cases;
     }
 
-    interface Run<R> {
+    public interface Run<R> {
         R of(EveryLayer model, Pass pass);
     }
 
     /** Runs a model of this case on a device of its own. */
-    <R> R run(
+    public <R> R run(
             UnaryOperator<Layer> wrapper, MemoryReuse reuse, Consumer<ModelPlan> change, boolean training, Run<R> run) {
         MemoryReuse.choose(reuse);
         try (Device device = Device.open();
@@ -71,11 +76,11 @@ record EveryLayerCase(LayerKind kind, DType dtype, @Nullable Recipe recipe, Weig
     }
 
     /** Trains one step. */
-    EveryLayer.Step train() {
+    public EveryLayer.Step train() {
         return run(PLAIN, MemoryReuse.USUAL, ALL, true, EveryLayer::step);
     }
 
-    static void assertSame(EveryLayer.Step expected, EveryLayer.Step actual) {
+    public static void assertSame(EveryLayer.Step expected, EveryLayer.Step actual) {
         assertArrayEquals(expected.y(), actual.y(), "y");
         assertArrayEquals(expected.dx(), actual.dx(), "dx");
         assertArrayEquals(expected.dmemory(), actual.dmemory(), "gradient of the memory");

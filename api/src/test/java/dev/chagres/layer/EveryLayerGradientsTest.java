@@ -7,6 +7,7 @@ import dev.chagres.DType;
 import dev.chagres.internal.memory.MemoryReuse;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.Layer;
 import java.util.List;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Tag;

@@ -9,6 +9,8 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.internal.memory.MemoryReuse;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.DelayedScaling;
 import java.io.IOException;
 import java.lang.reflect.Modifier;

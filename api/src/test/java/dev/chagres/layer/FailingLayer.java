@@ -1,6 +1,8 @@
 package dev.chagres.layer;
 
 import dev.chagres.Tensor;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
 
 /** Copies what it gets, or calls the layer inside it, and then fails where it is told to. */

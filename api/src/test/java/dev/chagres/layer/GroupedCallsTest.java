@@ -13,6 +13,8 @@ import dev.chagres.optim.GradientNorm;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.Strategy;

@@ -20,6 +20,7 @@ import dev.chagres.conformance.Tolerances;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.witness.AttentionDropoutWitness;
 import dev.chagres.witness.AttentionWitness;

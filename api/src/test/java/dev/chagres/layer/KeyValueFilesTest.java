@@ -17,6 +17,7 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import dev.chagres.pass.SharedInput;
 import java.nio.file.Path;
 import java.util.Map;
 import org.junit.jupiter.api.Tag;

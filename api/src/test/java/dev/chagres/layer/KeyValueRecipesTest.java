@@ -1,7 +1,7 @@
 package dev.chagres.layer;
 
-import static dev.chagres.layer.ContextParallelTest.close;
-import static dev.chagres.layer.ContextParallelTest.joined;
+import static dev.chagres.parallel.ContextParallelTest.close;
+import static dev.chagres.parallel.ContextParallelTest.joined;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -22,6 +22,8 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.WeightStorage;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;

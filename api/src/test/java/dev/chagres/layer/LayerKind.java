@@ -2,11 +2,13 @@ package dev.chagres.layer;
 
 import dev.chagres.Scope;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.SharedInput;
 
 /** A kind of layer, and how one is made. */
-record LayerKind(String name, Class<? extends Layer> type, Maker maker) {
+public record LayerKind(String name, Class<? extends Layer> type, Maker maker) {
     /** Makes a layer. */
-    interface Maker {
+    public interface Maker {
         Layer make(ModelPlan plan, SharedInput memory, Scope scope);
     }
 
@@ -16,12 +18,12 @@ record LayerKind(String name, Class<? extends Layer> type, Maker maker) {
     }
 
     /** Returns whether a recipe changes what it computes: products whose sizes are multiples of 16. */
-    boolean multiplies() {
+    public boolean multiplies() {
         return attends() || name.contains("MLP") || name.startsWith("linear");
     }
 
     /** Returns whether it wants sequences, with tokens in them. */
-    boolean attends() {
+    public boolean attends() {
         return name.contains("attention") || name.contains("transformer") || name.contains("stack");
     }
 }

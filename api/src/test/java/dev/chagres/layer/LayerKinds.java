@@ -5,8 +5,15 @@ import dev.chagres.attention.Alibi;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.layer.MlpConfig.Recomputation;
+import dev.chagres.layer.TransformerLayerConfig.BranchOrder;
+import dev.chagres.layer.TransformerLayerConfig.NormPlacement;
+import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Recomputed;
+import dev.chagres.pass.Sequential;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.Normalization.Gamma;
@@ -16,12 +23,12 @@ import java.util.List;
 import java.util.stream.Stream;
 
 /** Every class of layers, with the options that change what it runs. */
-final class LayerKinds {
+public final class LayerKinds {
     private static final Initializer ZEROS = Initializer.zeros();
 
     private LayerKinds() {}
 
-    static List<LayerKind> all() {
+    public static List<LayerKind> all() {
         return Stream.of(products(), mlps(), attention(), transformers(), composites())
                 .flatMap(List::stream)
                 .toList();

@@ -4,8 +4,17 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.layer.TransformerLayerConfig.NormPlacement;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.Recomputed;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
+import dev.chagres.pass.Sequential;
+import dev.chagres.pass.SharedInput;
 import dev.chagres.te.Activation;
 import dev.chagres.te.Normalization.Gamma;
 import org.junit.jupiter.api.Tag;

@@ -13,6 +13,7 @@ import dev.chagres.layer.TransformerLayerConfig.Recomputation;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.WeightStorage;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Quantizers;

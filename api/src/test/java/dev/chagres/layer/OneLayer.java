@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 
 /** A square {@link Linear}, "body", with its parameters and a training pass: the model of tests that need no more than a layer. */
 public record OneLayer(Linear linear, Parameters parameters, Pass pass) implements AutoCloseable {

@@ -8,11 +8,11 @@ import dev.chagres.parameter.CounterRandom;
 import java.util.SplittableRandom;
 
 /** Tensors of attention that are the same on every rank. */
-final class ScoreTensors {
+public final class ScoreTensors {
     private ScoreTensors() {}
 
     /** Returns normal numbers that follow from {@code name}. */
-    static Tensor drawn(Scope scope, DType dtype, String name, long... sizes) {
+    public static Tensor drawn(Scope scope, DType dtype, String name, long... sizes) {
         Tensor tensor = scope.tensor(dtype, new Shape(sizes));
         float[] values = new float[(int) tensor.count()];
         for (int i = 0; i < values.length; i++) {
@@ -23,7 +23,7 @@ final class ScoreTensors {
     }
 
     /** Returns a mask [batch, heads, longest, longest] that hides a score where a random byte is above {@code limit}. */
-    static Tensor mask(Scope scope, long batch, long heads, long longest, int limit) {
+    public static Tensor mask(Scope scope, long batch, long heads, long longest, int limit) {
         Tensor tensor = scope.tensor(DType.BYTE, batch, heads, longest, longest);
         byte[] values = new byte[(int) tensor.count()];
         new SplittableRandom(9).nextBytes(values);

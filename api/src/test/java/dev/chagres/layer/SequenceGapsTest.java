@@ -10,6 +10,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.pass.Pass;
 import java.util.Arrays;
 import java.util.List;
 import java.util.stream.IntStream;

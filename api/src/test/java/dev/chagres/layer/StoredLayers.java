@@ -12,6 +12,7 @@ import dev.chagres.parameter.CounterRandom;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;

@@ -11,7 +11,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.launch.Ranks;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Tag;

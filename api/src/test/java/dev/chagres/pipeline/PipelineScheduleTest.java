@@ -4,7 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.chagres.layer.PassObserver.Direction;
+import dev.chagres.pass.PassObserver.Direction;
 import dev.chagres.pipeline.PipelineOrders.Work;
 import dev.chagres.pipeline.PipelineSchedule.Call;
 import dev.chagres.pipeline.PipelineSchedule.End;

@@ -1,11 +1,11 @@
 package dev.chagres.witness;
 
-import dev.chagres.layer.BranchOrder;
 import dev.chagres.layer.CrossAttentionConfig;
 import dev.chagres.layer.MlpConfig;
-import dev.chagres.layer.NormPlacement;
-import dev.chagres.layer.ResidualSource;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.layer.TransformerLayerConfig.BranchOrder;
+import dev.chagres.layer.TransformerLayerConfig.NormPlacement;
+import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
 import dev.chagres.te.Activation;
 import java.util.ArrayList;
 import java.util.List;

@@ -1,7 +1,7 @@
 package dev.chagres.jmh;
 
-import dev.chagres.layer.Pass;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;

@@ -8,12 +8,12 @@ import dev.chagres.attention.Sequences;
 import dev.chagres.launch.Rank;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.MlpConfig;
-import dev.chagres.layer.Pass;
-import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.Sequential;
 import java.util.SplittableRandom;
 
 /** Four transformer layers in BFLOAT16, and a rank's own input. */

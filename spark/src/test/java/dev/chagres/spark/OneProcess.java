@@ -7,7 +7,7 @@ import dev.chagres.batch.Batch;
 import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.UploadRing;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;

@@ -9,7 +9,7 @@ import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.StepGraph;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.UploadRing;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.IntPredicate;

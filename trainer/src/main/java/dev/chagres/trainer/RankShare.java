@@ -1,11 +1,11 @@
 package dev.chagres.trainer;
 
 import dev.chagres.batch.ModelInput;
-import dev.chagres.layer.Pass;
 import dev.chagres.nccl.MovedBytes;
 import dev.chagres.nccl.Operation;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.State;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;

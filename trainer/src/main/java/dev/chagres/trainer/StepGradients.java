@@ -5,8 +5,8 @@ import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
-import dev.chagres.layer.Pass;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.pass.Pass;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 

@@ -2,14 +2,14 @@ package dev.chagres.models.esm;
 
 import dev.chagres.Tensor;
 import dev.chagres.layer.ActivationLayer;
-import dev.chagres.layer.Layer;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.NormConfig;
-import dev.chagres.layer.Pass;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.Activation;
 
 /**

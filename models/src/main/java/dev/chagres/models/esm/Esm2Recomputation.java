@@ -1,7 +1,7 @@
 package dev.chagres.models.esm;
 
-import dev.chagres.layer.Recomputed;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.pass.Recomputed;
 
 /** What backward of an ESM-2's layers recomputes, so that they save less. */
 public enum Esm2Recomputation {

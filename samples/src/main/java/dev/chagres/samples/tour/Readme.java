@@ -9,14 +9,14 @@ import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Embedding;
 import dev.chagres.layer.Linear;
-import dev.chagres.layer.Pass;
-import dev.chagres.layer.Sequential;
 import dev.chagres.layer.TransformerLayer;
 import dev.chagres.layer.TransformerLayerConfig;
 import dev.chagres.optim.AdamW;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.Sequential;
 import java.util.stream.IntStream;
 
 /** The README's example; a test holds both together. */

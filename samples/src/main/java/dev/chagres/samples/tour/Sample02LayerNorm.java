@@ -5,9 +5,9 @@ import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.NormConfig;
-import dev.chagres.layer.Pass;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 import java.util.SplittableRandom;
 
 /** Normalizes rows through Transformer Engine and compares one of them with plain Java. */

@@ -4,10 +4,10 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.layer.Linear;
-import dev.chagres.layer.Pass;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 
 /** Multiplies matrices, {@code y = x W^T + b}, in BFLOAT16, and checks a row. */
 final class Sample03Product {

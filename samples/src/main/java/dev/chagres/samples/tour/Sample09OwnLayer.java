@@ -3,18 +3,18 @@ package dev.chagres.samples.tour;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
-import dev.chagres.layer.ContextPool;
-import dev.chagres.layer.Layer;
 import dev.chagres.layer.Linear;
-import dev.chagres.layer.Pass;
-import dev.chagres.layer.Recomputed;
-import dev.chagres.layer.SavedContext;
-import dev.chagres.layer.SavedTensor;
-import dev.chagres.layer.Sequential;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.ContextPool;
+import dev.chagres.pass.Layer;
+import dev.chagres.pass.Pass;
+import dev.chagres.pass.Recomputed;
+import dev.chagres.pass.SavedContext;
+import dev.chagres.pass.SavedTensor;
+import dev.chagres.pass.Sequential;
 import java.util.Arrays;
 
 /** Defines a new layer and runs it in a stack, recomputed and in evaluation: the same bits each time. */

@@ -1,0 +1,612 @@
+package dev.chagres.sharding;
+
+import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.bindings.Provider;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.io.SafetensorsFile;
+import dev.chagres.io.SafetensorsWriter;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
+import dev.chagres.launch.Rank;
+import dev.chagres.launch.Ranks;
+import dev.chagres.layer.Bias;
+import dev.chagres.layer.LayerNormMlp;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.MlpConfig;
+import dev.chagres.layer.ParallelMode;
+import dev.chagres.mesh.Mesh;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.nccl.Communicator;
+import dev.chagres.nccl.RankFailedException;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Optimizer;
+import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.State;
+import dev.chagres.sharding.RankedRun.Span;
+import dev.chagres.sharding.RankedRun.Variant;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Whatever ranks shard, they save the file that one rank saves, and any number of ranks goes on from it. */
+@Tag("L0")
+@Tag("L2")
+class ShardedStateTest {
+    private static final long SEED = 7;
+    private static final int HALF = 3;
+    private static final int END = 6;
+
+    @TempDir
+    private Path folder;
+
+    /** How many ranks keep what; a hybrid has two copies. */
+    private enum Kept {
+        DDP,
+        ONE,
+        TWO,
+        THREE,
+        HYBRID_TWO,
+        HYBRID_EACH,
+        HYBRID_ALL,
+        /** Layers and vocabulary split among two ranks, of one copy or two. */
+        TENSOR,
+        TENSOR_COPIES,
+        /** The same, with two or more ranks that shard each part of the layers. */
+        TENSOR_ONE,
+        TENSOR_TWO,
+        TENSOR_THREE,
+        TENSOR_HYBRID;
+
+        boolean isTensor() {
+            return name().startsWith("TENSOR");
+        }
+
+        /** Returns what ranks with the same part of the layers shard; null for nothing. */
+        private @Nullable FullyShardedConfig zero() {
+            return switch (this) {
+                case TENSOR_ONE -> FullyShardedConfig.of(ZeroStage.ONE);
+                case TENSOR_TWO -> FullyShardedConfig.of(ZeroStage.TWO);
+                case TENSOR_THREE -> FullyShardedConfig.of(ZeroStage.THREE);
+                case TENSOR_HYBRID -> FullyShardedConfig.of(ZeroStage.THREE).withOptimizer(OptimizerSharding.ALL_RANKS);
+                default -> null;
+            };
+        }
+
+        /** Trains parts of layers on two ranks each, which compute the same. */
+        private RankedRun runSplit(Rank rank, int parts, DType type, Variant variant, Span span) {
+            int copies = rank.count() / 2;
+            int whole = zero() == null ? copies : this == TENSOR_HYBRID ? 2 : 1;
+            MeshShape shape = MeshShape.ofOne()
+                    .with(MeshDimension.REPLICATE, whole)
+                    .with(MeshDimension.SHARD, copies / whole)
+                    .with(MeshDimension.TENSOR, 2);
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                Communicator data = mesh.along(MeshDimension.REPLICATE, MeshDimension.SHARD);
+                return RankedRun.of(
+                        new Rank(data.rank(), data.ranks(), rank.device(), data),
+                        new SplitLayers(mesh, zero()),
+                        parts / copies,
+                        type,
+                        variant,
+                        new ModelPlan(TensorParallel.of(mesh.along(MeshDimension.TENSOR))),
+                        SmallModel.LAYER,
+                        span);
+            }
+        }
+
+        RankedRun run(Rank rank, int microBatches, DType type, Variant variant, Span span) {
+            if (this == DDP) {
+                return RankedRun.of(
+                        rank,
+                        (plan, dtype, r) ->
+                                DataParallel.of(Parameters.allocate(r.device(), plan, dtype, SEED), r.communicator()),
+                        microBatches,
+                        type,
+                        variant,
+                        span);
+            }
+            boolean hybrid = name().startsWith("HYBRID");
+            int copies = hybrid ? 2 : 1;
+            FullyShardedConfig config = FullyShardedConfig.of(
+                            this == ONE
+                                    ? ZeroStage.ONE
+                                    : this == TWO || this == HYBRID_TWO ? ZeroStage.TWO : ZeroStage.THREE)
+                    .withOptimizer(this == HYBRID_ALL ? OptimizerSharding.ALL_RANKS : OptimizerSharding.EACH_COPY);
+            MeshShape shape = MeshShape.ofOne()
+                    .with(MeshDimension.REPLICATE, copies)
+                    .with(MeshDimension.SHARD, rank.count() / copies);
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape)) {
+                return RankedRun.of(
+                        rank,
+                        (plan, dtype, r) -> FullySharded.allocate(plan, dtype, SEED, config, mesh),
+                        microBatches,
+                        type,
+                        variant,
+                        span);
+            }
+        }
+
+        List<RankedRun> run(int ranks, int parts, DType dtype, Variant variant, Span span) {
+            if (isTensor()) {
+                List<RankedRun> all = Ranks.local(ranks).run(rank -> runSplit(rank, parts, dtype, variant, span));
+                return IntStream.range(0, ranks)
+                        .filter(rank -> rank % 2 == 0)
+                        .mapToObj(all::get)
+                        .toList();
+            }
+            return Ranks.local(ranks).run(rank -> run(rank, parts / ranks, dtype, variant, span));
+        }
+    }
+
+    /** Copies of layers that ranks split, whole or sharded. */
+    private record SplitLayers(Mesh mesh, @Nullable FullyShardedConfig zero) implements RankedRun.Sharing {
+        @Override
+        public Strategy share(ModelPlan plan, DType dtype, Rank rank) {
+            return zero == null
+                    ? DataParallel.of(Parameters.allocate(rank.device(), plan, dtype, SEED), rank.communicator())
+                    : FullySharded.allocate(plan, dtype, SEED, zero, mesh);
+        }
+
+        @Override
+        public ShardedState state(Strategy strategy, Optimizer optimizer, State others) {
+            // @start region="split"
+            ShardedState state = TensorParallelState.of(strategy, optimizer, mesh, others);
+            // @end
+            return state;
+        }
+    }
+
+    private static float loss(List<RankedRun> runs, int step) {
+        float sum = 0;
+        for (RankedRun run : runs) {
+            sum += run.losses()[step];
+        }
+        return sum;
+    }
+
+    private static void assertSameBytes(Path expected, Path actual) throws IOException {
+        assertEquals(-1, Files.mismatch(expected, actual), expected.getFileName() + " and " + actual.getFileName());
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "DDP, 2, THREE, 4, 4, FLOAT32, DROPOUT",
+        "ONE, 3, TWO, 2, 6, FLOAT32, PLAIN",
+        "TWO, 4, HYBRID_ALL, 4, 4, FLOAT32, FROZEN_BOTTOM",
+        "THREE, 4, DDP, 2, 4, FLOAT32, RECOMPUTED",
+        "THREE, 3, ONE, 1, 3, BFLOAT16, PLAIN",
+        "HYBRID_EACH, 4, THREE, 2, 4, FLOAT32, PLAIN",
+        "HYBRID_ALL, 8, HYBRID_TWO, 4, 8, BFLOAT16, PLAIN",
+        "DDP, 2, ONE, 4, 4, BFLOAT16, DELAYED_SCALING",
+        "THREE, 2, HYBRID_EACH, 4, 4, BFLOAT16, DELAYED_SCALING",
+        "HYBRID_ALL, 4, DDP, 2, 4, BFLOAT16, CURRENT_SCALING",
+        "THREE, 4, DDP, 2, 4, BFLOAT16, REMAINDERS",
+        "HYBRID_ALL, 4, ONE, 2, 4, BFLOAT16, REMAINDERS",
+        "THREE, 4, HYBRID_ALL, 4, 4, FLOAT32, GROUPS",
+        "TENSOR, 2, THREE, 4, 4, FLOAT32, DROPOUT",
+        "THREE, 2, TENSOR, 2, 4, FLOAT32, FROZEN_BOTTOM",
+        "TENSOR_COPIES, 4, DDP, 2, 4, BFLOAT16, REMAINDERS",
+        "TENSOR, 2, TENSOR_COPIES, 4, 4, BFLOAT16, DELAYED_SCALING",
+        "TENSOR_THREE, 4, DDP, 2, 4, FLOAT32, DROPOUT",
+        "TENSOR_ONE, 6, TENSOR_TWO, 4, 6, BFLOAT16, REMAINDERS",
+        "TENSOR_HYBRID, 8, TENSOR_THREE, 6, 12, FLOAT32, FROZEN_BOTTOM",
+        "TENSOR_TWO, 6, TENSOR_HYBRID, 8, 12, BFLOAT16, DELAYED_SCALING",
+        "THREE, 2, TENSOR_THREE, 8, 8, FLOAT32, PLAIN"
+    })
+    void ranksGoOnFromWhatOthersSaved(
+            Kept kept, int ranks, Kept later, int laterRanks, int parts, DType dtype, Variant variant)
+            throws IOException {
+        DevicesNeeded.assume(Math.max(ranks, laterRanks));
+        Path half = folder.resolve("half");
+        Path end = folder.resolve("end");
+        List<RankedRun> straight = kept.run(ranks, parts, dtype, variant, new Span(0, END, null, end));
+        kept.run(ranks, parts, dtype, variant, new Span(0, HALF, null, half));
+
+        Path resumed = folder.resolve("resumed");
+        List<RankedRun> again = kept.run(ranks, parts, dtype, variant, new Span(HALF, END, half, resumed));
+        if (Provider.current() == Provider.REFERENCE) {
+            for (int step = HALF; step < END; step++) {
+                assertEquals(loss(straight, step), loss(again, step), "loss of step " + step);
+            }
+            assertSameBytes(end, resumed);
+        }
+
+        Path byOthers = folder.resolve("others");
+        later.run(laterRanks, parts, dtype, variant, new Span(HALF, HALF, half, byOthers));
+        assertSameBytes(half, byOthers);
+        Path byOne = folder.resolve("one");
+        RankedRun.ofOne(parts, dtype, variant, new Span(HALF, HALF, half, byOne));
+        assertSameBytes(half, byOne);
+
+        List<RankedRun> others = later.run(laterRanks, parts, dtype, variant, new Span(HALF, END, half, null));
+        RankedRun one = RankedRun.ofOne(parts, dtype, variant, new Span(HALF, END, half, null));
+        double tolerance = dtype == DType.BFLOAT16 ? 1e-2 : Provider.current() == Provider.REFERENCE ? 1e-5 : 1e-3;
+        for (int step = HALF; step < END; step++) {
+            float loss = loss(straight, step);
+            assertEquals(loss, loss(others, step), tolerance * loss, "loss of step " + step);
+            assertEquals(loss, one.losses()[step], tolerance * loss, "loss of step " + step + " on one rank");
+        }
+    }
+
+    /** Before the first step, ranks save the bytes that one rank saves. */
+    @ParameterizedTest
+    @CsvSource({
+        "DDP, 3, BFLOAT16, DELAYED_SCALING",
+        "ONE, 3, BFLOAT16, BLOCK_SCALING",
+        "TWO, 2, FLOAT32, FROZEN_BOTTOM",
+        "THREE, 8, BFLOAT16, DELAYED_SCALING",
+        "HYBRID_EACH, 6, FLOAT32, PLAIN",
+        "HYBRID_ALL, 6, BFLOAT16, FROZEN_BOTTOM",
+        "TWO, 3, BFLOAT16, REMAINDERS",
+        "TENSOR, 2, BFLOAT16, REMAINDERS",
+        "TENSOR_COPIES, 4, FLOAT32, PLAIN",
+        "TENSOR_THREE, 6, BFLOAT16, REMAINDERS",
+        "TENSOR_HYBRID, 8, FLOAT32, FROZEN_BOTTOM"
+    })
+    void theFileIsThatOfOneRank(Kept kept, int ranks, DType dtype, Variant variant) throws IOException {
+        DevicesNeeded.assume(ranks);
+        Path one = folder.resolve("one");
+        Path several = folder.resolve("several");
+        RankedRun.ofOne(ranks, dtype, variant, new Span(0, 0, null, one));
+        kept.run(ranks, ranks, dtype, variant, new Span(0, 0, null, several));
+        assertSameBytes(one, several);
+    }
+
+    /** Of 38 MB, more than the writer asks for at a time, which is more than travels at a time. */
+    private static final int ROWS = 2309;
+
+    private static final int COLUMNS = 4096;
+    /** Of memory that a device holds for what travels, and for what else it takes at a time. */
+    private static final long ROOM = 32L << 20;
+
+    private static void large(Rank rank, long seed, ZeroStage stage, @Nullable Path loaded, Path saved) {
+        ModelPlan plan = new ModelPlan();
+        new Linear(COLUMNS, ROWS, Bias.PRESENT, Initializer.normal(0.1f), plan.group("layer"));
+        try (Strategy strategy = FullySharded.allocate(plan, DType.FLOAT32, seed, stage, rank.communicator());
+                AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+            ShardedState state = strategy.state(optimizer);
+            long before = rank.device().peakHeldBytes();
+            if (loaded != null) {
+                state.load(loaded);
+            }
+            state.save(saved, Map.of());
+            long more = rank.device().peakHeldBytes() - before;
+            assertTrue(more <= ROOM, more + " bytes more than for training");
+        }
+    }
+
+    @Test
+    void largeTensorsTravelInPieces() throws IOException {
+        DevicesNeeded.assume(3);
+        Path one = folder.resolve("one");
+        Path three = folder.resolve("three");
+        Path two = folder.resolve("two");
+        Ranks.local(1).each(rank -> large(rank, SEED, ZeroStage.ONE, null, one));
+        Ranks.local(3).each(rank -> large(rank, SEED, ZeroStage.THREE, null, three));
+        assertSameBytes(one, three);
+        Ranks.local(2).each(rank -> large(rank, SEED + 1, ZeroStage.THREE, three, two));
+        assertSameBytes(one, two);
+    }
+
+    private static ModelPlan linear(int features) {
+        ModelPlan plan = new ModelPlan();
+        new Linear(features, 16, Initializer.normal(0.1f), plan.group("layer"));
+        return plan;
+    }
+
+    private static void withState(int ranks, ZeroStage stage, int features, Consumer<ShardedState> body) {
+        Ranks.local(ranks).each(rank -> {
+            try (Strategy strategy =
+                            FullySharded.allocate(linear(features), DType.FLOAT32, SEED, stage, rank.communicator());
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                body.accept(strategy.state(optimizer));
+            }
+        });
+    }
+
+    @Test
+    void example() {
+        DevicesNeeded.assume(2);
+        Path file = folder.resolve("run.safetensors");
+        Ranks.local(2).each(rank -> {
+            try (Strategy strategy = FullySharded.allocate(
+                            linear(16), DType.FLOAT32, SEED, ZeroStage.THREE, rank.communicator());
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                // @start region="saved"
+                ShardedState state = strategy.state(optimizer);
+                state.save(file, Map.of()); // each rank calls both; rank 0 has the file
+                state.load(file);
+                // @end
+                assertEquals("state of " + strategy + ": 6 tensors, 2 numbers", state.toString());
+                assertEquals(8, state.specs().size());
+            }
+        });
+    }
+
+    /** Every rank tells every difference, and keeps what it has. */
+    @Test
+    void aFileThatDiffersIsLoadedByNoRank() {
+        DevicesNeeded.assume(3);
+        Path file = folder.resolve("a");
+        Path before = folder.resolve("before");
+        Path after = folder.resolve("after");
+        withState(1, ZeroStage.ONE, 32, state -> state.save(file, Map.of()));
+        withState(3, ZeroStage.THREE, 16, state -> {
+            state.save(before, Map.of());
+            SafetensorsException failure = assertThrows(SafetensorsException.class, () -> state.load(file));
+            assertEquals(
+                    file + ": the file holds other tensors than expected: 0 missing, 0 unexpected, 3 of another type or"
+                            + " shape; nothing was loaded\n  different: expected \"layer.weight\" F32[16, 16], got \"layer.weight\""
+                            + " F32[16, 32]\n  different: expected \"layer.weight.exp_avg\" F32[16, 16], got"
+                            + " \"layer.weight.exp_avg\" F32[16, 32]\n  different: expected \"layer.weight.exp_avg_sq\" F32[16, 16],"
+                            + " got \"layer.weight.exp_avg_sq\" F32[16, 32]",
+                    failure.getMessage());
+            assertEquals(file, failure.file());
+            assertTrue(failure.tensor().isEmpty());
+            state.save(after, Map.of()); // ranks can go on
+        });
+        assertEquals(0, compare(before, after));
+    }
+
+    private static int compare(Path one, Path other) {
+        try {
+            return Files.mismatch(one, other) == -1 ? 0 : 1;
+        } catch (IOException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    @Test
+    void aNumberThatCannotBeIsNamedOnEveryRank() {
+        DevicesNeeded.assume(2);
+        Path file = folder.resolve("a");
+        Ranks.local(2).each(rank -> {
+            try (Strategy strategy =
+                            FullySharded.allocate(linear(16), DType.FLOAT32, SEED, ZeroStage.TWO, rank.communicator());
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                long[] own = {70 + rank.index()};
+                State large = new State.Builder()
+                        .number("data.sequences", () -> own[0], value -> own[0] = value, 100)
+                        .build();
+                State small = new State.Builder()
+                        .number("data.sequences", () -> own[0], value -> own[0] = value, 10)
+                        .build();
+                strategy.state(optimizer, large).save(file, Map.of());
+                SafetensorsException failure = assertThrows(
+                        SafetensorsException.class,
+                        () -> strategy.state(optimizer, small).load(file));
+                assertEquals(
+                        file + ": tensor \"data.sequences\": expected a number from 0 to 10, got 70",
+                        failure.getMessage());
+                assertEquals("data.sequences", failure.tensor().orElseThrow());
+                assertEquals(70 + rank.index(), own[0]);
+                strategy.state(optimizer, large).load(file);
+                assertEquals(70, own[0], "that of rank 0");
+            }
+        });
+    }
+
+    /** Writes a file again as other programs do, without checksums, with another first element of a tensor. */
+    private static void overwrite(Path file, String name, float value) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            List<TensorSource> sources = new ArrayList<>();
+            opened.entries().forEach((own, entry) -> {
+                MemorySegment bytes = MemorySegment.ofArray(entry.bytes().toArray(ValueLayout.JAVA_BYTE));
+                if (own.equals(name)) {
+                    bytes.set(ValueLayout.JAVA_FLOAT_UNALIGNED, 0, value);
+                }
+                sources.add(TensorSource.of(new TensorSpec(own, entry.dtype(), entry.shape()), bytes));
+            });
+            SafetensorsWriter.write(file, sources, opened.metadata());
+        }
+    }
+
+    /** Rank 0 reads the file, and each has its error. */
+    @Test
+    void aDamagedTensorIsNamedOnEveryRank() throws IOException {
+        DevicesNeeded.assume(3);
+        Path file = folder.resolve("a");
+        withState(3, ZeroStage.ONE, 16, state -> state.save(file, Map.of()));
+        byte[] bytes = Files.readAllBytes(file);
+        bytes[bytes.length - 1] ^= 1;
+        Files.write(file, bytes);
+        String last;
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            last = List.copyOf(opened.entries().keySet()).getLast();
+        }
+        withState(3, ZeroStage.THREE, 16, state -> {
+            var e = assertThrows(SafetensorsException.class, () -> state.load(file));
+            assertEquals(last, e.tensor().orElseThrow());
+            assertTrue(e.getMessage().contains(": damaged since it was written: "), e.getMessage());
+        });
+    }
+
+    /** As one rank refuses it: the mean of squares is no rank's alone. */
+    @Test
+    void aSquareThatCannotBeIsNamedOnEveryRank() throws IOException {
+        DevicesNeeded.assume(3);
+        Path file = folder.resolve("a");
+        Path after = folder.resolve("after");
+        for (float wrong : new float[] {Float.NaN, -1}) {
+            withState(3, ZeroStage.ONE, 16, state -> state.save(file, Map.of()));
+            overwrite(file, "layer.weight.exp_avg_sq", wrong);
+            String text = file + ": tensor \"layer.weight.exp_avg_sq\": expected numbers from 0 on, got " + wrong
+                    + " at element 0";
+            withState(3, ZeroStage.THREE, 16, state -> {
+                assertThrown(SafetensorsException.class, text, () -> state.load(file));
+                assertThrown(SafetensorsException.class, text, () -> state.loadUnderOtherRecipe(file));
+                state.save(after, Map.of()); // ranks can go on
+            });
+            Ranks.local(2).each(rank -> {
+                ModelPlan plan = new ModelPlan(TensorParallel.of(rank.communicator()));
+                new Linear(16, 16, Bias.PRESENT, ParallelMode.COLUMN, Initializer.normal(0.1f), plan.group("layer"));
+                try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, SEED);
+                        AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                        Mesh mesh =
+                                Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
+                        DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
+                    ShardedState state = TensorParallelState.of(strategy, optimizer, mesh);
+                    assertThrown(SafetensorsException.class, text, () -> state.load(file));
+                }
+            });
+        }
+    }
+
+    @Test
+    void aFileThatCannotBeWrittenIsNamedOnEveryRank() throws IOException {
+        DevicesNeeded.assume(2);
+        Path file = Files.writeString(folder.resolve("a"), "older");
+        Path nowhere = folder.resolve("b").resolve("c");
+        withState(2, ZeroStage.THREE, 16, state -> {
+            SafetensorsException failure =
+                    assertThrows(SafetensorsException.class, () -> state.save(nowhere, Map.of()));
+            assertTrue(failure.getMessage().startsWith(nowhere + ": "), failure.getMessage());
+            RuntimeException other =
+                    assertThrows(RuntimeException.class, () -> state.save(file, Map.of("key", "\ud800")));
+            assertTrue(
+                    other.getMessage()
+                            .contains("metadata: expected texts that UTF-8 can hold, got half a surrogate pair"),
+                    other.getMessage());
+        });
+        assertEquals("older", Files.readString(file));
+        assertFalse(Files.exists(nowhere));
+    }
+
+    @Test
+    void savingAndLoadingAreNotOneCall() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).each(rank -> {
+            try (Strategy strategy =
+                    FullySharded.allocate(linear(16), DType.FLOAT32, SEED, ZeroStage.THREE, rank.communicator())) {
+                ShardedState weights = strategy.weightState();
+                Path file = folder.resolve("a");
+                assertThrown(
+                        IllegalStateException.class,
+                        "state: call: expected the same on all ranks, got LOAD on rank 1 and SAVE on rank 0",
+                        () -> {
+                            if (rank.index() == 0) {
+                                weights.save(file, Map.of());
+                            } else {
+                                weights.load(file);
+                            }
+                        });
+                weights.save(file, Map.of());
+                weights.load(file);
+            }
+        });
+    }
+
+    @Test
+    void misuse() {
+        DevicesNeeded.assume(2);
+        RankFailedException failure = assertThrows(
+                RankFailedException.class,
+                () -> Ranks.local(2).each(rank -> {
+                    try (Strategy strategy = FullySharded.allocate(
+                                    linear(16), DType.FLOAT32, SEED, ZeroStage.ONE, rank.communicator());
+                            AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                        State.Builder own = new State.Builder();
+                        if (rank.index() == 1) {
+                            own.number("mine", () -> 0, value -> {}, 0);
+                        }
+                        strategy.state(optimizer, own.build()).save(folder.resolve("a"), Map.of());
+                    }
+                }));
+        assertEquals(
+                "state: expected the same tensors on all ranks, got others on rank 1 than on rank 0; pass the same"
+                        + " optimizer and states, in the same order, on each",
+                failure.getCause().getMessage());
+        Ranks.local(1).each(rank -> {
+            try (Parameters others = Parameters.allocate(rank.device(), linear(16), DType.FLOAT32, SEED);
+                    AdamW foreign = new AdamW(others, AdamW.Config.standard());
+                    Parameters parameters = Parameters.allocate(rank.device(), linear(16), DType.FLOAT32, SEED);
+                    AdamW optimizer = new AdamW(parameters, AdamW.Config.standard())) {
+                Strategy strategy = DataParallel.of(parameters, rank.communicator());
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "optimizer: expected that of this strategy's parameters, got that of others: " + foreign,
+                        () -> strategy.state(foreign));
+                ShardedState state = strategy.state(optimizer);
+                strategy.close();
+                assertThrown(
+                        IllegalStateException.class,
+                        "the " + strategy + " is closed",
+                        () -> state.load(folder.resolve("a")));
+            }
+        });
+        Ranks.local(2).each(rank -> {
+            try (Parameters others = Parameters.allocate(rank.device(), linear(16), DType.FLOAT32, SEED);
+                    AdamW foreign = new AdamW(others, AdamW.Config.standard());
+                    FullySharded strategy = FullySharded.allocate(
+                            linear(16), DType.FLOAT32, SEED, ZeroStage.ONE, rank.communicator())) {
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "optimizer: expected that of this strategy's parameters, got that of others: " + foreign,
+                        () -> strategy.gatherState(foreign, (name, tensor) -> {}));
+            }
+        });
+        Ranks.local(2).each(rank -> {
+            TensorParallel ranks = TensorParallel.of(rank.communicator());
+            ModelPlan plan = new ModelPlan(ranks);
+            new LayerNormMlp(MlpConfig.gelu(16), plan.group("layer"));
+            ModelPlan foreignPlan = new ModelPlan();
+            new LayerNormMlp(MlpConfig.gelu(16), foreignPlan.group("layer"));
+            try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, SEED);
+                    AdamW optimizer = new AdamW(parameters, AdamW.Config.standard());
+                    Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
+                    Mesh other = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.SHARD, 2));
+                    Parameters others = Parameters.allocate(rank.device(), foreignPlan, DType.FLOAT32, SEED);
+                    AdamW foreign = new AdamW(others, AdamW.Config.standard());
+                    DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
+                assertThrown(
+                        IllegalStateException.class,
+                        "state: expected whole layers, got those of " + ranks
+                                + "; ask TensorParallelState.of, which has those of all ranks",
+                        () -> strategy.state(optimizer));
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "mesh: expected that of " + ranks + ", got " + other,
+                        () -> TensorParallelState.of(strategy, optimizer, other));
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "optimizer: expected that of the parameters of copies, got that of others: " + foreign,
+                        () -> TensorParallelState.of(strategy, foreign, mesh));
+            }
+            try (Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
+                    FullySharded strategy = FullySharded.allocate(
+                            plan, DType.FLOAT32, SEED, ZeroStage.ONE, mesh.along(MeshDimension.SHARD));
+                    AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "mesh: expected the one that FullySharded.allocate was given (one rank), got " + mesh,
+                        () -> TensorParallelState.of(strategy, optimizer, mesh));
+            }
+        });
+        assertArrayEquals(new String[0], folder.toFile().list());
+    }
+}
