@@ -42,14 +42,17 @@ class EveryLayerTest {
         Path place = Path.of(
                 Layer.class.getProtectionDomain().getCodeSource().getLocation().toURI());
         Set<String> layers = new TreeSet<>();
-        try (Stream<Path> files = Files.list(place.resolve("dev/chagres/layer"))) {
-            for (Path file : files.filter(f -> f.toString().endsWith(".class")).toList()) {
-                Class<?> type = load(file.getFileName().toString().replace(".class", ""));
-                int modifiers = type.getModifiers();
-                if (Layer.class.isAssignableFrom(type)
-                        && Modifier.isPublic(modifiers)
-                        && !Modifier.isAbstract(modifiers)) {
-                    layers.add(type.getSimpleName());
+        for (String folder : List.of("dev/chagres/layer", "dev/chagres/pass")) {
+            try (Stream<Path> files = Files.list(place.resolve(folder))) {
+                for (Path file : files.filter(f -> f.toString().endsWith(".class")).toList()) {
+                    String name = file.getFileName().toString().replace(".class", "");
+                    Class<?> type = load(folder.replace('/', '.') + "." + name);
+                    int modifiers = type.getModifiers();
+                    if (Layer.class.isAssignableFrom(type)
+                            && Modifier.isPublic(modifiers)
+                            && !Modifier.isAbstract(modifiers)) {
+                        layers.add(type.getSimpleName());
+                    }
                 }
             }
         }
@@ -62,7 +65,7 @@ class EveryLayerTest {
 
     private static Class<?> load(String name) {
         try {
-            return Class.forName("dev.chagres.layer." + name);
+            return Class.forName(name);
         } catch (ClassNotFoundException e) {
             throw new IllegalStateException(e);
         }
