@@ -7,6 +7,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.ops.LossScale;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import dev.chagres.parameter.StateOwner;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -23,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: PyTorch's {@code torch.amp.GradScaler}; Micikevicius et al., Mixed precision training (2018).
  */
-public final class LossScaler {
+public final class LossScaler implements StateOwner {
     /**
      * How the scale changes.
      *
@@ -153,6 +154,7 @@ public final class LossScaler {
      * Lists the state that is needed to go on exactly: {@code loss_scaler.scale}, FLOAT32 [1]; {@code loss_scaler.growth_tracker}, the
      * steps taken since the scale changed last, and {@code loss_scaler.skipped_steps}, INT32 [1] each.
      */
+    @Override
     public State state() {
         State present = state;
         if (present == null) {

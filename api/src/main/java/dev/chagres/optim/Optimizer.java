@@ -3,6 +3,7 @@ package dev.chagres.optim;
 import dev.chagres.Tensor;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import dev.chagres.parameter.StateOwner;
 import java.util.List;
 
 /**
@@ -15,7 +16,7 @@ import java.util.List;
  *
  * <p>Source: PyTorch's {@code torch.optim.Optimizer}.
  */
-public interface Optimizer extends AutoCloseable {
+public interface Optimizer extends StateOwner, AutoCloseable {
     /** Returns the parameters that this updates. */
     Parameters parameters();
 
@@ -82,6 +83,7 @@ public interface Optimizer extends AutoCloseable {
      *
      * @throws IllegalStateException when this is closed, or the weights are sharded
      */
+    @Override
     State state();
 
     /**

@@ -105,7 +105,7 @@ final class OptimizerState implements AutoCloseable {
     private State list() {
         if (parameters.access().shard() != null) {
             throw new IllegalStateException("state: expected that of whole weights, got that of a rank's part; save"
-                    + " and load it with Strategy.state(optimizer)");
+                    + " and load it with RunState.of(strategy).optimizer(optimizer)");
         }
         State.Builder state = new State.Builder();
         for (Parameter parameter : parameters.all()) {

@@ -276,7 +276,7 @@ public final class ParameterAccess {
     public void ensureAllStages() {
         if (stages != null && stages.size() > 1) {
             throw new IllegalStateException("state: expected parameters of the whole model, got those of " + stages
-                    + "; ask PipelineParallel.state or weightState, which have those of all stages");
+                    + "; call RunState.of(strategy).stages(pipeline)");
         }
     }
 

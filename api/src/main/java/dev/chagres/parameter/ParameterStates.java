@@ -59,9 +59,8 @@ final class ParameterStates {
 
     private State.Builder weights() {
         if (!vectors.hasWholeWeights()) {
-            throw new IllegalStateException(
-                    "state: expected whole weights, got a rank's parts of them; save and load"
-                            + " them with Strategy.weightState(), or with Strategy.state(optimizer) and what the optimizer keeps");
+            throw new IllegalStateException("state: expected whole weights, got a rank's parts of them; save and load"
+                    + " them with RunState.of(strategy)");
         }
         State.Builder state = new State.Builder();
         for (Parameter parameter : parameters) {

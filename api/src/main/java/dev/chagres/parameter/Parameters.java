@@ -445,13 +445,13 @@ public final class Parameters implements AutoCloseable {
      *
      * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="one"}
      *
-     * @throws IllegalStateException when weights are sharded among ranks, which load them by {@code Strategy.weightState}, {@code
-     *     TensorParallelState.ofWeights} or {@code PipelineParallel.weightState}; or as {@link #state()}
+     * @throws IllegalStateException when weights are sharded among ranks, which load them by {@code
+     *     RunState}; or as {@link #state()}
      */
     public State weightState() {
         if (tensorParallel.isSplit()) {
             throw new IllegalStateException("weightState: expected whole layers, got those of " + tensorParallel
-                    + "; ask TensorParallelState.ofWeights, which has those of all ranks");
+                    + "; call RunState.of(strategy).over(mesh)");
         }
         sharing.ensureAllStages();
         return states.weightsAlone(quantizers);

@@ -20,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-public final class State {
+public final class State implements StateOwner {
     /**
      * A number that the host keeps.
      *
@@ -94,6 +94,12 @@ public final class State {
         weightsAlone = Set.copyOf(builder.weightsAlone);
         ofRecipe = builder.ofRecipe;
         ofOtherRecipe = Set.copyOf(builder.ofOtherRecipe);
+    }
+
+    /** Returns this. */
+    @Override
+    public State state() {
+        return this;
     }
 
     /**

@@ -6,14 +6,9 @@ import dev.chagres.internal.Inside;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.optim.Optimizer;
-import dev.chagres.optim.StateVector;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import dev.chagres.pass.Pass;
-import dev.chagres.sharding.ShardedState;
-import dev.chagres.sharding.Strategy;
 import dev.chagres.sharding.ZeroStage;
 import java.util.List;
 
@@ -176,55 +171,27 @@ public final class PipelineParallel implements AutoCloseable {
         return runs.evaluation().pass();
     }
 
-    /**
-     * Returns the state that is needed to go on exactly, with the names, types and shapes of the model on one rank. Each rank calls it,
-     * with the same states.
-     *
-     * @param strategy of the same parameters, over the ranks that have the same stages, including those along {@code CONTEXT}
-     * @param optimizer of the same parameters
-     * @param others state that is the same on all ranks
-     * @throws IllegalArgumentException when strategy or optimizer are those of other parameters, the strategy has another mesh, or two
-     *     states have a name in common
-     * @throws IllegalStateException when something is closed, or {@code others} has scales that are not reduced over the ranks
-     */
-    public ShardedState state(Strategy strategy, Optimizer optimizer, State... others) {
-        ensureOpen();
-        if (Checks.given("strategy", strategy).parameters() != parameters
-                || Checks.given("optimizer", optimizer).parameters() != parameters) {
-            throw new IllegalArgumentException(
-                    "strategy, optimizer: expected those of the pipeline's parameters, got those of others");
-        }
-        State own = State.of(parameters.access().stepState(), optimizer.stepState(), State.of(others));
-        return stateOf(strategy, optimizer.vectors(), own);
+    /** Returns the plan of all stages. */
+    public PipelinePlan plan() {
+        return rank.plan();
+    }
+
+    /** Returns the mesh of all ranks. */
+    public Mesh mesh() {
+        return mesh;
+    }
+
+    /** Returns the parameters of this rank's stages. */
+    public Parameters parameters() {
+        return parameters;
     }
 
     /**
-     * Returns only the weights, of all stages, like {@link Strategy#weightState} without a pipeline. Each rank calls it.
+     * For checkpoints.
      *
-     * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="stages"}
-     *
-     * @param strategy as in {@link #state}
-     * @param others as in {@link Strategy#weightState}
-     * @throws IllegalArgumentException when the strategy is that of other parameters, or has another mesh, or two states have a name in
-     *     common
-     * @throws IllegalStateException when something is closed, or {@code others} has scales that are not reduced over the ranks
+     * @throws IllegalStateException when this is closed
      */
-    public ShardedState weightState(Strategy strategy, State... others) {
-        ensureOpen();
-        if (Checks.given("strategy", strategy).parameters() != parameters) {
-            throw new IllegalArgumentException(
-                    "strategy: expected that of the pipeline's parameters, got that of others: " + strategy);
-        }
-        State own = State.of(parameters.access().weightStepState(rank.plan().whole()), State.of(others));
-        return stateOf(strategy, List.of(), own);
-    }
-
-    private ShardedState stateOf(Strategy strategy, List<StateVector> vectors, State own) {
-        PipelinePlan plan = rank.plan();
-        return ShardedState.ofStages(plan.whole(), plan::ranksOf, strategy, mesh, vectors, own);
-    }
-
-    private void ensureOpen() {
+    public void ensureOpen() {
         if (closed) {
             throw new IllegalStateException("the " + this + " is closed");
         }

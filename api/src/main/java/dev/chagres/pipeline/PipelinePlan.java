@@ -133,7 +133,8 @@ public final class PipelinePlan {
         return whole.part(parameter -> ranksOf(parameter).get(rank), this::ranksOf);
     }
 
-    ModelPlan whole() {
+    /** Returns the plan of the whole model. */
+    public ModelPlan whole() {
         return whole;
     }
 
@@ -143,7 +144,7 @@ public final class PipelinePlan {
     }
 
     /** Returns the ranks that have a parameter. */
-    BitSet ranksOf(Parameter parameter) {
+    public BitSet ranksOf(Parameter parameter) {
         BitSet all = new BitSet();
         stagesOf(parameter).stream().forEach(stage -> all.set(stage % ranks));
         return all;

@@ -10,6 +10,7 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.parameter.QuantizerSite.Role;
 import dev.chagres.parameter.State;
+import dev.chagres.parameter.StateOwner;
 import dev.chagres.recipe.Recipe.Product;
 import java.util.Arrays;
 import java.util.List;
@@ -27,7 +28,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: TE's {@code FP8GlobalStateManager}.
  */
-public final class Quantizers implements AutoCloseable {
+public final class Quantizers implements AutoCloseable, StateOwner {
     /** Layers with this part in their names stay in the model's type by default. */
     public static final String HEAD = QuantizerSite.HEAD;
 
@@ -326,6 +327,7 @@ public final class Quantizers implements AutoCloseable {
     }
 
     /** Lists the state that is needed to go on exactly: scales and histories, if the recipe has them. */
+    @Override
     public State state() {
         ensureOpen();
         State.Builder listed = new State.Builder();

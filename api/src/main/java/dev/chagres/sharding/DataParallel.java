@@ -117,11 +117,6 @@ public final class DataParallel extends Strategy {
         unawaited = false;
     }
 
-    /** Returns the communicator of the ranks that train together. */
-    public Communicator communicator() {
-        return communicator;
-    }
-
     /** Returns how many steps the optimizer has taken since the ranks began, before {@link #shrink} and after. */
     public long completedSteps() {
         return steps;
@@ -275,23 +270,13 @@ public final class DataParallel extends Strategy {
     }
 
     @Override
-    Part updatedBy(int rank) {
+    public Part updatedBy(int rank) {
         return new Part(0, 1);
     }
 
     @Override
-    Part weightsOf(int rank) {
+    public Part weightsOf(int rank) {
         return new Part(0, 1);
-    }
-
-    @Override
-    ShardedState stateOf(Optimizer optimizer, State others) {
-        return new ShardedState(this, List.of(), State.of(parameters.state(), optimizer.state(), others));
-    }
-
-    @Override
-    ShardedState stateOfWeights(State others) {
-        return new ShardedState(this, List.of(), State.of(parameters.weightState(), others));
     }
 
     /** Returns which buckets are summed, in which order, and how many of them during backward in this step. */

@@ -18,7 +18,6 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import java.util.List;
@@ -293,6 +292,7 @@ public final class FullySharded extends Strategy {
     }
 
     /** Returns the mesh of the ranks that train together; null if there is a single copy of the model. */
+    @Override
     public @Nullable Mesh mesh() {
         return mesh;
     }
@@ -386,12 +386,12 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
-    Part updatedBy(int rank) {
+    public Part updatedBy(int rank) {
         return ranks.shard(ranks.place(rank), stage()).updated();
     }
 
     @Override
-    void checkMesh(Mesh mesh) {
+    public void checkMesh(Mesh mesh) {
         if (!mesh.shape().equals(ranks.shape())) {
             throw new IllegalArgumentException(
                     "mesh: expected the one that FullySharded.allocate was given (" + ranks.shape() + "), got " + mesh);
@@ -399,21 +399,9 @@ public final class FullySharded extends Strategy {
     }
 
     @Override
-    Part weightsOf(int rank) {
-        return StateShards.wholeOr(ranks.shard(ranks.place(rank), stage()).weights());
-    }
-
-    @Override
-    ShardedState stateOf(Optimizer optimizer, State others) {
-        List<StateShard> shared = new StateShards(parameters, ranks, stage()).of(optimizer.vectors());
-        State own = State.of(parameters.access().stepState(), optimizer.stepState(), others);
-        return new ShardedState(this, shared, own);
-    }
-
-    @Override
-    ShardedState stateOfWeights(State others) {
-        List<StateShard> shared = new StateShards(parameters, ranks, stage()).of(List.of());
-        return new ShardedState(this, shared, State.of(parameters.access().weightStepState(null), others));
+    public Part weightsOf(int rank) {
+        Part kept = ranks.shard(ranks.place(rank), stage()).weights();
+        return kept == null ? new Part(0, 1) : kept;
     }
 
     @Override

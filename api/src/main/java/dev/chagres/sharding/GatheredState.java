@@ -35,7 +35,7 @@ final class GatheredState {
     void all(List<StateVector> vectors, BiConsumer<String, Tensor> sink) {
         allOfRank(
                 vectors,
-                (name, tensor) -> TensorParallelState.gather(
+                (name, tensor) -> WholeLayers.gather(
                         parameters, new State.Builder().tensor(name, tensor).build(), sink));
     }
 

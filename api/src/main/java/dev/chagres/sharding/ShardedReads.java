@@ -55,7 +55,7 @@ record ShardedReads(FullySharded strategy, ShardedWeights weights, GradientReadi
                     + ": sharded among " + strategy.communicator.ranks()
                     + " ranks, it is gathered only while layers run, and only in a pass that the strategy follows;"
                     + " call strategy.follow(…) for this pass, also for evaluation, or save and load all by"
-                    + " strategy.weightState()");
+                    + " RunState.of(strategy)");
         }
     }
 }

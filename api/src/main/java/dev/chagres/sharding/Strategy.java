@@ -22,6 +22,7 @@ import dev.chagres.recipe.Quantizers;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
 
 /**
  * How ranks that train one model together split it and sum their gradients. Each rank has its part of a step's sequences.
@@ -74,6 +75,16 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Returns the parameters; optimizers and norms work on this rank's part of them. */
     public final Parameters parameters() {
         return parameters;
+    }
+
+    /** Returns the communicator of all ranks that have the same layers. */
+    public Communicator communicator() {
+        return communicator;
+    }
+
+    /** Returns the mesh of the ranks that train together, where this was given one; else null. */
+    public @Nullable Mesh mesh() {
+        return null;
     }
 
     /**
@@ -237,7 +248,7 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     }
 
     /** Checks that this is open, and that the calling thread has the device. */
-    final void ensureOpen() {
+    public final void ensureOpen() {
         if (closed) {
             throw new IllegalStateException("the " + this + " is closed");
         }
@@ -250,55 +261,6 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
             throw new IllegalArgumentException(
                     "optimizer: expected that of this strategy's parameters, got that of others: " + optimizer);
         }
-    }
-
-    /**
-     * Returns the state that is needed to go on exactly, with the names, types and shapes that {@link Parameters#state()}, {@link
-     * Optimizer#state()} and {@code others} have for a model that is not sharded. Each rank calls it, with the same states.
-     *
-     * @param optimizer of these parameters
-     * @param others state that is the same on all ranks: {@link Quantizers#state()}, {@link dev.chagres.optim.LossScaler#state()}, your own
-     *     numbers
-     * @throws IllegalArgumentException when the optimizer is that of other parameters, or two states have a name in common
-     * @throws IllegalStateException when this or the optimizer is closed, layers are split among tensor-parallel ranks, the
-     *     parameters are those of one of several ranks of a pipeline, or {@code others} has scales that are not reduced over the ranks
-     */
-    public final ShardedState state(Optimizer optimizer, State... others) {
-        ensureOpen();
-        ensureOwn(optimizer);
-        ensureWholeLayers("state", "TensorParallelState.of");
-        return stateOf(optimizer, State.of(others));
-    }
-
-    /**
-     * Returns the weights alone, with the names, types and shapes of {@link Parameters#weightState()}, to begin with weights that were
-     * trained before, or to save the present ones. Each rank calls it.
-     *
-     * <p>They can be loaded from a file of weights, and from the file of a whole run with any ranks, whose entries of optimizer and recipe
-     * and whose numbers are ignored. Types may differ as with {@link Parameters#weightState()}. From a run with 16-bit weights these are
-     * loaded, not their masters; the optimizer makes its masters, or remainders, of them before its next step, and keeps its moments and
-     * the number of its steps.
-     *
-     * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="shared"}
-     *
-     * @param others further state to save and load, as in {@link #state}: {@link Quantizers#state()}, so that evaluation in eight bits has
-     *     the scales of the run
-     * @throws IllegalArgumentException when weights are kept {@code QUANTIZED_ONLY}, or two states have a name in common
-     * @throws IllegalStateException when this is closed, layers are split among tensor-parallel ranks, the parameters are those of one of
-     *     several ranks of a pipeline, or {@code others} has scales that are not reduced over the ranks
-     */
-    public final ShardedState weightState(State... others) {
-        ensureOpen();
-        ensureWholeLayers("weightState", "TensorParallelState.ofWeights");
-        return stateOfWeights(State.of(others));
-    }
-
-    private void ensureWholeLayers(String call, String other) {
-        if (parameters.tensorParallel().isSplit()) {
-            throw new IllegalStateException(call + ": expected whole layers, got those of "
-                    + parameters.tensorParallel() + "; ask " + other + ", which has those of all ranks");
-        }
-        parameters.access().ensureAllStages();
     }
 
     /** Called when weights were loaded, by whichever call: discards values that were derived from the old weights and gradients. */
@@ -352,20 +314,18 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Called when a step begins, or when its gradients are discarded. */
     abstract void restart();
 
-    /** Returns the part of the gradients and of the optimizer's state that a rank of the mesh keeps. */
-    abstract Part updatedBy(int rank);
+    /** For checkpoints: returns the part of the gradients and of the optimizer's state that a rank of the mesh keeps. */
+    public abstract Part updatedBy(int rank);
 
-    /** Returns the part of the weights that a rank of the mesh keeps. */
-    abstract Part weightsOf(int rank);
+    /** For checkpoints: returns the part of the weights that a rank of the mesh keeps. */
+    public abstract Part weightsOf(int rank);
 
-    /** Checks that {@code mesh} numbers its ranks as {@link #updatedBy} and {@link #weightsOf} do. */
-    void checkMesh(Mesh mesh) {}
-
-    /** Returns the whole state of the model and of {@code others}. */
-    abstract ShardedState stateOf(Optimizer optimizer, State others);
-
-    /** Returns the weights of the whole model, and {@code others}. */
-    abstract ShardedState stateOfWeights(State others);
+    /**
+     * For checkpoints: checks that {@code mesh} numbers its ranks as {@link #updatedBy} and {@link #weightsOf} do.
+     *
+     * @throws IllegalArgumentException when it is another one
+     */
+    public void checkMesh(Mesh mesh) {}
 
     /** Called when each rank has loaded its own weights. */
     void loaded() {}

@@ -7,6 +7,7 @@ import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
 import dev.chagres.mesh.Mesh;
@@ -22,9 +23,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.sharding.DataParallel;
 import dev.chagres.sharding.FullySharded;
 import dev.chagres.sharding.FullyShardedConfig;
-import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
-import dev.chagres.sharding.TensorParallelState;
 import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -64,7 +63,7 @@ class EmptyPartsTest {
                 float[] losses = new float[4];
                 for (int step = 0; step < losses.length; step++) {
                     if (step == losses.length - 1) {
-                        ShardedState state = TensorParallelState.of(strategy, optimizer, mesh);
+                        RunState state = RunState.of(strategy).over(mesh).optimizer(optimizer);
                         state.save(file, Map.of());
                         state.load(file);
                     }

@@ -44,7 +44,8 @@ class EveryLayerTest {
         Set<String> layers = new TreeSet<>();
         for (String folder : List.of("dev/chagres/layer", "dev/chagres/pass")) {
             try (Stream<Path> files = Files.list(place.resolve(folder))) {
-                for (Path file : files.filter(f -> f.toString().endsWith(".class")).toList()) {
+                for (Path file :
+                        files.filter(f -> f.toString().endsWith(".class")).toList()) {
                     String name = file.getFileName().toString().replace(".class", "");
                     Class<?> type = load(folder.replace('/', '.') + "." + name);
                     int modifiers = type.getModifiers();

@@ -29,7 +29,7 @@ import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Pass;
-import dev.chagres.sharding.TensorParallelState;
+import dev.chagres.sharding.WholeLayers;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -326,7 +326,7 @@ class VocabularyParallelTest {
         Linear.tied(embedding.weight(), plan.group("decoder"));
         Map<String, float[]> tensors = new HashMap<>();
         try (Parameters parameters = Parameters.allocate(device, plan, DType.BFLOAT16, 5)) {
-            TensorParallelState.gather(
+            WholeLayers.gather(
                     parameters,
                     parameters.state(),
                     (name, tensor) -> tensors.put(name, tensor.toFloats(device.stream())));

@@ -11,6 +11,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
@@ -38,7 +39,7 @@ import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.Strategy;
-import dev.chagres.sharding.TensorParallelState;
+import dev.chagres.sharding.WholeLayers;
 import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -245,7 +246,7 @@ class MeshPipelineTest {
             strategy.follow(pipeline.evaluationPass());
             // @end
             if (span.loaded != null) {
-                pipeline.state(strategy, optimizer).load(span.loaded);
+                RunState.of(strategy).stages(pipeline).optimizer(optimizer).load(span.loaded);
             }
             Run run = new Run();
             for (int step = span.first; step < span.end; step++) {
@@ -258,13 +259,13 @@ class MeshPipelineTest {
                 finish(run, step, model, norm, optimizer);
             }
             if (span.saved != null) {
-                pipeline.state(strategy, optimizer).save(span.saved, Map.of());
+                RunState.of(strategy).stages(pipeline).optimizer(optimizer).save(span.saved, Map.of());
             }
             if (strategy instanceof FullySharded sharded) {
                 sharded.gatherState(optimizer, run.sink(stream));
             } else {
-                TensorParallelState.gather(model.parameters, optimizer.state(), run.sink(stream));
-                TensorParallelState.gather(model.parameters, model.parameters.state(), run.sink(stream));
+                WholeLayers.gather(model.parameters, optimizer.state(), run.sink(stream));
+                WholeLayers.gather(model.parameters, model.parameters.state(), run.sink(stream));
             }
             return run;
         }

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
@@ -218,7 +219,11 @@ class PipelineEvaluationTest {
                     System.arraycopy(evaluate(division, model, pipeline), 0, run.after, 0, run.after.length);
                 }
             }
-            pipeline.state(strategy, optimizer, stateOf(quantizers)).save(file, Map.of());
+            RunState.of(strategy)
+                    .stages(pipeline)
+                    .optimizer(optimizer)
+                    .with(stateOf(quantizers))
+                    .save(file, Map.of());
             return run;
         }
     }

@@ -10,6 +10,7 @@ import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
 import dev.chagres.layer.Linear;
@@ -129,9 +130,9 @@ class PipelineMisuseTest {
                 assertThrown(
                         IllegalStateException.class,
                         "state: expected parameters of the whole model, got those of rank " + rank.index()
-                                + " of a pipeline of 2; ask PipelineParallel.state or weightState, which have those of all stages",
-                        () -> copies.state(optimizer));
-                assertTrue(setting.pipeline.state(copies, optimizer).specs().stream()
+                                + " of a pipeline of 2; call RunState.of(strategy).stages(pipeline)",
+                        () -> RunState.of(copies).optimizer(optimizer).specs());
+                assertTrue(RunState.of(copies).stages(setting.pipeline).optimizer(optimizer).specs().stream()
                         .anyMatch(spec -> spec.name().startsWith("layers.1.")));
             }
         });

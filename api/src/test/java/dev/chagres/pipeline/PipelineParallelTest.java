@@ -12,6 +12,7 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
@@ -146,7 +147,7 @@ class PipelineParallelTest {
                 AdamW optimizer = division.optimizer(model)) {
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             if (span.loaded != null) {
-                pipeline.state(strategy, optimizer).load(span.loaded);
+                RunState.of(strategy).stages(pipeline).optimizer(optimizer).load(span.loaded);
             }
             Run run = new Run(new float[STEPS], new float[STEPS], new LinkedHashMap<>(), new LinkedHashMap<>());
             for (int step = span.first; step < span.end; step++) {
@@ -160,7 +161,7 @@ class PipelineParallelTest {
                 finish(run, step, model, norm, optimizer);
             }
             if (span.saved != null) {
-                pipeline.state(strategy, optimizer).save(span.saved, Map.of());
+                RunState.of(strategy).stages(pipeline).optimizer(optimizer).save(span.saved, Map.of());
             }
             return weights(run, model, rank.device().stream());
         }

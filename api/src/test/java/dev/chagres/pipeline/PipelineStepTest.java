@@ -371,13 +371,13 @@ class PipelineStepTest {
                         IllegalStateException.class,
                         "weight of a.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
                                 + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
-                                + " evaluation, or save and load all by strategy.weightState()",
+                                + " evaluation, or save and load all by RunState.of(strategy)",
                         () -> pipeline.run(stage, 2));
                 assertThrown(
                         IllegalStateException.class,
                         "weight of a.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
                                 + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
-                                + " evaluation, or save and load all by strategy.weightState()",
+                                + " evaluation, or save and load all by RunState.of(strategy)",
                         () -> pipeline.evaluate(stage, 2));
                 pipeline.passes().forEach(shared::follow);
                 shared.follow(pipeline.evaluationPass());

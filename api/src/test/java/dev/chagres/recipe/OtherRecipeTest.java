@@ -13,6 +13,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsException;
@@ -315,7 +316,9 @@ class OtherRecipeTest {
             try (Training training = new Training(Run.DELAYED, 6, rank.device());
                     Strategy strategy = DataParallel.of(training.parameters, rank.communicator())) {
                 strategy.reduceAmax(training.quantizers);
-                return strategy.state(training.optimizer, training.recipeState())
+                return RunState.of(strategy)
+                        .optimizer(training.optimizer)
+                        .with(training.recipeState())
                         .loadUnderOtherRecipe(file);
             }
         });

@@ -7,6 +7,7 @@ import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
@@ -97,7 +98,7 @@ class SkippedStepOnRanksTest {
         }
 
         void save(Path file) {
-            strategy.state(adam, quantizers.state()).save(file, Map.of());
+            RunState.of(strategy).optimizer(adam).with(quantizers).save(file, Map.of());
         }
 
         @Override

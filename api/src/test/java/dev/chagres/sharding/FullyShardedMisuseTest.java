@@ -15,6 +15,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.launch.Ranks;
 import dev.chagres.layer.Linear;
 import dev.chagres.nccl.Communicator;
@@ -159,23 +160,23 @@ class FullyShardedMisuseTest {
                     IllegalStateException.class,
                     "weight of layer.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
                             + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
-                            + " evaluation, or save and load all by strategy.weightState()",
+                            + " evaluation, or save and load all by RunState.of(strategy)",
                     () -> layer.weight().weight());
             assertThrown(
                     IllegalStateException.class,
                     "weight of layer.weight: sharded among 1 ranks, it is gathered only while layers run, and only in"
                             + " a pass that the strategy follows; call strategy.follow(…) for this pass, also for"
-                            + " evaluation, or save and load all by strategy.weightState()",
+                            + " evaluation, or save and load all by RunState.of(strategy)",
                     () -> microBatch(pass.begin()));
             assertThrown(
                     IllegalStateException.class,
                     "state: expected whole weights, got a rank's parts of them; save and load them with"
-                            + " Strategy.weightState(), or with Strategy.state(optimizer) and what the optimizer keeps",
+                            + " RunState.of(strategy)",
                     parameters::state);
             assertThrown(
                     IllegalStateException.class,
                     "state: expected that of whole weights, got that of a rank's part; save and load it with"
-                            + " Strategy.state(optimizer)",
+                            + " RunState.of(strategy).optimizer(optimizer)",
                     optimizer::state);
             List<ParameterGroup> groups = List.of(ParameterGroup.of("none", parameter -> false));
             assertThrown(
@@ -227,7 +228,7 @@ class FullyShardedMisuseTest {
                         training::sumGradients,
                         training::lastMicroBatch,
                         training::awaitGradients,
-                        () -> training.state(optimizer),
+                        () -> RunState.of(training).optimizer(optimizer).specs(),
                         training::close)) {
                     assertInstanceOf(WrongThreadException.class, elsewhere(call));
                 }

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.launch.Rank;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.nccl.RankFailedException;
@@ -156,7 +157,7 @@ final class HybridShrinkTraining implements AutoCloseable {
                 mesh = strategy.mesh();
                 // @end
                 from = (int) strategy.completedSteps();
-                strategy.state(optimizer, scales).save(file, Map.of());
+                RunState.of(strategy).optimizer(optimizer).with(scales).save(file, Map.of());
             }
         }
         return new Trained(from, losses);
@@ -164,7 +165,7 @@ final class HybridShrinkTraining implements AutoCloseable {
 
     /** Goes on from a saved state. */
     Trained resume(Path file, int begun, int rank) throws IOException, InterruptedException {
-        strategy.state(optimizer, scales).load(file);
+        RunState.of(strategy).optimizer(optimizer).with(scales).load(file);
         for (int step = begun; step < STEPS; step++) {
             step(step, rank);
         }

@@ -6,6 +6,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
@@ -108,7 +109,7 @@ class LoadedInStepTest {
         switch (by) {
             case PARAMETERS -> Safetensors.load(file, parameters.state(), parameters.scope().stream());
             case WEIGHTS -> Safetensors.load(file, parameters.weightState(), parameters.scope().stream());
-            case STRATEGY -> strategy.state(optimizer).load(file);
+            case STRATEGY -> RunState.of(strategy).optimizer(optimizer).load(file);
         }
     }
 
@@ -140,7 +141,7 @@ class LoadedInStepTest {
                     AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard());
                     Pass pass = Pass.training(rank.device())) {
                 strategy.follow(pass);
-                strategy.state(optimizer).save(file, Map.of());
+                RunState.of(strategy).optimizer(optimizer).save(file, Map.of());
                 Path own = by == Loading.PARAMETERS ? folder.resolve("rank" + rank.index()) : file;
                 if (by == Loading.PARAMETERS) {
                     Safetensors.save(own, strategy.parameters().state(), pass.stream(), Map.of());
@@ -151,7 +152,7 @@ class LoadedInStepTest {
                 microBatch(layers, pass, rank.index());
                 strategy.sumGradients();
                 optimizer.step(RATE);
-                strategy.weightState().save(folder.resolve("trained.safetensors"), Map.of());
+                RunState.of(strategy).save(folder.resolve("trained.safetensors"), Map.of());
             }
         });
         assertArrayEquals(expected, trained(), 1e-6f);

@@ -8,6 +8,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.launch.Rank;
@@ -68,7 +69,7 @@ class QuantizedStateTest {
 
     /** What a rank does that has some of the model. */
     private interface Body {
-        void run(Strategy strategy, Function<State[], ShardedState> state);
+        void run(Strategy strategy, Function<State[], RunState> state);
     }
 
     private static void run(Rank rank, MeshShape shape, long seed, Body body) {
@@ -94,8 +95,14 @@ class QuantizedStateTest {
                 body.run(
                         strategy,
                         others -> pipeline > 1
-                                ? stages.state(strategy, optimizer, others)
-                                : TensorParallelState.of(strategy, optimizer, mesh, others));
+                                ? RunState.of(strategy)
+                                        .stages(stages)
+                                        .optimizer(optimizer)
+                                        .with(others)
+                                : RunState.of(strategy)
+                                        .over(mesh)
+                                        .optimizer(optimizer)
+                                        .with(others));
             }
         }
     }
@@ -103,7 +110,7 @@ class QuantizedStateTest {
     /** Saves first weights, or those of a file. */
     private static void save(Rank rank, MeshShape shape, long seed, Path loaded, Path file) {
         run(rank, shape, seed, (_, states) -> {
-            ShardedState state = states.apply(new State[0]);
+            RunState state = states.apply(new State[0]);
             if (seed != 7) {
                 state.load(loaded);
             }
@@ -125,9 +132,9 @@ class QuantizedStateTest {
                             IllegalStateException.class,
                             "state: expected scales reduced over all ranks, got those of only this rank; call"
                                     + " reduceAmax(quantizers) of the strategy before the first step",
-                            () -> state.apply(others));
+                            () -> state.apply(others).specs());
                     strategy.reduceAmax(quantizers);
-                    var _ = state.apply(others);
+                    var _ = state.apply(others).specs();
                 }));
     }
 

@@ -11,6 +11,7 @@ import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
@@ -214,9 +215,12 @@ class RankedRecipesTest {
                         IllegalStateException.class,
                         "state: expected scales reduced over all ranks, got those of only this rank; call"
                                 + " reduceAmax(quantizers) of the strategy before the first step",
-                        () -> strategy.state(optimizer, quantizers.state()));
+                        () -> RunState.of(strategy)
+                                .optimizer(optimizer)
+                                .with(quantizers)
+                                .specs());
                 strategy.reduceAmax(quantizers);
-                strategy.state(optimizer, quantizers.state());
+                RunState.of(strategy).optimizer(optimizer).with(quantizers);
             }
         });
     }

@@ -13,6 +13,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.PackedChunk;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
 import dev.chagres.layer.TransformerLayerConfig;
@@ -154,8 +155,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         Strategy share(ModelPlan plan, DType dtype, Rank rank);
 
         /** Returns the state of the whole model. */
-        default ShardedState state(Strategy strategy, Optimizer optimizer, State others) {
-            return strategy.state(optimizer, others);
+        default RunState state(Strategy strategy, Optimizer optimizer, State others) {
+            return RunState.of(strategy).optimizer(optimizer).with(others);
         }
     }
 
@@ -438,7 +439,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         Map<String, Saved> all = new LinkedHashMap<>();
         // @start region="gather"
         State state = State.of(parameters.state(), optimizer.state());
-        TensorParallelState.gather(parameters, state, (name, tensor) -> all.put(name, saved(tensor, stream)));
+        WholeLayers.gather(parameters, state, (name, tensor) -> all.put(name, saved(tensor, stream)));
         // @end
         return all;
     }

@@ -11,6 +11,7 @@ import dev.chagres.DevicesNeeded;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
@@ -179,7 +180,7 @@ class TrainedWeightsTest {
                 step(model, strategy, pipeline, pass, 0);
                 optimizer.step(1e-2f);
                 step(model, strategy, pipeline, pass, 1); // gathers weights, and is forgotten
-                ShardedState weights = weights(strategy, pipeline, mesh);
+                RunState weights = weights(strategy, pipeline, mesh);
                 weights.load(file);
                 step(model, strategy, pipeline, pass, 2);
                 optimizer.step(0);
@@ -201,13 +202,13 @@ class TrainedWeightsTest {
         strategy.sumGradients();
     }
 
-    private static ShardedState weights(Strategy strategy, @Nullable PipelineParallel pipeline, Mesh mesh) {
+    private static RunState weights(Strategy strategy, @Nullable PipelineParallel pipeline, Mesh mesh) {
         if (pipeline != null) {
-            return pipeline.weightState(strategy);
+            return RunState.of(strategy).stages(pipeline);
         }
         return strategy.parameters().tensorParallel().isSplit()
-                ? TensorParallelState.ofWeights(strategy, mesh)
-                : strategy.weightState();
+                ? RunState.of(strategy).over(mesh)
+                : RunState.of(strategy);
     }
 
     /** Numbers of ranks along PIPELINE, REPLICATE, SHARD and TENSOR, and the stage of ZeRO. */
@@ -322,9 +323,9 @@ class TrainedWeightsTest {
                         IllegalStateException.class,
                         "state: expected scales reduced over all ranks, got those of only this rank; call"
                                 + " reduceAmax(quantizers) of the strategy before the first step",
-                        () -> strategy.weightState(quantizers.state()));
+                        () -> RunState.of(strategy).with(quantizers).specs());
                 strategy.reduceAmax(quantizers);
-                strategy.weightState(quantizers.state()).load(file);
+                RunState.of(strategy).with(quantizers).load(file);
                 Tensor scale = quantizers.state().tensors().get("layer.weight.scale");
                 assertArrayEquals(scales, scale.toFloats(rank.device().stream()));
             }
@@ -345,9 +346,9 @@ class TrainedWeightsTest {
             try (FullySharded strategy = FullySharded.allocate(
                     linear(16, "layer"), DType.FLOAT32, OTHER_SEED, ZeroStage.THREE, rank.communicator())) {
                 // @start region="shared"
-                strategy.weightState().load(file); // each rank calls it; rank 0 has the file
+                RunState.of(strategy).load(file); // each rank calls it; rank 0 has the file
                 // @end
-                assertEquals(1, strategy.weightState().specs().size());
+                assertEquals(1, RunState.of(strategy).specs().size());
             }
         });
         Path split = folder.resolve("split.safetensors");
@@ -362,12 +363,15 @@ class TrainedWeightsTest {
                 try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, OTHER_SEED);
                         Strategy copies = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
                     // @start region="split"
-                    TensorParallelState.ofWeights(copies, mesh).load(split);
+                    RunState.of(copies).over(mesh).load(split);
                     // @end
                     String ranks = String.valueOf(plan.tensorParallel());
                     String other = ": expected whole layers, got those of " + ranks
-                            + "; ask TensorParallelState.ofWeights, which has those of all ranks";
-                    assertThrown(IllegalStateException.class, "weightState" + other, copies::weightState);
+                            + "; call RunState.of(strategy).over(mesh)";
+                    assertThrown(
+                            IllegalStateException.class,
+                            "state" + other,
+                            () -> RunState.of(copies).specs());
                     assertThrown(IllegalStateException.class, "weightState" + other, parameters::weightState);
                 }
             }
@@ -391,16 +395,19 @@ class TrainedWeightsTest {
                             Parameters.allocate(rank.device(), linear(16, "layer"), DType.FLOAT32, OTHER_SEED);
                     DataParallel foreign = DataParallel.of(others, mesh.along(MeshDimension.REPLICATE))) {
                 // @start region="stages"
-                pipeline.weightState(copies).load(file);
+                RunState.of(copies).stages(pipeline).load(file);
                 // @end
                 String staged = "state: expected parameters of the whole model, got those of rank " + rank.index()
-                        + " of a pipeline of 2; ask PipelineParallel.state or weightState, which have those of all stages";
-                assertThrown(IllegalStateException.class, staged, copies::weightState);
+                        + " of a pipeline of 2; call RunState.of(strategy).stages(pipeline)";
+                assertThrown(
+                        IllegalStateException.class,
+                        staged,
+                        () -> RunState.of(copies).specs());
                 assertThrown(IllegalStateException.class, staged, model.parameters::weightState);
                 assertThrown(
                         IllegalArgumentException.class,
-                        "strategy: expected that of the pipeline's parameters, got that of others: " + foreign,
-                        () -> pipeline.weightState(foreign));
+                        "pipeline: expected that of the strategy's parameters, got that of others: " + pipeline,
+                        () -> RunState.of(foreign).stages(pipeline).specs());
             }
         });
     }
@@ -424,7 +431,7 @@ class TrainedWeightsTest {
             Path after = folder.resolve("after");
             try (FullySharded strategy = FullySharded.allocate(
                     linear(16, "layer"), DType.FLOAT32, OTHER_SEED, ZeroStage.THREE, rank.communicator())) {
-                ShardedState weights = strategy.weightState();
+                RunState weights = RunState.of(strategy);
                 weights.save(before, Map.of());
                 assertThrown(SafetensorsException.class, text, () -> weights.load(file));
                 weights.save(after, Map.of());
@@ -434,7 +441,7 @@ class TrainedWeightsTest {
                 assertThrown(
                         IllegalStateException.class,
                         "state: expected whole weights, got a rank's parts of them; save and load them with"
-                                + " Strategy.weightState(), or with Strategy.state(optimizer) and what the optimizer keeps",
+                                + " RunState.of(strategy)",
                         strategy.parameters()::weightState);
             }
         });
@@ -449,7 +456,7 @@ class TrainedWeightsTest {
             try (FullySharded strategy = FullySharded.allocate(
                             linear(16, "layer"), DType.FLOAT32, OTHER_SEED, ZeroStage.TWO, rank.communicator());
                     AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
-                strategy.weightState().save(file, Map.of());
+                RunState.of(strategy).save(file, Map.of());
                 assertThrown(
                         SafetensorsException.class,
                         file
@@ -459,9 +466,12 @@ class TrainedWeightsTest {
                                 + "  missing: \"layer.weight.exp_avg_sq\" F32[16, 16]\n"
                                 + "  missing: \"step\" I64[]\n"
                                 + "  missing: \"optimizer.step\" I64[]",
-                        () -> strategy.state(optimizer).load(file));
+                        () -> RunState.of(strategy).optimizer(optimizer).load(file));
                 strategy.close();
-                assertThrown(IllegalStateException.class, "the " + strategy + " is closed", strategy::weightState);
+                assertThrown(
+                        IllegalStateException.class,
+                        "the " + strategy + " is closed",
+                        () -> RunState.of(strategy).specs());
             }
         });
     }

@@ -9,6 +9,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Shape;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsException;
@@ -159,8 +160,8 @@ class WeightTypesTest {
             ModelPlan plan = new ModelPlan();
             mlp(plan);
             try (FullySharded strategy = FullySharded.allocate(plan, to, OTHER_SEED, stage, rank.communicator())) {
-                strategy.weightState().load(file);
-                strategy.weightState().save(saved, Map.of());
+                RunState.of(strategy).load(file);
+                RunState.of(strategy).save(saved, Map.of());
             }
         });
         assertNearest(file, saved);
@@ -180,8 +181,8 @@ class WeightTypesTest {
         Ranks.local(2).each(rank -> {
             try (FullySharded strategy =
                     FullySharded.allocate(wide(), to, OTHER_SEED, ZeroStage.THREE, rank.communicator())) {
-                strategy.weightState().load(file);
-                strategy.weightState().save(saved, Map.of());
+                RunState.of(strategy).load(file);
+                RunState.of(strategy).save(saved, Map.of());
             }
         });
         assertNearest(file, saved);
@@ -213,8 +214,8 @@ class WeightTypesTest {
                 mlp(plan);
                 try (Parameters parameters = Parameters.allocate(rank.device(), plan, to, OTHER_SEED);
                         Strategy copies = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
-                    TensorParallelState.ofWeights(copies, mesh).load(file);
-                    TensorParallelState.ofWeights(copies, mesh).save(saved, Map.of());
+                    RunState.of(copies).over(mesh).load(file);
+                    RunState.of(copies).over(mesh).save(saved, Map.of());
                 }
             }
         });

@@ -14,6 +14,7 @@ import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.launch.Rank;
 import dev.chagres.optim.AdamW;
@@ -23,7 +24,6 @@ import dev.chagres.optim.Optimizer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import dev.chagres.pass.Pass;
 import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.CastStatistics;
@@ -31,7 +31,6 @@ import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
-import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
 import java.util.Map;
@@ -342,14 +341,11 @@ final class ModelTraining implements Training {
     }
 
     private TrainingState state() {
-        List<State> others = new ArrayList<>();
+        RunState state = ranks.state(optimizer.parameters()).optimizer(optimizer);
         if (quantizers != null) {
-            others.add(quantizers.state());
+            state = state.with(quantizers);
         }
-        if (lossScaler != null) {
-            others.add(lossScaler.state());
-        }
-        return new TrainingState(optimizer, others, ranks.state(optimizer), stream);
+        return new TrainingState(lossScaler == null ? state : state.with(lossScaler));
     }
 
     @Override

@@ -7,19 +7,16 @@ import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.ModelInput;
 import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.UploadRing;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.optim.LossScaler;
-import dev.chagres.optim.Optimizer;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.State;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.Sequential;
 import dev.chagres.pipeline.PipelineParallel;
 import dev.chagres.pipeline.PipelinePlan;
 import dev.chagres.pipeline.PipelineStage;
-import dev.chagres.sharding.ShardedState;
-import dev.chagres.sharding.Strategy;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -32,7 +29,6 @@ import org.jspecify.annotations.Nullable;
  */
 final class PipelineGradients implements PipelineStage, AutoCloseable {
     private final PipelineParallel pipeline;
-    private final Strategy strategy;
     private final LayeredModel model;
     /** The layers of each stage. */
     private final List<Layer> stages = new ArrayList<>();
@@ -48,19 +44,12 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
      * Takes memory for the tokens of a step.
      *
      * @param pipeline closed together with this object
-     * @param strategy of this rank's stages
      * @param plan from {@link #place}
      * @param microBatches the most of a step
      */
     PipelineGradients(
-            Device device,
-            PipelineParallel pipeline,
-            Strategy strategy,
-            LayeredModel model,
-            PipelinePlan plan,
-            int microBatches) {
+            Device device, PipelineParallel pipeline, LayeredModel model, PipelinePlan plan, int microBatches) {
         this.pipeline = pipeline;
-        this.strategy = strategy;
         this.model = model;
         List<Layer> all = model.layers();
         for (int stage = 0; stage < plan.stages(); stage++) {
@@ -126,9 +115,9 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
         }
     }
 
-    /** Returns the state of the whole model. */
-    ShardedState state(Optimizer optimizer, State others) {
-        return pipeline.state(strategy, optimizer, others);
+    /** Returns the state of all stages. */
+    RunState stagesOf(RunState state) {
+        return state.stages(pipeline);
     }
 
     private ModelInput input(int microBatch) {

@@ -67,12 +67,7 @@ record RankModel(
         PipelineParallel pipeline = PipelineParallel.of(
                 placed.get(), model.parameters(), parts.get().columns(), mesh);
         var gradients = new PipelineGradients(
-                device,
-                pipeline,
-                made.get(),
-                layered,
-                placed.get(),
-                setup.shape().microBatches());
+                device, pipeline, layered, placed.get(), setup.shape().microBatches());
         return new RankModel(model, whole, made.get(), mesh, gradients);
     }
 

@@ -1,17 +1,14 @@
 package dev.chagres.trainer;
 
 import dev.chagres.batch.ModelInput;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.nccl.MovedBytes;
 import dev.chagres.nccl.Operation;
-import dev.chagres.optim.Optimizer;
-import dev.chagres.parameter.State;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Pass;
 import dev.chagres.recipe.Quantizers;
-import dev.chagres.sharding.ShardedState;
 import dev.chagres.sharding.Strategy;
-import dev.chagres.sharding.TensorParallelState;
 import java.util.Objects;
-import java.util.function.Function;
 import java.util.function.IntPredicate;
 import org.jspecify.annotations.Nullable;
 
@@ -160,22 +157,18 @@ final class RankShare implements AutoCloseable {
         }
     }
 
-    /** Returns what makes, of other states, the state that the ranks save together; null for a rank that is alone. */
-    @Nullable
-    Function<State, ShardedState> state(Optimizer optimizer) {
+    /** Returns the weights that the ranks save together; those of {@code alone} where there are no others. */
+    RunState state(Parameters alone) {
         RankModel present = made;
-        return present == null ? null : others -> state(present, optimizer, others);
-    }
-
-    private static ShardedState state(RankModel made, Optimizer optimizer, State others) {
-        PipelineGradients pipeline = made.pipeline();
-        if (pipeline != null) {
-            return pipeline.state(optimizer, others);
+        if (present == null) {
+            return RunState.of(alone);
         }
-        boolean split = made.model().parameters().tensorParallel().isSplit();
-        return split
-                ? TensorParallelState.of(made.strategy(), optimizer, made.mesh(), others)
-                : made.strategy().state(optimizer, others);
+        RunState weights = RunState.of(present.strategy());
+        PipelineGradients pipeline = present.pipeline();
+        if (pipeline != null) {
+            return pipeline.stagesOf(weights);
+        }
+        return alone.tensorParallel().isSplit() ? weights.over(present.mesh()) : weights;
     }
 
     /** Closes what joins this rank with the others. */

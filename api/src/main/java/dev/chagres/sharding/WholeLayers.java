@@ -5,94 +5,30 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.mesh.Mesh;
-import dev.chagres.mesh.MeshDimension;
 import dev.chagres.ops.Rows;
-import dev.chagres.optim.Optimizer;
 import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import java.util.Arrays;
-import java.util.List;
 import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The state of a model whose layers are split among tensor-parallel ranks, as one rank with the whole model would save it.
+ * Gathers the tensors of split layers to those of the whole model.
  *
  * <p>Threading: the device's thread.
  */
-public final class TensorParallelState {
+public final class WholeLayers {
     private final TensorParallel ranks;
     private final Stream stream;
     private final Parameters parameters;
 
-    private TensorParallelState(Parameters parameters) {
+    private WholeLayers(Parameters parameters) {
         this.parameters = parameters;
         ranks = parameters.tensorParallel();
         stream = parameters.scope().stream();
-    }
-
-    /**
-     * Returns the state that is needed to go on exactly, with the names, types and shapes of a model whose layers are not split. Each rank
-     * of the mesh calls it, with the same states.
-     *
-     * {@snippet file="dev/chagres/sharding/ShardedStateTest.java" region="split"}
-     *
-     * @param copies strategy of the ranks that have the same part of the layers, which may shard it
-     * @param optimizer of the same parameters
-     * @param mesh of all ranks, along whose dimension {@link MeshDimension#TENSOR} the layers are split
-     * @param others state that is the same on all ranks, as in {@link Strategy#state}
-     * @throws IllegalArgumentException when the optimizer is that of other parameters, the mesh is not the one whose ranks split the layers
-     *     or not that of {@code copies}, or two states have a name in common
-     * @throws IllegalStateException when something is closed, the parameters are those of one of several ranks of a pipeline, or {@code
-     *     others} has scales that are not reduced over the ranks
-     */
-    public static ShardedState of(Strategy copies, Optimizer optimizer, Mesh mesh, State... others) {
-        Parameters parameters = Checks.given("copies", copies).parameters();
-        copies.ensureOpen();
-        if (Checks.given("optimizer", optimizer).parameters() != parameters) {
-            throw new IllegalArgumentException(
-                    "optimizer: expected that of the parameters of copies, got that of others: " + optimizer);
-        }
-        ensureMesh(parameters, mesh);
-        State own = State.of(
-                parameters.access().stepState(), optimizer.stepState(), State.of(Checks.given("others", others)));
-        return new ShardedState(
-                copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(optimizer.vectors()), own);
-    }
-
-    /**
-     * Returns only the weights, like {@link Strategy#weightState} for layers that are not split. Each rank of the mesh calls it.
-     *
-     * {@snippet file="dev/chagres/sharding/TrainedWeightsTest.java" region="split"}
-     *
-     * @param copies as in {@link #of}
-     * @param mesh as in {@link #of}
-     * @param others as in {@link Strategy#weightState}
-     * @throws IllegalArgumentException when the mesh is not the one whose ranks split the layers or not that of {@code copies}, or two states
-     *     have a name in common
-     * @throws IllegalStateException when something is closed, the parameters are those of one of several ranks of a pipeline, or {@code
-     *     others} has scales that are not reduced over the ranks
-     */
-    public static ShardedState ofWeights(Strategy copies, Mesh mesh, State... others) {
-        Parameters parameters = Checks.given("copies", copies).parameters();
-        copies.ensureOpen();
-        ensureMesh(parameters, mesh);
-        State own = State.of(parameters.access().weightStepState(null), State.of(Checks.given("others", others)));
-        return new ShardedState(
-                copies, mesh.world(), MeshState.ofLayers(copies, mesh).of(List.of()), own);
-    }
-
-    private static void ensureMesh(Parameters parameters, Mesh mesh) {
-        TensorParallel ranks = parameters.tensorParallel();
-        if (Checks.given("mesh", mesh).size(MeshDimension.TENSOR) != ranks.size()
-                || mesh.coordinate(MeshDimension.TENSOR) != ranks.rank()) {
-            throw new IllegalArgumentException("mesh: expected that of " + ranks + ", got " + mesh);
-        }
-        parameters.access().ensureAllStages();
     }
 
     /**
@@ -110,7 +46,7 @@ public final class TensorParallelState {
      */
     public static void gather(Parameters parameters, State state, BiConsumer<String, Tensor> sink) {
         Checks.given("sink", sink);
-        TensorParallelState gathering = new TensorParallelState(Checks.given("parameters", parameters));
+        WholeLayers gathering = new WholeLayers(Checks.given("parameters", parameters));
         Checks.given("state", state).ensureNoneQuantized();
         state.tensors().forEach((name, tensor) -> gathering.handOut(name, tensor, sink));
     }

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.checkpoint;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
@@ -14,12 +14,14 @@ import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parameter.FlatParameter;
-import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.parameter.WeightStorage;
+import dev.chagres.pipeline.PipelineParallel;
+import dev.chagres.pipeline.PipelinePlan;
+import dev.chagres.sharding.Strategy;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
@@ -28,12 +30,12 @@ import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Lists the tensors of a model that is split into stages, or by heads and columns, in the order of one rank: the weights, then the
- * optimizer's state, which copies of whole layers may shard.
+ * Lists the tensors of a model of which each rank keeps a part, in the order of one rank: the weights, then the optimizer's state. Ranks may
+ * divide stages, heads and columns, and those with the same ones may shard what they have.
  *
  * <p>Threading: the device's thread.
  */
-final class MeshState {
+final class SharedTensors {
     /** A parameter's place: the elements of its piece of a group, and its first element among them. */
     private static final int NUMBERS = 2;
 
@@ -44,29 +46,44 @@ final class MeshState {
 
     private final Strategy strategy;
     private final Parameters parameters;
-    private final Mesh mesh;
+    private final MeshShape shape;
+    private final Communicator world;
+    /** Null where ranks have neither stages nor parts of layers. */
+    private final @Nullable Mesh mesh;
 
-    private MeshState(List<Parameter> all, Function<Parameter, BitSet> stages, Strategy strategy, Mesh mesh) {
-        this.all = all;
-        this.stages = stages;
+    /**
+     * Names what ranks share.
+     *
+     * @param pipeline whose stages the ranks have; null where each has all layers
+     * @param mesh of all ranks; null where those of the strategy are all
+     */
+    SharedTensors(Strategy strategy, @Nullable PipelineParallel pipeline, @Nullable Mesh mesh) {
         this.strategy = strategy;
         this.mesh = mesh;
         parameters = strategy.parameters();
-        strategy.checkMesh(mesh);
+        if (mesh == null) {
+            world = strategy.communicator();
+            shape = MeshShape.ofOne().with(MeshDimension.SHARD, world.ranks());
+        } else {
+            world = mesh.world();
+            shape = mesh.shape();
+            strategy.checkMesh(mesh);
+        }
+        if (pipeline == null) {
+            BitSet first = new BitSet();
+            first.set(0);
+            all = parameters.all();
+            stages = parameter -> first;
+        } else {
+            PipelinePlan plan = pipeline.plan();
+            all = plan.whole().groups().values().stream().flatMap(List::stream).toList();
+            stages = plan::ranksOf;
+        }
     }
 
-    /** Makes the state of ranks that each have some stages of {@code whole}; {@code ranks} of the pipeline have a parameter. */
-    static MeshState ofStages(ModelPlan whole, Function<Parameter, BitSet> ranks, Strategy strategy, Mesh mesh) {
-        List<Parameter> all =
-                whole.groups().values().stream().flatMap(List::stream).toList();
-        return new MeshState(all, ranks, strategy, mesh);
-    }
-
-    /** Makes the state of ranks that each have a part of each layer. */
-    static MeshState ofLayers(Strategy copies, Mesh mesh) {
-        BitSet first = new BitSet();
-        first.set(0);
-        return new MeshState(copies.parameters().all(), parameter -> first, copies, mesh);
+    /** Returns the communicator of all ranks. */
+    Communicator world() {
+        return world;
     }
 
     /**
@@ -157,7 +174,7 @@ final class MeshState {
                         own.count(),
                         own.offset(parameter),
                         parameter.shape().count(),
-                        part.apply(mesh.world().rank()));
+                        part.apply(world.rank()));
         return new SplitTensor(spec, may, held, split == null ? whole(parameter) : split, gives(parameter, part));
     }
 
@@ -168,10 +185,9 @@ final class MeshState {
 
     /** The first of the ranks that hold the same elements sends them. */
     private SplitTensor.Copy gives(Parameter parameter, IntFunction<Part> part) {
-        MeshShape shape = mesh.shape();
-        int rank = mesh.world().rank();
+        int rank = world.rank();
         int stage = stages.apply(parameter).nextSetBit(0);
-        int share = parameter.split() == null ? 0 : mesh.coordinate(MeshDimension.TENSOR);
+        int share = parameter.split() == null ? 0 : shape.coordinate(MeshDimension.TENSOR, rank);
         Part own = part.apply(rank);
         for (int other = 0; other < shape.ranks(); other++) {
             if (shape.coordinate(MeshDimension.PIPELINE, other) == stage
@@ -185,8 +201,8 @@ final class MeshState {
 
     /** Returns the place of a parameter of this rank's stages; null for others, and if it has no element here. */
     private @Nullable FlatParameter own(Parameter parameter) {
-        boolean isHere = stages.apply(parameter).get(mesh.coordinate(MeshDimension.PIPELINE));
-        return isHere && parameter.shape().count() > 0 ? StateShards.piece(parameters, parameter) : null;
+        boolean isHere = stages.apply(parameter).get(shape.coordinate(MeshDimension.PIPELINE, world.rank()));
+        return isHere && parameter.shape().count() > 0 ? piece(parameter) : null;
     }
 
     /** Returns the numbers of all parameters; one that several stages have is at the same place in each. */
@@ -199,7 +215,7 @@ final class MeshState {
                 places[NUMBERS * i + 1] = own.offset(all.get(i));
             }
         }
-        if (mesh.size(MeshDimension.PIPELINE) == 1) {
+        if (mesh == null || mesh.size(MeshDimension.PIPELINE) == 1) {
             return places;
         }
         Communicator along = mesh.along(MeshDimension.PIPELINE);
@@ -217,10 +233,17 @@ final class MeshState {
     private List<@Nullable Part> holders(Parameter parameter, IntFunction<Part> part) {
         BitSet present = stages.apply(parameter);
         List<@Nullable Part> parts = new ArrayList<>();
-        for (int rank = 0; rank < mesh.shape().ranks(); rank++) {
-            boolean holds = present.get(mesh.shape().coordinate(MeshDimension.PIPELINE, rank));
+        for (int rank = 0; rank < shape.ranks(); rank++) {
+            boolean holds = present.get(shape.coordinate(MeshDimension.PIPELINE, rank));
             parts.add(holds ? part.apply(rank) : null);
         }
         return parts;
+    }
+
+    private FlatParameter piece(Parameter parameter) {
+        return parameters.access().groups().get(parameter.group()).pieces().stream()
+                .filter(piece -> piece.holds(parameter))
+                .findFirst()
+                .orElseThrow();
     }
 }

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.checkpoint;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
@@ -34,8 +34,16 @@ import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import dev.chagres.sharding.DataParallel;
+import dev.chagres.sharding.FullySharded;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.OptimizerSharding;
+import dev.chagres.sharding.RankedRun;
 import dev.chagres.sharding.RankedRun.Span;
 import dev.chagres.sharding.RankedRun.Variant;
+import dev.chagres.sharding.SmallModel;
+import dev.chagres.sharding.Strategy;
+import dev.chagres.sharding.ZeroStage;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -56,7 +64,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 /** Whatever ranks shard, they save the file that one rank saves, and any number of ranks goes on from it. */
 @Tag("L0")
 @Tag("L2")
-class ShardedStateTest {
+class RunStateTest {
     private static final long SEED = 7;
     private static final int HALF = 3;
     private static final int END = 6;
@@ -173,9 +181,10 @@ class ShardedStateTest {
         }
 
         @Override
-        public ShardedState state(Strategy strategy, Optimizer optimizer, State others) {
+        public RunState state(Strategy strategy, Optimizer optimizer, State others) {
             // @start region="split"
-            ShardedState state = TensorParallelState.of(strategy, optimizer, mesh, others);
+            RunState state =
+                    RunState.of(strategy).over(mesh).optimizer(optimizer).with(others);
             // @end
             return state;
         }
@@ -289,7 +298,7 @@ class ShardedStateTest {
         new Linear(COLUMNS, ROWS, Bias.PRESENT, Initializer.normal(0.1f), plan.group("layer"));
         try (Strategy strategy = FullySharded.allocate(plan, DType.FLOAT32, seed, stage, rank.communicator());
                 AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
-            ShardedState state = strategy.state(optimizer);
+            RunState state = RunState.of(strategy).optimizer(optimizer);
             long before = rank.device().peakHeldBytes();
             if (loaded != null) {
                 state.load(loaded);
@@ -319,12 +328,12 @@ class ShardedStateTest {
         return plan;
     }
 
-    private static void withState(int ranks, ZeroStage stage, int features, Consumer<ShardedState> body) {
+    private static void withState(int ranks, ZeroStage stage, int features, Consumer<RunState> body) {
         Ranks.local(ranks).each(rank -> {
             try (Strategy strategy =
                             FullySharded.allocate(linear(features), DType.FLOAT32, SEED, stage, rank.communicator());
                     AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
-                body.accept(strategy.state(optimizer));
+                body.accept(RunState.of(strategy).optimizer(optimizer));
             }
         });
     }
@@ -338,11 +347,11 @@ class ShardedStateTest {
                             linear(16), DType.FLOAT32, SEED, ZeroStage.THREE, rank.communicator());
                     AdamW optimizer = new AdamW(strategy.parameters(), AdamW.Config.standard())) {
                 // @start region="saved"
-                ShardedState state = strategy.state(optimizer);
+                RunState state = RunState.of(strategy).optimizer(optimizer);
                 state.save(file, Map.of()); // each rank calls both; rank 0 has the file
                 state.load(file);
                 // @end
-                assertEquals("state of " + strategy + ": 6 tensors, 2 numbers", state.toString());
+                assertEquals("state of " + strategy, state.toString());
                 assertEquals(8, state.specs().size());
             }
         });
@@ -396,16 +405,19 @@ class ShardedStateTest {
                 State small = new State.Builder()
                         .number("data.sequences", () -> own[0], value -> own[0] = value, 10)
                         .build();
-                strategy.state(optimizer, large).save(file, Map.of());
+                RunState.of(strategy).optimizer(optimizer).with(large).save(file, Map.of());
                 SafetensorsException failure = assertThrows(
                         SafetensorsException.class,
-                        () -> strategy.state(optimizer, small).load(file));
+                        () -> RunState.of(strategy)
+                                .optimizer(optimizer)
+                                .with(small)
+                                .load(file));
                 assertEquals(
                         file + ": tensor \"data.sequences\": expected a number from 0 to 10, got 70",
                         failure.getMessage());
                 assertEquals("data.sequences", failure.tensor().orElseThrow());
                 assertEquals(70 + rank.index(), own[0]);
-                strategy.state(optimizer, large).load(file);
+                RunState.of(strategy).optimizer(optimizer).with(large).load(file);
                 assertEquals(70, own[0], "that of rank 0");
             }
         });
@@ -470,7 +482,7 @@ class ShardedStateTest {
                         Mesh mesh =
                                 Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
                         DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
-                    ShardedState state = TensorParallelState.of(strategy, optimizer, mesh);
+                    RunState state = RunState.of(strategy).over(mesh).optimizer(optimizer);
                     assertThrown(SafetensorsException.class, text, () -> state.load(file));
                 }
             });
@@ -503,7 +515,7 @@ class ShardedStateTest {
         Ranks.local(2).each(rank -> {
             try (Strategy strategy =
                     FullySharded.allocate(linear(16), DType.FLOAT32, SEED, ZeroStage.THREE, rank.communicator())) {
-                ShardedState weights = strategy.weightState();
+                RunState weights = RunState.of(strategy);
                 Path file = folder.resolve("a");
                 assertThrown(
                         IllegalStateException.class,
@@ -534,7 +546,10 @@ class ShardedStateTest {
                         if (rank.index() == 1) {
                             own.number("mine", () -> 0, value -> {}, 0);
                         }
-                        strategy.state(optimizer, own.build()).save(folder.resolve("a"), Map.of());
+                        RunState.of(strategy)
+                                .optimizer(optimizer)
+                                .with(own.build())
+                                .save(folder.resolve("a"), Map.of());
                     }
                 }));
         assertEquals(
@@ -549,9 +564,9 @@ class ShardedStateTest {
                 Strategy strategy = DataParallel.of(parameters, rank.communicator());
                 assertThrown(
                         IllegalArgumentException.class,
-                        "optimizer: expected that of this strategy's parameters, got that of others: " + foreign,
-                        () -> strategy.state(foreign));
-                ShardedState state = strategy.state(optimizer);
+                        "optimizer: expected that of the same parameters, got that of others: " + foreign,
+                        () -> RunState.of(strategy).optimizer(foreign).specs());
+                RunState state = RunState.of(strategy).optimizer(optimizer);
                 strategy.close();
                 assertThrown(
                         IllegalStateException.class,
@@ -586,16 +601,22 @@ class ShardedStateTest {
                 assertThrown(
                         IllegalStateException.class,
                         "state: expected whole layers, got those of " + ranks
-                                + "; ask TensorParallelState.of, which has those of all ranks",
-                        () -> strategy.state(optimizer));
+                                + "; call RunState.of(strategy).over(mesh)",
+                        () -> RunState.of(strategy).optimizer(optimizer).specs());
                 assertThrown(
                         IllegalArgumentException.class,
                         "mesh: expected that of " + ranks + ", got " + other,
-                        () -> TensorParallelState.of(strategy, optimizer, other));
+                        () -> RunState.of(strategy)
+                                .over(other)
+                                .optimizer(optimizer)
+                                .specs());
                 assertThrown(
                         IllegalArgumentException.class,
-                        "optimizer: expected that of the parameters of copies, got that of others: " + foreign,
-                        () -> TensorParallelState.of(strategy, foreign, mesh));
+                        "optimizer: expected that of the same parameters, got that of others: " + foreign,
+                        () -> RunState.of(strategy)
+                                .over(mesh)
+                                .optimizer(foreign)
+                                .specs());
             }
             try (Mesh mesh = Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.TENSOR, 2));
                     FullySharded strategy = FullySharded.allocate(
@@ -604,7 +625,10 @@ class ShardedStateTest {
                 assertThrown(
                         IllegalArgumentException.class,
                         "mesh: expected the one that FullySharded.allocate was given (one rank), got " + mesh,
-                        () -> TensorParallelState.of(strategy, optimizer, mesh));
+                        () -> RunState.of(strategy)
+                                .over(mesh)
+                                .optimizer(optimizer)
+                                .specs());
             }
         });
         assertArrayEquals(new String[0], folder.toFile().list());

@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.checkpoint;
 
 import dev.chagres.Scope;
 import dev.chagres.Stream;

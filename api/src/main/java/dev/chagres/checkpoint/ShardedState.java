@@ -1,4 +1,4 @@
-package dev.chagres.sharding;
+package dev.chagres.checkpoint;
 
 import dev.chagres.HostBuffer;
 import dev.chagres.Stream;
@@ -14,21 +14,16 @@ import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
-import dev.chagres.mesh.Mesh;
 import dev.chagres.nccl.Communicator;
-import dev.chagres.optim.StateVector;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.State;
+import dev.chagres.sharding.Strategy;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
 
@@ -51,7 +46,7 @@ import java.util.zip.CRC32C;
  *
  * <p>Source: PyTorch's {@code get_model_state_dict} and {@code set_model_state_dict} with full tensors from rank 0.
  */
-public final class ShardedState {
+final class ShardedState {
     private final Strategy strategy;
     /** All ranks that hold a part. */
     private final Communicator all;
@@ -64,10 +59,6 @@ public final class ShardedState {
 
     /** The state that every rank has whole. */
     private final State own;
-
-    ShardedState(Strategy strategy, List<? extends StateTensor> sharedTensors, State own) {
-        this(strategy, strategy.communicator, sharedTensors, own);
-    }
 
     ShardedState(Strategy strategy, Communicator all, List<? extends StateTensor> sharedTensors, State own) {
         this.strategy = strategy;
@@ -83,31 +74,6 @@ public final class ShardedState {
             own.ensureOfAllRanks();
         }
         own.tensors().forEach((name, tensor) -> tensors.add(StateShard.whole(name, tensor, ranks)));
-    }
-
-    /**
-     * For pipelines: returns the state of a model whose stages ranks have, the weights and {@code vectors} of trained ones, and {@code own},
-     * which every rank has whole. Each rank of the mesh calls it.
-     *
-     * @param whole plan of all stages
-     * @param ranks gives the coordinates along {@link dev.chagres.mesh.MeshDimension#PIPELINE} that have a parameter
-     * @param strategy of the ranks that have the same stages
-     * @throws IllegalArgumentException when the strategy has another mesh
-     * @throws IllegalStateException when the strategy is closed
-     */
-    public static ShardedState ofStages(
-            ModelPlan whole,
-            Function<Parameter, BitSet> ranks,
-            Strategy strategy,
-            Mesh mesh,
-            List<StateVector> vectors,
-            State own) {
-        Checks.given("strategy", strategy).ensureOpen();
-        Checks.given("whole", whole);
-        Checks.given("ranks", ranks);
-        MeshState state = MeshState.ofStages(whole, ranks, strategy, Checks.given("mesh", mesh));
-        return new ShardedState(
-                strategy, mesh.world(), state.of(Checks.givenAll("vectors", vectors)), Checks.given("own", own));
     }
 
     /** Returns names, types and shapes of the entries of a file of this state; a number of the host is an INT64 scalar. */
@@ -197,7 +163,8 @@ public final class ShardedState {
     private void read(SafetensorsFile file, RecipeDifferences differences, StateTransfer transfer) {
         Set<String> missing = Set.copyOf(differences.missing());
         State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
-        try (HostBuffer host = HostBuffer.pinned(strategy.stream.device(), StateTransfer.PIECE_BYTES)) {
+        try (HostBuffer host =
+                HostBuffer.pinned(strategy.parameters().scope().stream().device(), StateTransfer.PIECE_BYTES)) {
             Map<String, Long> numbers = Safetensors.ensureFits(file, shared, limits, present, host);
             for (int i = 0; i < tensors.size(); i++) {
                 if (!missing.contains(tensors.get(i).spec().name())) {
@@ -237,7 +204,7 @@ public final class ShardedState {
     /** Returns the differences that rank 0 has sent. */
     private RecipeDifferences transfer(Call call, Leading leading) {
         strategy.ensureOpen();
-        Stream stream = strategy.stream;
+        Stream stream = strategy.parameters().scope().stream();
         if (Inside.capture(stream) != null) {
             throw new CaptureException("ShardedState: expected a stream that does not capture, got " + stream
                     + "; save and load between steps");
@@ -259,7 +226,7 @@ public final class ShardedState {
     private void ensureSame() {
         CRC32C checksum = new CRC32C();
         specs().forEach(spec -> checksum.update(spec.toString().getBytes(StandardCharsets.UTF_8)));
-        int other = AllGatherLongs.firstOther(all, strategy.stream, checksum.getValue());
+        int other = AllGatherLongs.firstOther(all, strategy.parameters().scope().stream(), checksum.getValue());
         if (other > 0) {
             throw new IllegalStateException("state: expected the same tensors on all ranks, got others on rank " + other
                     + " than on rank 0; pass the same optimizer and states, in the same order, on each");
