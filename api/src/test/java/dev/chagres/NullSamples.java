@@ -20,6 +20,7 @@ import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
+import dev.chagres.ops.Adam;
 import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
 import dev.chagres.optim.AdamW;
@@ -56,6 +57,7 @@ import dev.chagres.te.FusedRope;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
+import dev.chagres.te.MultiTensorAdam;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QuantizationConfig;
@@ -131,8 +133,11 @@ final class NullSamples implements AutoCloseable {
         sample(State[].class, new State[] {parameters.state()});
         sample(AdamW.Config.class, AdamW.Config.standard());
         sample(SGD.Config.class, SGD.Config.standard());
-        sample(AdamRanges.class, ranges(scope));
+        sample(AdamRange.class, range(scope));
+        sample(AdamRanges.class, AdamRanges.of(List.of(range(scope)), scope));
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
+        sample(Adam.class, new Adam(0.9f, 0.9f, 1, WeightDecay.L2, BiasCorrection.YES));
+        sample(MultiTensorAdam.class, new MultiTensorAdam(0.9f, 0.9f, 1, WeightDecay.L2, BiasCorrection.YES, 0));
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
         sample(BiasCorrection.class, BiasCorrection.YES);
         sample(WeightStorage.class, WeightStorage.MODEL_TYPE);
@@ -189,10 +194,9 @@ final class NullSamples implements AutoCloseable {
         samples.put(Layer[].class, () -> new Layer[] {layer()});
     }
 
-    private static AdamRanges ranges(Scope scope) {
+    private static AdamRange range(Scope scope) {
         Supplier<Tensor> vector = () -> scope.tensor(DType.FLOAT32, 1);
-        AdamRange range = new AdamRange(vector.get(), vector.get(), vector.get(), vector.get(), null, vector.get(), 0);
-        return AdamRanges.of(List.of(range), scope);
+        return new AdamRange(vector.get(), vector.get(), vector.get(), vector.get(), null, vector.get(), 0);
     }
 
     private static Layer layer() {

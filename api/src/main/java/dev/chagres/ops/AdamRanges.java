@@ -82,8 +82,7 @@ public final class AdamRanges {
 
     private void check(int index, AdamRange range, Stream stream) {
         try {
-            Adam.checkVectors(range.gradient(), range.weight(), range.mean(), range.square(), range.master(), stream);
-            Checks.vector(stream, "rate", range.rate(), DType.FLOAT32, 1);
+            range.check(stream);
         } catch (IllegalArgumentException refused) {
             throw new IllegalArgumentException("ranges: in range " + index + " " + refused.getMessage(), refused);
         }
@@ -157,16 +156,9 @@ public final class AdamRanges {
         return blocks;
     }
 
-    DType weightType() {
-        return first.weight().dtype();
-    }
-
-    DType momentType() {
-        return first.mean().dtype();
-    }
-
-    int masters() {
-        return Adam.masters(first.master());
+    /** Returns one of the ranges, which all have the same types. */
+    AdamRange first() {
+        return first;
     }
 
     /** Checks that the table still holds, and that a step's numbers overlap no range, and returns its address. */

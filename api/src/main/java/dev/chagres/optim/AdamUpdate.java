@@ -18,6 +18,7 @@ import java.util.Map;
  */
 final class AdamUpdate {
     private final AdamW.Config config;
+    private final Adam adam;
     private final OptimizerState state;
     /** The ranges of each type of weights. */
     private final List<AdamRanges> tables = new ArrayList<>();
@@ -26,6 +27,7 @@ final class AdamUpdate {
 
     AdamUpdate(AdamW.Config config, List<UpdateRange> ranges, Tensor gradients, OptimizerState state) {
         this.config = config;
+        adam = new Adam(config.beta1(), config.beta2(), config.epsilon(), config.decayMode(), config.biasCorrection());
         this.state = state;
         count = ranges.size();
         Map<DType, List<AdamRange>> byType = new EnumMap<>(DType.class);
@@ -48,17 +50,7 @@ final class AdamUpdate {
     /** Enqueues the step. */
     void run(Tensor gradientScale, Tensor skip) {
         for (int i = 0; i < tables.size(); i++) {
-            Adam.step(
-                    tables.get(i),
-                    state.numbers().step(),
-                    gradientScale,
-                    skip,
-                    config.beta1(),
-                    config.beta2(),
-                    config.epsilon(),
-                    config.decayMode(),
-                    config.biasCorrection(),
-                    state.scope().stream());
+            adam.step(tables.get(i), state.numbers().step(), gradientScale, skip, state.scope().stream());
         }
     }
 

@@ -72,23 +72,13 @@ class AdamConformance {
             int step,
             WeightDecay mode,
             BiasCorrection correction) {
-        Adam.step(
-                gradient,
-                weight,
-                mean,
-                square,
-                master,
-                vector(new double[] {0.01f}),
-                open.ints(step),
-                vector(new double[] {0.5}),
-                open.ints(0),
-                0.9f,
-                0.98f,
-                1e-8f,
-                0.1f,
-                mode,
-                correction,
-                open.stream());
+        new Adam(0.9f, 0.98f, 1e-8f, mode, correction)
+                .step(
+                        new AdamRange(gradient, weight, mean, square, master, vector(new double[] {0.01f}), 0.1f),
+                        open.ints(step),
+                        vector(new double[] {0.5}),
+                        open.ints(0),
+                        open.stream());
     }
 
     private static Tensor of(DType dtype, long count) {
@@ -144,23 +134,20 @@ class AdamConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> Adam.step(
-                        x,
-                        of(DType.FLOAT32, 1),
-                        of(DType.FLOAT32, 1),
-                        of(DType.FLOAT32, 1),
-                        null,
-                        x,
-                        one,
-                        x,
-                        one,
-                        beta1,
-                        beta2,
-                        epsilon,
-                        decay,
-                        WeightDecay.L2,
-                        BiasCorrection.NO,
-                        open.stream()));
+                () -> new Adam(beta1, beta2, epsilon, WeightDecay.L2, BiasCorrection.NO)
+                        .step(
+                                new AdamRange(
+                                        x,
+                                        of(DType.FLOAT32, 1),
+                                        of(DType.FLOAT32, 1),
+                                        of(DType.FLOAT32, 1),
+                                        null,
+                                        x,
+                                        decay),
+                                one,
+                                x,
+                                one,
+                                open.stream()));
     }
 
     @Test
@@ -176,24 +163,8 @@ class AdamConformance {
         for (Tensor tensor : new Tensor[] {g, w, m, v, remainder}) {
             tensor.zero(open.stream());
         }
-        Allocation.assertNone(
-                "Adam",
-                () -> Adam.step(
-                        g,
-                        w,
-                        m,
-                        v,
-                        remainder,
-                        rate,
-                        one,
-                        rate,
-                        zero,
-                        0.9f,
-                        0.9f,
-                        1e-8f,
-                        0,
-                        WeightDecay.L2,
-                        BiasCorrection.YES,
-                        open.stream()));
+        Adam adam = new Adam(0.9f, 0.9f, 1e-8f, WeightDecay.L2, BiasCorrection.YES);
+        AdamRange range = new AdamRange(g, w, m, v, remainder, rate, 0);
+        Allocation.assertNone("Adam", () -> adam.step(range, one, rate, zero, open.stream()));
     }
 }

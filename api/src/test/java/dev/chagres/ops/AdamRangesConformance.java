@@ -33,6 +33,7 @@ class AdamRangesConformance {
     private static final float BETA1 = 0.9f;
     private static final float BETA2 = 0.98f;
     private static final float EPSILON = 1e-8f;
+    private static final Adam ADAM = new Adam(BETA1, BETA2, EPSILON, WeightDecay.DECOUPLED, BiasCorrection.YES);
     private static final int[] COUNTS = {1, 1025, 0, 33, 1024, 5000};
 
     @RegisterExtension
@@ -79,17 +80,7 @@ class AdamRangesConformance {
     }
 
     private static void step(AdamRanges ranges, Tensor step, Tensor scale, Tensor skip) {
-        Adam.step(
-                ranges,
-                step,
-                scale,
-                skip,
-                BETA1,
-                BETA2,
-                EPSILON,
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                open.stream());
+        ADAM.step(ranges, step, scale, skip, open.stream());
     }
 
     /** All that a step writes of {@code range}, bit by bit. */
@@ -165,23 +156,7 @@ class AdamRangesConformance {
             step(ranges, number, scale, never);
             for (int i = 0; i < COUNTS.length; i++) {
                 AdamRange one = apart.get(i);
-                Adam.step(
-                        one.gradient(),
-                        one.weight(),
-                        one.mean(),
-                        one.square(),
-                        one.master(),
-                        one.rate(),
-                        number,
-                        scale,
-                        never,
-                        BETA1,
-                        BETA2,
-                        EPSILON,
-                        one.weightDecay(),
-                        WeightDecay.DECOUPLED,
-                        BiasCorrection.YES,
-                        open.stream());
+                ADAM.step(one, number, scale, never, open.stream());
                 expected.set(i, witnesses.get(i).step(rate(i), gradients.get(i), 0.5));
             }
         }

@@ -21,7 +21,7 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
-import dev.chagres.te.MultiTensorAdamCapturable;
+import dev.chagres.te.MultiTensorAdam;
 import dev.chagres.te.TensorLists;
 import dev.chagres.witness.AdamWWitness;
 import dev.chagres.witness.Rounding;
@@ -134,19 +134,20 @@ class AdamWOptionsTest {
                 adam.step(1e-2f);
                 Tensor gradient = open.tensor(DType.FLOAT32, gradient(parameter, step), weights.length);
                 try (TensorLists lists = TensorLists.of(new Tensor[][] {{gradient}, {weight}, {mean}, {square}})) {
-                    MultiTensorAdamCapturable.adamCapturable(
-                            open.ints(0),
-                            lists,
-                            open.tensor(DType.FLOAT32, new double[] {1e-2f}, 1),
-                            STANDARD.beta1(),
-                            STANDARD.beta2(),
-                            STANDARD.epsilon(),
-                            open.ints(step),
-                            WeightDecay.DECOUPLED,
-                            correction,
-                            STANDARD.weightDecay(),
-                            open.tensor(DType.FLOAT32, new double[] {1}, 1),
-                            open.stream());
+                    new MultiTensorAdam(
+                                    STANDARD.beta1(),
+                                    STANDARD.beta2(),
+                                    STANDARD.epsilon(),
+                                    WeightDecay.DECOUPLED,
+                                    correction,
+                                    STANDARD.weightDecay())
+                            .adamCapturable(
+                                    open.ints(0),
+                                    lists,
+                                    open.tensor(DType.FLOAT32, new double[] {1e-2f}, 1),
+                                    open.ints(step),
+                                    open.tensor(DType.FLOAT32, new double[] {1}, 1),
+                                    open.stream());
                 }
                 expected = witness.step(1e-2f, gradient(parameter, step), 1);
             }

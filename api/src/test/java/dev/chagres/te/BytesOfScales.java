@@ -179,18 +179,14 @@ final class BytesOfScales {
             Tensor[] inverse = {floats(0)};
             Tensor[][] vectors = {gradients, weights, means, squares, masters};
             try (TensorLists lists = TensorLists.ofScaled(vectors, scale, amax, inverse)) {
-                MultiTensorAdam.adamFp8(
-                        lists,
-                        1e-2f,
-                        0.9f,
-                        0.999f,
-                        1e-8f,
-                        1,
-                        MultiTensor.WeightDecay.DECOUPLED,
-                        MultiTensor.BiasCorrection.YES,
-                        0.1f,
-                        output,
-                        open.stream());
+                new MultiTensorAdam(
+                                0.9f,
+                                0.999f,
+                                1e-8f,
+                                MultiTensor.WeightDecay.DECOUPLED,
+                                MultiTensor.BiasCorrection.YES,
+                                0.1f)
+                        .adamFp8(lists, 1e-2f, 1, output, open.stream());
                 open.stream().synchronize();
             }
             computed.keep("weights", ByteRule.ROUNDED, weights[0]);

@@ -41,31 +41,25 @@ class MultiTensorAdamConformance {
     }
 
     private static void adam(TensorLists lists, int step, WeightDecay mode, BiasCorrection correction) {
-        MultiTensorAdam.adam(
-                lists,
-                RATE,
-                MultiTensorData.BETA_1,
-                MultiTensorData.BETA_2,
-                MultiTensorData.EPSILON,
-                step,
-                mode,
-                correction,
-                MultiTensorData.DECAY,
-                open.stream());
+        new MultiTensorAdam(
+                        MultiTensorData.BETA_1,
+                        MultiTensorData.BETA_2,
+                        MultiTensorData.EPSILON,
+                        mode,
+                        correction,
+                        MultiTensorData.DECAY)
+                .adam(lists, RATE, step, open.stream());
     }
 
     private static void adamParamRemainder(TensorLists lists, int step) {
-        MultiTensorAdam.adamParamRemainder(
-                lists,
-                RATE,
-                MultiTensorData.BETA_1,
-                MultiTensorData.BETA_2,
-                MultiTensorData.EPSILON,
-                step,
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                MultiTensorData.DECAY,
-                open.stream());
+        new MultiTensorAdam(
+                        MultiTensorData.BETA_1,
+                        MultiTensorData.BETA_2,
+                        MultiTensorData.EPSILON,
+                        WeightDecay.DECOUPLED,
+                        BiasCorrection.YES,
+                        MultiTensorData.DECAY)
+                .adamParamRemainder(lists, RATE, step, open.stream());
     }
 
     @Test

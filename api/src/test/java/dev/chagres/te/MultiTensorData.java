@@ -17,6 +17,11 @@ final class MultiTensorData {
 
     private final OpenDevice open;
 
+    private static final MultiTensorAdam L2 =
+            new MultiTensorAdam(BETA_1, BETA_2, EPSILON, WeightDecay.L2, BiasCorrection.YES, DECAY);
+    private static final MultiTensorAdam DECOUPLED =
+            new MultiTensorAdam(BETA_1, BETA_2, EPSILON, WeightDecay.DECOUPLED, BiasCorrection.YES, DECAY);
+
     MultiTensorData(OpenDevice open) {
         this.open = open;
     }
@@ -63,7 +68,6 @@ final class MultiTensorData {
 
     /** Enqueues a corrected step of Adam. */
     void adam(Tensor flag, TensorLists lists, Tensor lr, Tensor step, WeightDecay mode, Tensor scale) {
-        MultiTensorAdamCapturable.adamCapturable(
-                flag, lists, lr, BETA_1, BETA_2, EPSILON, step, mode, BiasCorrection.YES, DECAY, scale, open.stream());
+        (mode == WeightDecay.L2 ? L2 : DECOUPLED).adamCapturable(flag, lists, lr, step, scale, open.stream());
     }
 }

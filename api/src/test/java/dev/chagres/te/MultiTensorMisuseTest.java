@@ -32,8 +32,8 @@ class MultiTensorMisuseTest {
 
     private static void adam(
             Tensor flag, TensorLists lists, Tensor lr, Tensor step, @Nullable WeightDecay mode, Tensor scale) {
-        MultiTensorAdamCapturable.adamCapturable(
-                flag, lists, lr, 0.9f, 0.98f, 1e-8f, step, mode, BiasCorrection.YES, 0, scale, open.stream());
+        new MultiTensorAdam(0.9f, 0.98f, 1e-8f, mode, BiasCorrection.YES, 0)
+                .adamCapturable(flag, lists, lr, step, scale, open.stream());
     }
 
     @Test
@@ -238,19 +238,9 @@ class MultiTensorMisuseTest {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> MultiTensorAdamCapturable.adamCapturableMaster(
-                            open.ints(0),
-                            lists,
-                            scalar(1),
-                            beta1,
-                            beta2,
-                            epsilon,
-                            open.ints(1),
-                            WeightDecay.L2,
-                            BiasCorrection.NO,
-                            decay,
-                            scalar(1),
-                            open.stream()));
+                    () -> new MultiTensorAdam(beta1, beta2, epsilon, WeightDecay.L2, BiasCorrection.NO, decay)
+                            .adamCapturableMaster(
+                                    open.ints(0), lists, scalar(1), open.ints(1), scalar(1), open.stream()));
         }
     }
 
@@ -288,8 +278,8 @@ class MultiTensorMisuseTest {
     }
 
     private static void adamFp8(TensorLists lists, float lr, int step, DType dtype) {
-        MultiTensorAdam.adamFp8(
-                lists, lr, 0.9f, 0.98f, 1e-8f, step, WeightDecay.L2, BiasCorrection.YES, 0, dtype, open.stream());
+        new MultiTensorAdam(0.9f, 0.98f, 1e-8f, WeightDecay.L2, BiasCorrection.YES, 0)
+                .adamFp8(lists, lr, step, dtype, open.stream());
     }
 
     @Test

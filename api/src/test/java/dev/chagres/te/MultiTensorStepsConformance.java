@@ -90,19 +90,14 @@ class MultiTensorStepsConformance {
         }
         Tensor flag = open.ints(0);
         try (TensorLists lists = TensorLists.of(g, p, data.zeros(DType.FLOAT32), data.zeros(DType.FLOAT32))) {
-            MultiTensorAdamCapturable.adamCapturable(
-                    flag,
-                    lists,
-                    data.scalar(1e-2f),
-                    MultiTensorData.BETA_1,
-                    MultiTensorData.BETA_2,
-                    1e-3f,
-                    open.ints(1),
-                    WeightDecay.L2,
-                    correction,
-                    MultiTensorData.DECAY,
-                    data.scalar(1),
-                    open.stream());
+            new MultiTensorAdam(
+                            MultiTensorData.BETA_1,
+                            MultiTensorData.BETA_2,
+                            1e-3f,
+                            WeightDecay.L2,
+                            correction,
+                            MultiTensorData.DECAY)
+                    .adamCapturable(flag, lists, data.scalar(1e-2f), open.ints(1), data.scalar(1), open.stream());
         }
         open.assertClose("p", expected, MultiTensorData.floats(data.read(p)), 0, STEPS);
     }
@@ -171,19 +166,14 @@ class MultiTensorStepsConformance {
             for (int number = 1; number <= 3; number++) {
                 Tensor lr = data.scalar(1e-2);
                 Tensor step = open.ints(number);
-                MultiTensorAdamCapturable.adamCapturableMaster(
-                        flag,
-                        five,
-                        lr,
-                        MultiTensorData.BETA_1,
-                        MultiTensorData.BETA_2,
-                        MultiTensorData.EPSILON,
-                        step,
-                        WeightDecay.DECOUPLED,
-                        BiasCorrection.YES,
-                        MultiTensorData.DECAY,
-                        data.scalar(1),
-                        open.stream());
+                new MultiTensorAdam(
+                                MultiTensorData.BETA_1,
+                                MultiTensorData.BETA_2,
+                                MultiTensorData.EPSILON,
+                                WeightDecay.DECOUPLED,
+                                BiasCorrection.YES,
+                                MultiTensorData.DECAY)
+                        .adamCapturableMaster(flag, five, lr, step, data.scalar(1), open.stream());
                 data.adam(flag, four, lr, step, WeightDecay.DECOUPLED, data.scalar(1));
             }
         }
@@ -214,18 +204,14 @@ class MultiTensorStepsConformance {
         double[] expected = {};
         try (TensorLists lists = TensorLists.ofScaled(shaped, scale, amax, inverse)) {
             for (int number = 1; number <= 3; number++) {
-                MultiTensorAdam.adamFp8(
-                        lists,
-                        1e-2f,
-                        MultiTensorData.BETA_1,
-                        MultiTensorData.BETA_2,
-                        MultiTensorData.EPSILON,
-                        number,
-                        WeightDecay.DECOUPLED,
-                        BiasCorrection.YES,
-                        MultiTensorData.DECAY,
-                        dtype,
-                        open.stream());
+                new MultiTensorAdam(
+                                MultiTensorData.BETA_1,
+                                MultiTensorData.BETA_2,
+                                MultiTensorData.EPSILON,
+                                WeightDecay.DECOUPLED,
+                                BiasCorrection.YES,
+                                MultiTensorData.DECAY)
+                        .adamFp8(lists, 1e-2f, number, dtype, open.stream());
                 expected = witness.step(1e-2f, gradients, 1);
             }
         }

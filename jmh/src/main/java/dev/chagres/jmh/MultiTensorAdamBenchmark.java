@@ -14,6 +14,8 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 @NullUnmarked
 public class MultiTensorAdamBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
+    private static final MultiTensorAdam ADAM =
+            new MultiTensorAdam(0.9f, 0.999f, 1e-8f, WeightDecay.DECOUPLED, BiasCorrection.YES, 0);
 
     private TensorLists withMaster;
     private TensorLists withRemainder;
@@ -46,13 +48,11 @@ public class MultiTensorAdamBenchmark extends OperationBenchmark {
     }
 
     private void stepOfMasters() {
-        MultiTensorAdam.adam(
-                withMaster, RATE, 0.9f, 0.999f, 1e-8f, 1, WeightDecay.DECOUPLED, BiasCorrection.YES, 0, stream);
+        ADAM.adam(withMaster, RATE, 1, stream);
     }
 
     private void stepOfRemainders() {
-        MultiTensorAdam.adamParamRemainder(
-                withRemainder, RATE, 0.9f, 0.999f, 1e-8f, 1, WeightDecay.DECOUPLED, BiasCorrection.YES, 0, stream);
+        ADAM.adamParamRemainder(withRemainder, RATE, 1, stream);
     }
 
     /** A step over BFLOAT16 weights and gradients, and FP32 master weights. */

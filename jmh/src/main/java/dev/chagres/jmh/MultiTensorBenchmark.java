@@ -7,7 +7,6 @@ import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.SgdStep;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.MultiTensorAdam;
-import dev.chagres.te.MultiTensorAdamCapturable;
 import dev.chagres.te.MultiTensorScale;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.SgdConfig;
@@ -20,6 +19,8 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 @NullUnmarked
 public class MultiTensorBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
+    private static final MultiTensorAdam ADAM =
+            new MultiTensorAdam(0.9f, 0.999f, 1e-8f, WeightDecay.DECOUPLED, BiasCorrection.YES, 0);
     private static final int SCALES = 100;
 
     private Tensor flag;
@@ -111,18 +112,7 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     }
 
     private void adamInEightBits() {
-        MultiTensorAdam.adamFp8(
-                quantized,
-                RATE,
-                0.9f,
-                0.999f,
-                1e-8f,
-                1,
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                0,
-                DType.FLOAT8_E4M3,
-                stream);
+        ADAM.adamFp8(quantized, RATE, 1, DType.FLOAT8_E4M3, stream);
     }
 
     private void descend() {
@@ -134,35 +124,11 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     }
 
     private void adam(TensorLists lists) {
-        MultiTensorAdamCapturable.adamCapturable(
-                flag,
-                lists,
-                rate,
-                0.9f,
-                0.999f,
-                1e-8f,
-                step,
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                0,
-                scale,
-                stream);
+        ADAM.adamCapturable(flag, lists, rate, step, scale, stream);
     }
 
     private void adamMaster(TensorLists lists) {
-        MultiTensorAdamCapturable.adamCapturableMaster(
-                flag,
-                lists,
-                rate,
-                0.9f,
-                0.999f,
-                1e-8f,
-                step,
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                0,
-                scale,
-                stream);
+        ADAM.adamCapturableMaster(flag, lists, rate, step, scale, stream);
     }
 
     /** The norm of all gradients. */

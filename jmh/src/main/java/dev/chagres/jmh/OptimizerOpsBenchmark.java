@@ -18,6 +18,7 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 @NullUnmarked
 public class OptimizerOpsBenchmark extends OperationBenchmark {
     private static final float RATE = 1e-3f;
+    private static final Adam ADAM = new Adam(0.9f, 0.999f, 1e-8f, WeightDecay.DECOUPLED, BiasCorrection.YES);
     /** As many as two of each of 33 sharded groups. */
     private static final int RANGES = 66;
     /** Histories of 400 quantizers over 1024 steps. */
@@ -39,6 +40,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     private Tensor skipped;
     private Tensor saved;
     private Tensor scales;
+    private AdamRange range;
     private AdamRanges ranges;
 
     /** For JMH. */
@@ -53,6 +55,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
         square = zeros(DType.BFLOAT16, count);
         master = zeros(DType.FLOAT32, count);
         rate = number(RATE);
+        range = new AdamRange(gradient, weight, mean, square, master, rate, 0);
         step = ints(1);
         gradientScale = number(1);
         skip = zeros(DType.INT32, 1);
@@ -101,17 +104,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     }
 
     private void stepRanges() {
-        Adam.step(
-                ranges,
-                step,
-                gradientScale,
-                skip,
-                0.9f,
-                0.999f,
-                1e-8f,
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                stream);
+        ADAM.step(ranges, step, gradientScale, skip, stream);
     }
 
     private Tensor number(float value) {
@@ -121,23 +114,7 @@ public class OptimizerOpsBenchmark extends OperationBenchmark {
     }
 
     private void stepOnce() {
-        Adam.step(
-                gradient,
-                weight,
-                mean,
-                square,
-                master,
-                rate,
-                step,
-                gradientScale,
-                skip,
-                0.9f,
-                0.999f,
-                1e-8f,
-                0,
-                WeightDecay.DECOUPLED,
-                BiasCorrection.YES,
-                stream);
+        ADAM.step(range, step, gradientScale, skip, stream);
     }
 
     private void clip() {

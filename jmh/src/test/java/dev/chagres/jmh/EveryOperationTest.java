@@ -40,18 +40,22 @@ class EveryOperationTest {
     void isMeasured() throws IOException, URISyntaxException {
         Set<String> operations = new TreeSet<>(operations(Gemm.class));
         operations.addAll(operations(Elementwise.class));
-        assertTrue(operations.contains("Adam.step") && operations.contains("Gemm.gemm"), operations::toString);
+        assertTrue(operations.contains("Adam#step") && operations.contains("Gemm.gemm"), operations::toString);
         String benchmarks = benchmarks();
         List<String> missing = operations.stream()
                 .filter(operation -> !MEASURED_ELSEWHERE.containsKey(operation))
-                .filter(operation -> !Pattern.compile("\\b" + Pattern.quote(operation) + "\\(")
-                        .matcher(benchmarks)
-                        .find())
+                .filter(operation -> !call(operation).matcher(benchmarks).find())
                 .toList();
         assertEquals(List.of(), missing, "without a benchmark in jmh/");
         Set<String> gone = new TreeSet<>(MEASURED_ELSEWHERE.keySet());
         gone.removeAll(operations);
         assertEquals(Set.of(), gone, "no longer there");
+    }
+
+    /** Returns what a call looks like: of a record's method {@code Class#method}, some object's method of the name. */
+    private static Pattern call(String operation) {
+        String method = operation.replaceFirst("^\\w+#", ".");
+        return Pattern.compile((method.equals(operation) ? "\\b" : "") + Pattern.quote(method) + "\\(");
     }
 
     private static String benchmarks() throws IOException {
@@ -69,17 +73,21 @@ class EveryOperationTest {
         }
     }
 
-    /** Returns the public static methods that take a stream, as Class.method, of the public classes beside {@code one}. */
+    /**
+     * Returns the public methods that take a stream of the public classes beside {@code one}: static ones as {@code Class.method}, those
+     * of records as {@code Class#method}.
+     */
     private static Set<String> operations(Class<?> one) throws IOException, URISyntaxException {
         Set<String> names = new TreeSet<>();
         for (Class<?> type : publicClassesBeside(one).values()) {
             for (Method method : type.getDeclaredMethods()) {
                 int modifiers = method.getModifiers();
                 if (Modifier.isPublic(modifiers)
-                        && Modifier.isStatic(modifiers)
+                        && (Modifier.isStatic(modifiers) || type.isRecord())
                         && method.getReturnType() == void.class
                         && Arrays.asList(method.getParameterTypes()).contains(Stream.class)) {
-                    names.add(type.getSimpleName() + "." + method.getName());
+                    String separator = Modifier.isStatic(modifiers) ? "." : "#";
+                    names.add(type.getSimpleName() + separator + method.getName());
                 }
             }
         }
