@@ -52,7 +52,9 @@ import dev.chagres.te.Activation;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.ContextParallelCorrection;
+import dev.chagres.te.ContextParallelCorrection.LseLayout;
 import dev.chagres.te.ContextParallelThd;
+import dev.chagres.te.FusedQkvRope;
 import dev.chagres.te.FusedRope;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.MultiTensor.BiasCorrection;
@@ -146,9 +148,15 @@ final class NullSamples implements AutoCloseable {
         sample(QkNorm.Kind.class, QkNorm.Kind.RMS_NORM);
         sample(QkNorm.Place.class, QkNorm.Place.AFTER_ROTATION);
         sample(AttentionProblem.Order.class, AttentionProblem.Order.FASTEST);
+        sample(FusedRope.class, new FusedRope(weight.weight(), FusedRope.Pairing.HALVES));
         sample(FusedRope.Pairing.class, FusedRope.Pairing.HALVES);
         sample(ContextParallelThd.Half.class, ContextParallelThd.Half.FIRST);
-        sample(ContextParallelCorrection.LseLayout.class, ContextParallelCorrection.LseLayout.PACKED);
+        LseLayout layout = LseLayout.PACKED;
+        sample(LseLayout.class, layout);
+        sample(FusedQkvRope.class, new FusedQkvRope(weight.weight(), weight.weight(), FusedRope.Pairing.HALVES));
+        sample(
+                ContextParallelCorrection.class,
+                new ContextParallelCorrection(weight.weight(), weight.weight(), layout));
         sample(ContextParallelCorrection.Extent.class, ContextParallelCorrection.Extent.WHOLE_SEQUENCES);
         sample(ContextParallelCorrection.Update.class, ContextParallelCorrection.Update.ADD);
         sample(Llama3Scaling.class, Llama3Scaling.llama31());

@@ -33,6 +33,7 @@ public final class RotaryEmbedding {
     private final RotaryConfig config;
     private final RotaryTable table;
     private final Tensor angles;
+    private final FusedRope rotation;
     private final int positions;
     /** The issue number of the tensor that holds the angles. */
     private final int issue;
@@ -45,6 +46,7 @@ public final class RotaryEmbedding {
         this.config = config;
         this.angles = angles;
         this.positions = positions;
+        rotation = new FusedRope(angles, config.pairing());
         table = new RotaryTable(angles, config.pairing());
         packedHeads = new QkvHeads(1, 1, config.headDim());
         issue = Inside.issue(angles);
@@ -129,16 +131,8 @@ public final class RotaryEmbedding {
      */
     public void forward(Tensor x, Tensor y, Sequences sequences, Stream stream) {
         check("x", x, sequences, stream);
-        FusedRope.forward(
-                x,
-                offsets(sequences),
-                angles,
-                sequences.startPositions(),
-                y,
-                sequences.format(),
-                config.pairing(),
-                sequences.length(),
-                stream);
+        rotation.forward(
+                x, offsets(sequences), sequences.startPositions(), y, sequences.format(), sequences.length(), stream);
     }
 
     /**
@@ -150,16 +144,8 @@ public final class RotaryEmbedding {
      */
     public void backward(Tensor dy, Tensor dx, Sequences sequences, Stream stream) {
         check("dy", dy, sequences, stream);
-        FusedRope.backward(
-                dy,
-                offsets(sequences),
-                angles,
-                sequences.startPositions(),
-                dx,
-                sequences.format(),
-                config.pairing(),
-                sequences.length(),
-                stream);
+        rotation.backward(
+                dy, offsets(sequences), sequences.startPositions(), dx, sequences.format(), sequences.length(), stream);
     }
 
     /**

@@ -7,7 +7,6 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.ContextParallelChecks.TensorCells;
-import dev.chagres.te.ContextParallelCorrection.LseLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
@@ -21,8 +20,14 @@ import java.lang.foreign.MemorySegment;
  * <p>Threading: the device's thread.
  *
  * <p>Source: {@code nvte_cp_thd_*} in TE's {@code fused_attn.h}.
+ *
+ * @param lse the LSE of all tokens, FLOAT32 [B, h, S] or [h, L]
+ * @param cuSeqlens INT32 [B + 1]
+ * @param layout which of both shapes the LSE has
  */
-public final class ContextParallelCorrection {
+public record ContextParallelCorrection(Tensor lse, Tensor cuSeqlens, LseLayout layout) {
+    private static final int VECTOR_BYTES = 16;
+
     /** The dimensions of an LSE, FLOAT32, h at most 65,535. */
     public enum LseLayout {
         /** [B, h, S]: padded, S columns per sequence. */
@@ -61,23 +66,25 @@ public final class ContextParallelCorrection {
         }
     }
 
-    private ContextParallelCorrection() {}
+    /** Makes corrections by an LSE, which each call checks. */
+    public ContextParallelCorrection {
+        Checks.given("lse", lse);
+        Checks.given("cuSeqlens", cuSeqlens);
+        Checks.given("layout", layout);
+    }
 
     /**
      * Enqueues {@code lse = log(exp(lse) + exp(lsePerStep))} for the second half of each sequence,
      * {@code nvte_cp_thd_second_half_lse_correction}. Where both are negative infinity the result is NaN.
      *
-     * @param lse FLOAT32 [B, h, S] or [h, L]
      * @param lsePerStep FLOAT32 [B, h, S / 2], or [h, at least L / 2]
-     * @param cuSeqlens INT32 [B + 1]
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or the LSE shares memory
      */
-    public static void secondHalfLseCorrection(
-            Tensor lse, Tensor lsePerStep, Tensor cuSeqlens, LseLayout layout, Stream stream) {
-        LseChecks.lse("lse", lse, cuSeqlens, layout, stream);
-        LseChecks.part("lsePerStep", lsePerStep, lse, 2, layout, stream);
+    public void secondHalfLseCorrection(Tensor lsePerStep, Stream stream) {
+        checkLse(stream);
+        checkPart("lsePerStep", lsePerStep, 2, stream);
         ContextParallelChecks.written("lse", lse, "lsePerStep", lsePerStep, "cuSeqlens", cuSeqlens);
-        if (LseChecks.hasNoHalves(lse)) {
+        if (hasNoHalves()) {
             return;
         }
         TensorCells cells = TensorCells.of(stream);
@@ -86,7 +93,7 @@ public final class ContextParallelCorrection {
                         lse.handle(),
                         cells.cell(0, lsePerStep),
                         cells.cell(1, cuSeqlens),
-                        packed(layout),
+                        isPacked() ? 1 : 0,
                         stream.handle()),
                 "te_cp_thd_second_half_lse_correction");
     }
@@ -95,17 +102,14 @@ public final class ContextParallelCorrection {
      * Enqueues a copy of the LSE of the second half of each sequence, {@code nvte_cp_thd_read_second_half_lse}. Columns of
      * {@code halfLse} that belong to no token stay as they are.
      *
-     * @param lse FLOAT32 [B, h, S] or [h, L]
-     * @param cuSeqlens INT32 [B + 1]
      * @param halfLse FLOAT32 [B, h, S / 2], or [h, at least L / 2]
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or halfLse shares memory
      */
-    public static void readSecondHalfLse(
-            Tensor lse, Tensor cuSeqlens, Tensor halfLse, LseLayout layout, Stream stream) {
-        LseChecks.lse("lse", lse, cuSeqlens, layout, stream);
-        LseChecks.part("halfLse", halfLse, lse, 2, layout, stream);
+    public void readSecondHalfLse(Tensor halfLse, Stream stream) {
+        checkLse(stream);
+        checkPart("halfLse", halfLse, 2, stream);
         ContextParallelChecks.written("halfLse", halfLse, "lse", lse, "cuSeqlens", cuSeqlens);
-        if (LseChecks.hasNoHalves(lse)) {
+        if (hasNoHalves()) {
             return;
         }
         TensorCells cells = TensorCells.of(stream);
@@ -114,7 +118,7 @@ public final class ContextParallelCorrection {
                         cells.cell(0, lse),
                         cells.cell(1, cuSeqlens),
                         halfLse.handle(),
-                        packed(layout),
+                        isPacked() ? 1 : 0,
                         (int) halfLse.size(halfLse.rank() - 1),
                         stream.handle()),
                 "te_cp_thd_read_second_half_lse");
@@ -127,28 +131,22 @@ public final class ContextParallelCorrection {
      * @param out floating-point numbers [T, h, d], T at most 67,108,863, a head a multiple of 16 bytes
      * @param outPerStep like {@code out}, with T / 2 tokens if {@code extent} is SECOND_HALVES
      * @param oldLse like {@code lse}, without the step
-     * @param lse FLOAT32 [B, h, S] or [h, L], with the step
      * @param lsePerStep like {@code lse}; if {@code extent} is SECOND_HALVES, with half as many columns (packed: at least half)
-     * @param cuSeqlens INT32 [B + 1]
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or the output shares memory
      */
-    public static void outCorrection(
-            Tensor out,
-            Tensor outPerStep,
-            Tensor oldLse,
-            Tensor lse,
-            Tensor lsePerStep,
-            Tensor cuSeqlens,
-            Extent extent,
-            LseLayout layout,
-            Stream stream) {
+    public void outCorrection(
+            Tensor out, Tensor outPerStep, Tensor oldLse, Tensor lsePerStep, Extent extent, Stream stream) {
         int divisor = Checks.given("extent", extent) == Extent.SECOND_HALVES ? 2 : 1;
-        LseChecks.out(out, stream);
+        checkOut(out, stream);
         ContextParallelChecks.part("outPerStep", outPerStep, "out", out, divisor, stream);
-        LseChecks.lse("lse", lse, cuSeqlens, layout, stream);
-        LseChecks.fitsOut(lse, out, layout);
+        checkLse(stream);
+        if (lse.size(lse.rank() - 2) != out.size(1) || (isPacked() && lse.size(1) < out.size(0))) {
+            throw new IllegalArgumentException("lse: expected " + out.size(1) + " heads"
+                    + (isPacked() ? " and at least " + out.size(0) + " columns" : "") + ", as out " + out.shape()
+                    + " has, got " + Checks.describe(lse));
+        }
         Checks.like(stream, "oldLse", oldLse, lse);
-        LseChecks.part("lsePerStep", lsePerStep, lse, divisor, layout, stream);
+        checkPart("lsePerStep", lsePerStep, divisor, stream);
         ContextParallelChecks.written("out", out, "outPerStep", outPerStep, "lse", lse);
         ContextParallelChecks.written("out", out, "oldLse", oldLse, "lsePerStep", lsePerStep);
         Checks.apart("out", out, "cuSeqlens", cuSeqlens);
@@ -165,7 +163,7 @@ public final class ContextParallelCorrection {
                         cells.cell(3, lsePerStep),
                         cells.cell(4, cuSeqlens),
                         divisor - 1,
-                        packed(layout),
+                        isPacked() ? 1 : 0,
                         stream.handle()),
                 "te_cp_thd_out_correction");
     }
@@ -214,75 +212,52 @@ public final class ContextParallelCorrection {
         }
     }
 
-    private static int packed(LseLayout layout) {
-        return layout == LseLayout.PACKED ? 1 : 0;
+    private boolean isPacked() {
+        return layout == LseLayout.PACKED;
     }
 
-    /**
-     * Checks of log-sum-exps (LSE), and of the outputs that they belong to.
-     */
-    private static final class LseChecks {
-        private static final int VECTOR_BYTES = 16;
-
-        private LseChecks() {}
-
-        /** Checks an LSE of all tokens, and the offsets. */
-        static void lse(String argument, Tensor lse, Tensor cuSeqlens, LseLayout layout, Stream stream) {
-            ContextParallelChecks.offsets("cuSeqlens", cuSeqlens, stream);
-            Checks.given("layout", layout);
-            Checks.typed(stream, argument, lse, DType.FLOAT32);
-            boolean packed = layout == LseLayout.PACKED;
-            boolean fits = packed ? lse.rank() == 2 : lse.rank() == 3 && lse.size(0) == cuSeqlens.count() - 1;
-            if (!fits
-                    || lse.size(lse.rank() - 2) > ContextParallelChecks.MOST_PARTS
-                    || lse.count() > Integer.MAX_VALUE
-                    || lse.size(lse.rank() - 1) > Integer.MAX_VALUE) {
-                throw new IllegalArgumentException(argument + ": expected FLOAT32"
-                        + (packed ? "[h, L]" : "[" + (cuSeqlens.count() - 1) + ", h, S]") + " with h at most "
-                        + ContextParallelChecks.MOST_PARTS + " and at most " + Integer.MAX_VALUE
-                        + " elements, which TE counts in 32 bits, got " + Checks.describe(lse));
-            }
+    private void checkLse(Stream stream) {
+        ContextParallelChecks.offsets("cuSeqlens", cuSeqlens, stream);
+        Checks.typed(stream, "lse", lse, DType.FLOAT32);
+        boolean fits = isPacked() ? lse.rank() == 2 : lse.rank() == 3 && lse.size(0) == cuSeqlens.count() - 1;
+        if (!fits
+                || lse.size(lse.rank() - 2) > ContextParallelChecks.MOST_PARTS
+                || lse.count() > Integer.MAX_VALUE
+                || lse.size(lse.rank() - 1) > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("lse: expected FLOAT32"
+                    + (isPacked() ? "[h, L]" : "[" + (cuSeqlens.count() - 1) + ", h, S]") + " with h at most "
+                    + ContextParallelChecks.MOST_PARTS + " and at most " + Integer.MAX_VALUE
+                    + " elements, which TE counts in 32 bits, got " + Checks.describe(lse));
         }
+    }
 
-        /** Checks an LSE that has the columns of the whole one over a divisor; packed, it may have more. */
-        static void part(String argument, Tensor part, Tensor lse, int divisor, LseLayout layout, Stream stream) {
-            Checks.typed(stream, argument, part, DType.FLOAT32);
-            int last = lse.rank() - 1;
-            boolean packed = layout == LseLayout.PACKED;
-            long columns = lse.size(last) / divisor;
-            boolean fits = part.rank() == lse.rank() && part.count() <= Integer.MAX_VALUE;
-            for (int i = 0; fits && i < last; i++) {
-                fits = part.size(i) == lse.size(i);
-            }
-            boolean wide = fits && part.size(last) <= Integer.MAX_VALUE;
-            if (!wide || (packed ? part.size(last) < columns : part.size(last) != columns)) {
-                throw new IllegalArgumentException(argument + ": expected FLOAT32 like lse " + lse.shape() + " with "
-                        + (packed ? "at least " : "") + columns + " columns, got " + Checks.describe(part));
-            }
+    /** Checks an LSE that has the columns of the whole one over a divisor; packed, it may have more. */
+    private void checkPart(String argument, Tensor part, int divisor, Stream stream) {
+        Checks.typed(stream, argument, part, DType.FLOAT32);
+        int last = lse.rank() - 1;
+        long columns = lse.size(last) / divisor;
+        boolean fits = part.rank() == lse.rank() && part.count() <= Integer.MAX_VALUE;
+        for (int i = 0; fits && i < last; i++) {
+            fits = part.size(i) == lse.size(i);
         }
-
-        /** Returns whether a launch for its second halves would start no block. */
-        static boolean hasNoHalves(Tensor lse) {
-            return lse.count() == 0 || lse.size(lse.rank() - 1) < 2;
+        boolean wide = fits && part.size(last) <= Integer.MAX_VALUE;
+        if (!wide || (isPacked() ? part.size(last) < columns : part.size(last) != columns)) {
+            throw new IllegalArgumentException(argument + ": expected FLOAT32 like lse " + lse.shape() + " with "
+                    + (isPacked() ? "at least " : "") + columns + " columns, got " + Checks.describe(part));
         }
+    }
 
-        /** Checks an output [T, h, d] whose heads are moved 16 bytes at once. */
-        static void out(Tensor out, Stream stream) {
-            ContextParallelChecks.rows("out", out, stream);
-            if (out.rank() != 3 || out.size(2) * out.dtype().byteSize() % VECTOR_BYTES != 0) {
-                throw new IllegalArgumentException("out: expected [T, h, d] with d a multiple of " + VECTOR_BYTES
-                        + " bytes, got " + Checks.describe(out));
-            }
-        }
+    /** Returns whether a launch for second halves would start no block. */
+    private boolean hasNoHalves() {
+        return lse.count() == 0 || lse.size(lse.rank() - 1) < 2;
+    }
 
-        /** Checks that an LSE has the output's heads and, packed, its tokens. */
-        static void fitsOut(Tensor lse, Tensor out, LseLayout layout) {
-            boolean packed = layout == LseLayout.PACKED;
-            if (lse.size(lse.rank() - 2) != out.size(1) || (packed && lse.size(1) < out.size(0))) {
-                throw new IllegalArgumentException("lse: expected " + out.size(1) + " heads"
-                        + (packed ? " and at least " + out.size(0) + " columns" : "") + ", as out " + out.shape()
-                        + " has, got " + Checks.describe(lse));
-            }
+    /** Checks an output [T, h, d] whose heads are moved 16 bytes at once. */
+    private static void checkOut(Tensor out, Stream stream) {
+        ContextParallelChecks.rows("out", out, stream);
+        if (out.rank() != 3 || out.size(2) * out.dtype().byteSize() % VECTOR_BYTES != 0) {
+            throw new IllegalArgumentException("out: expected [T, h, d] with d a multiple of " + VECTOR_BYTES
+                    + " bytes, got " + Checks.describe(out));
         }
     }
 }

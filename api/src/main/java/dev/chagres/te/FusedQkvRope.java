@@ -6,11 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Inside;
-import dev.chagres.te.FusedRope.FusedRopeCheck;
 import dev.chagres.te.FusedRope.Pairing;
-import dev.chagres.te.HandleArrays.UnsetTensor;
-import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -26,16 +22,33 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  *
  * <p>Source: {@code nvte_fused_qkv_rope_forward}, {@code nvte_fused_qkv_rope_backward} in TE's {@code fused_rope.h}.
+ *
+ * @param qFreqs angles of queries, FLOAT32 [positions, 1, 1, r], r even, at most d and at most 3072, positions at least S
+ * @param kFreqs angles of keys, FLOAT32 [positions, 1, 1, r]
+ * @param pairing which two of a head's r rotated elements form a pair
  */
-public final class FusedQkvRope {
-    private FusedQkvRope() {}
+public record FusedQkvRope(Tensor qFreqs, Tensor kFreqs, Pairing pairing) {
+    /** TE starts a block for each sequence in a grid's second dimension. */
+    private static final int MOST_SEQUENCES = 65_535;
+    /** Four floats for each angle fill the 48 KiB of shared memory that a block has. */
+    private static final int MOST_ROTATED = 3072;
+
+    /** Shapes of qkv, whole: put together in each call they would be garbage. */
+    private static final String BSHD = "[B, S, g, (hq + hk + hv) / g d]";
+
+    private static final String SBHD = "[S, B, g, (hq + hk + hv) / g d]";
+
+    /** Makes rotations by angles, which each call checks. */
+    public FusedQkvRope {
+        Checks.given("qFreqs", qFreqs);
+        Checks.given("kFreqs", kFreqs);
+        Checks.given("pairing", pairing);
+    }
 
     /**
      * Enqueues the rotation, {@code nvte_fused_qkv_rope_forward}. All have one floating-point type; outputs overlap no other tensor.
      *
      * @param qkvInput [B, S, g, (hq + hk + hv) / g d] or [S, B, g, …], as the format says, B at most 65535
-     * @param qFreqs angles of queries, FLOAT32 [positions, 1, 1, r], r even, at most d and at most 3072, positions at least S
-     * @param kFreqs angles of keys, FLOAT32 [positions, 1, 1, r]
      * @param startPositions INT32 [B], the position of each sequence's first token, which is trusted; null: all 0
      * @param qOut [B, S, hq, d] or [S, B, hq, d], hq a multiple of g
      * @param kOut [B, S, hk, d] or [S, B, hk, d], hk a multiple of g
@@ -43,19 +56,30 @@ public final class FusedQkvRope {
      * @param format BSHD or SBHD
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or an output shares memory
      */
-    public static void forward(
+    public void forward(
             Tensor qkvInput,
-            Tensor qFreqs,
-            Tensor kFreqs,
             @Nullable Tensor startPositions,
             Tensor qOut,
             Tensor kOut,
             Tensor vOut,
             QkvFormat format,
-            Pairing pairing,
             Stream stream) {
-        FusedQkvRopeCheck.forward(qkvInput, qFreqs, kFreqs, startPositions, qOut, kOut, vOut, format, stream);
-        Checks.given("pairing", pairing);
+        groups("qkvInput", qkvInput, format, stream);
+        part("qOut", qOut, "qkvInput", qkvInput, format, stream);
+        part("kOut", kOut, "qkvInput", qkvInput, format, stream);
+        part("vOut", vOut, "qkvInput", qkvInput, format, stream);
+        parts("qkvInput", qkvInput, qOut, kOut, vOut);
+        angles(qOut, format, stream);
+        int sequences = sequences(qkvInput, format);
+        if (startPositions != null) {
+            Checks.vector(stream, "startPositions", startPositions, DType.INT32, sequences);
+        }
+        written("qOut", qOut, qkvInput, startPositions);
+        written("kOut", kOut, qkvInput, startPositions);
+        written("vOut", vOut, qkvInput, startPositions);
+        Checks.apart("qOut", qOut, "kOut", kOut);
+        Checks.apart("qOut", qOut, "vOut", vOut);
+        Checks.apart("kOut", kOut, "vOut", vOut);
         if (qkvInput.count() == 0) {
             return;
         }
@@ -64,7 +88,7 @@ public final class FusedQkvRope {
                 qkvInput.handle(),
                 qFreqs.handle(),
                 kFreqs.handle(),
-                handle(startPositions, stream),
+                FusedRope.handle(startPositions, stream),
                 qOut.handle(),
                 kOut.handle(),
                 vOut.handle(),
@@ -73,7 +97,7 @@ public final class FusedQkvRope {
                 1,
                 0,
                 length(qkvInput, format),
-                sequences(qkvInput, format),
+                sequences,
                 groups,
                 (int) qOut.size(3),
                 (int) qFreqs.size(3),
@@ -94,18 +118,20 @@ public final class FusedQkvRope {
      * @param qkvGradInput gradient of qkvInput
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or qkvGradInput shares memory
      */
-    public static void backward(
-            Tensor qGradOut,
-            Tensor kGradOut,
-            Tensor vGradOut,
-            Tensor qFreqs,
-            Tensor kFreqs,
-            Tensor qkvGradInput,
-            QkvFormat format,
-            Pairing pairing,
-            Stream stream) {
-        FusedQkvRopeCheck.backward(qGradOut, kGradOut, vGradOut, qFreqs, kFreqs, qkvGradInput, format, stream);
-        Checks.given("pairing", pairing);
+    public void backward(
+            Tensor qGradOut, Tensor kGradOut, Tensor vGradOut, Tensor qkvGradInput, QkvFormat format, Stream stream) {
+        groups("qkvGradInput", qkvGradInput, format, stream);
+        part("qGradOut", qGradOut, "qkvGradInput", qkvGradInput, format, stream);
+        part("kGradOut", kGradOut, "qkvGradInput", qkvGradInput, format, stream);
+        part("vGradOut", vGradOut, "qkvGradInput", qkvGradInput, format, stream);
+        parts("qkvGradInput", qkvGradInput, qGradOut, kGradOut, vGradOut);
+        angles(qGradOut, format, stream);
+        Checks.writable("qkvGradInput", qkvGradInput);
+        Checks.apart("qkvGradInput", qkvGradInput, "qGradOut", qGradOut);
+        Checks.apart("qkvGradInput", qkvGradInput, "kGradOut", kGradOut);
+        Checks.apart("qkvGradInput", qkvGradInput, "vGradOut", vGradOut);
+        Checks.apart("qkvGradInput", qkvGradInput, "qFreqs", qFreqs);
+        Checks.apart("qkvGradInput", qkvGradInput, "kFreqs", kFreqs);
         if (qkvGradInput.count() == 0) {
             return;
         }
@@ -146,167 +172,82 @@ public final class FusedQkvRope {
         return (int) (part.size(2) / groups * part.size(3));
     }
 
-    private static MemorySegment handle(@Nullable Tensor tensor, Stream stream) {
-        return tensor == null ? Inside.state(stream).get(UnsetTensor.ATTACHMENT).handle() : tensor.handle();
+    private static void groups(String argument, Tensor qkv, QkvFormat format, Stream stream) {
+        if (Checks.given("format", format) == QkvFormat.THD) {
+            throw new IllegalArgumentException(
+                    "format: expected BSHD or SBHD, got THD; FusedRope rotates packed tokens");
+        }
+        FusedRope.shaped(argument, qkv, format.rank(), format == QkvFormat.BSHD ? BSHD : SBHD, stream);
+        if (qkv.size(2) == 0) {
+            throw new IllegalArgumentException(
+                    argument + ": expected at least one group of heads, got " + Checks.describe(qkv));
+        }
+        if (qkv.size(format == QkvFormat.BSHD ? 0 : 1) > MOST_SEQUENCES) {
+            throw new IllegalArgumentException(argument + ": expected at most " + MOST_SEQUENCES
+                    + " sequences, as many as TE can start blocks for, got " + Checks.describe(qkv));
+        }
     }
 
-    /**
-     * Checks of the arguments of {@link FusedQkvRope}.
-     */
-    private static final class FusedQkvRopeCheck {
-        /** TE starts a block for each sequence in a grid's second dimension. */
-        private static final int MOST_SEQUENCES = 65_535;
-        /** Four floats for each angle fill the 48 KiB of shared memory that a block has. */
-        private static final int MOST_ROTATED = 3072;
-
-        /** Shapes of qkv, whole: put together in each call they would be garbage. */
-        private static final String BSHD = "[B, S, g, (hq + hk + hv) / g d]";
-
-        private static final String SBHD = "[S, B, g, (hq + hk + hv) / g d]";
-
-        private FusedQkvRopeCheck() {}
-
-        static void forward(
-                Tensor qkv,
-                Tensor qFreqs,
-                Tensor kFreqs,
-                @Nullable Tensor startPositions,
-                Tensor q,
-                Tensor k,
-                Tensor v,
-                QkvFormat format,
-                Stream stream) {
-            groups("qkvInput", qkv, format, stream);
-            part("qOut", q, "qkvInput", qkv, format, stream);
-            part("kOut", k, "qkvInput", qkv, format, stream);
-            part("vOut", v, "qkvInput", qkv, format, stream);
-            parts("qkvInput", qkv, q, k, v);
-            angles("qFreqs", qFreqs, q, format, stream);
-            angles("kFreqs", kFreqs, q, format, stream);
-            sameAngles(qFreqs, kFreqs);
-            if (startPositions != null) {
-                Checks.vector(
-                        stream,
-                        "startPositions",
-                        startPositions,
-                        DType.INT32,
-                        qkv.size(format == QkvFormat.BSHD ? 0 : 1));
-            }
-            written("qOut", q, qkv, qFreqs, kFreqs, startPositions);
-            written("kOut", k, qkv, qFreqs, kFreqs, startPositions);
-            written("vOut", v, qkv, qFreqs, kFreqs, startPositions);
-            Checks.apart("qOut", q, "kOut", k);
-            Checks.apart("qOut", q, "vOut", v);
-            Checks.apart("kOut", k, "vOut", v);
+    private static void part(
+            String argument, Tensor part, String qkvArgument, Tensor qkv, QkvFormat format, Stream stream) {
+        FusedRope.heads(argument, part, format, stream);
+        boolean fits = part.dtype() == qkv.dtype()
+                && part.size(0) == qkv.size(0)
+                && part.size(1) == qkv.size(1)
+                && part.size(2) != 0
+                && part.size(2) % qkv.size(2) == 0;
+        if (!fits) {
+            throw new IllegalArgumentException(argument + ": expected " + qkv.dtype() + "[" + qkv.size(0) + ", "
+                    + qkv.size(1) + ", h, d] with h a multiple of the " + qkv.size(2) + " groups of " + qkvArgument
+                    + ", got " + Checks.describe(part));
         }
+    }
 
-        static void backward(
-                Tensor q,
-                Tensor k,
-                Tensor v,
-                Tensor qFreqs,
-                Tensor kFreqs,
-                Tensor qkv,
-                QkvFormat format,
-                Stream stream) {
-            groups("qkvGradInput", qkv, format, stream);
-            part("qGradOut", q, "qkvGradInput", qkv, format, stream);
-            part("kGradOut", k, "qkvGradInput", qkv, format, stream);
-            part("vGradOut", v, "qkvGradInput", qkv, format, stream);
-            parts("qkvGradInput", qkv, q, k, v);
-            angles("qFreqs", qFreqs, q, format, stream);
-            angles("kFreqs", kFreqs, q, format, stream);
-            sameAngles(qFreqs, kFreqs);
-            Checks.writable("qkvGradInput", qkv);
-            Checks.apart("qkvGradInput", qkv, "qGradOut", q);
-            Checks.apart("qkvGradInput", qkv, "kGradOut", k);
-            Checks.apart("qkvGradInput", qkv, "vGradOut", v);
-            Checks.apart("qkvGradInput", qkv, "qFreqs", qFreqs);
-            Checks.apart("qkvGradInput", qkv, "kFreqs", kFreqs);
+    private static void parts(String argument, Tensor qkv, Tensor q, Tensor k, Tensor v) {
+        long headDim = q.size(3);
+        long elements = (q.size(2) + k.size(2) + v.size(2)) / qkv.size(2) * headDim;
+        if (k.size(3) != headDim || v.size(3) != headDim || qkv.size(3) != elements) {
+            throw new IllegalArgumentException(argument + ": expected groups that hold all heads, of one size, of q "
+                    + q.shape() + ", k " + k.shape() + " and v " + v.shape() + ", got " + Checks.describe(qkv));
         }
+    }
 
-        private static void groups(String argument, Tensor qkv, QkvFormat format, Stream stream) {
-            if (Checks.given("format", format) == QkvFormat.THD) {
-                throw new IllegalArgumentException(
-                        "format: expected BSHD or SBHD, got THD; FusedRope rotates packed tokens");
-            }
-            FusedRopeCheck.shaped(argument, qkv, format.rank(), format == QkvFormat.BSHD ? BSHD : SBHD, stream);
-            if (qkv.size(2) == 0) {
-                throw new IllegalArgumentException(
-                        argument + ": expected at least one group of heads, got " + Checks.describe(qkv));
-            }
-            if (qkv.size(format == QkvFormat.BSHD ? 0 : 1) > MOST_SEQUENCES) {
-                throw new IllegalArgumentException(argument + ": expected at most " + MOST_SEQUENCES
-                        + " sequences, as many as TE can start blocks for, got " + Checks.describe(qkv));
-            }
+    private void angles(Tensor q, QkvFormat format, Stream stream) {
+        angles("qFreqs", qFreqs, q, format, stream);
+        angles("kFreqs", kFreqs, q, format, stream);
+        if (kFreqs.size(3) != qFreqs.size(3)) {
+            throw new IllegalArgumentException("kFreqs: expected as many angles a position as qFreqs has, "
+                    + qFreqs.size(3) + ", got " + Checks.describe(kFreqs));
         }
+    }
 
-        private static void part(
-                String argument, Tensor part, String qkvArgument, Tensor qkv, QkvFormat format, Stream stream) {
-            FusedRopeCheck.heads(argument, part, format, stream);
-            boolean fits = part.dtype() == qkv.dtype()
-                    && part.size(0) == qkv.size(0)
-                    && part.size(1) == qkv.size(1)
-                    && part.size(2) != 0
-                    && part.size(2) % qkv.size(2) == 0;
-            if (!fits) {
-                throw new IllegalArgumentException(argument + ": expected " + qkv.dtype() + "[" + qkv.size(0) + ", "
-                        + qkv.size(1) + ", h, d] with h a multiple of the " + qkv.size(2) + " groups of " + qkvArgument
-                        + ", got " + Checks.describe(part));
-            }
+    private static void angles(String argument, Tensor freqs, Tensor q, QkvFormat format, Stream stream) {
+        Checks.typed(stream, argument, freqs, DType.FLOAT32);
+        long positions = q.size(format == QkvFormat.BSHD ? 1 : 0);
+        long most = Math.min(q.size(3), MOST_ROTATED);
+        boolean fits = freqs.rank() == 4
+                && freqs.size(0) >= positions
+                && freqs.size(1) == 1
+                && freqs.size(2) == 1
+                && freqs.size(3) >= 2
+                && freqs.size(3) % 2 == 0
+                && freqs.size(3) <= most
+                && freqs.count() <= Integer.MAX_VALUE;
+        if (!fits) {
+            throw new IllegalArgumentException(argument + ": expected FLOAT32[positions, 1, 1, r] of at least "
+                    + positions
+                    + " positions and at most " + Integer.MAX_VALUE + " elements, with r even, from 2 to " + most
+                    + ", got " + Checks.describe(freqs));
         }
+    }
 
-        private static void parts(String argument, Tensor qkv, Tensor q, Tensor k, Tensor v) {
-            long headDim = q.size(3);
-            long elements = (q.size(2) + k.size(2) + v.size(2)) / qkv.size(2) * headDim;
-            if (k.size(3) != headDim || v.size(3) != headDim || qkv.size(3) != elements) {
-                throw new IllegalArgumentException(
-                        argument + ": expected groups that hold all heads, of one size, of q " + q.shape() + ", k "
-                                + k.shape() + " and v " + v.shape() + ", got " + Checks.describe(qkv));
-            }
-        }
-
-        private static void angles(String argument, Tensor freqs, Tensor q, QkvFormat format, Stream stream) {
-            Checks.typed(stream, argument, freqs, DType.FLOAT32);
-            long positions = q.size(format == QkvFormat.BSHD ? 1 : 0);
-            long most = Math.min(q.size(3), MOST_ROTATED);
-            boolean fits = freqs.rank() == 4
-                    && freqs.size(0) >= positions
-                    && freqs.size(1) == 1
-                    && freqs.size(2) == 1
-                    && freqs.size(3) >= 2
-                    && freqs.size(3) % 2 == 0
-                    && freqs.size(3) <= most
-                    && freqs.count() <= Integer.MAX_VALUE;
-            if (!fits) {
-                throw new IllegalArgumentException(argument + ": expected FLOAT32[positions, 1, 1, r] of at least "
-                        + positions
-                        + " positions and at most " + Integer.MAX_VALUE + " elements, with r even, from 2 to " + most
-                        + ", got " + Checks.describe(freqs));
-            }
-        }
-
-        private static void sameAngles(Tensor qFreqs, Tensor kFreqs) {
-            if (kFreqs.size(3) != qFreqs.size(3)) {
-                throw new IllegalArgumentException("kFreqs: expected as many angles a position as qFreqs has, "
-                        + qFreqs.size(3) + ", got " + Checks.describe(kFreqs));
-            }
-        }
-
-        private static void written(
-                String argument,
-                Tensor output,
-                Tensor qkv,
-                Tensor qFreqs,
-                Tensor kFreqs,
-                @Nullable Tensor startPositions) {
-            Checks.writable(argument, output);
-            Checks.apart(argument, output, "qkvInput", qkv);
-            Checks.apart(argument, output, "qFreqs", qFreqs);
-            Checks.apart(argument, output, "kFreqs", kFreqs);
-            if (startPositions != null) {
-                Checks.apart(argument, output, "startPositions", startPositions);
-            }
+    private void written(String argument, Tensor output, Tensor qkv, @Nullable Tensor startPositions) {
+        Checks.writable(argument, output);
+        Checks.apart(argument, output, "qkvInput", qkv);
+        Checks.apart(argument, output, "qFreqs", qFreqs);
+        Checks.apart(argument, output, "kFreqs", kFreqs);
+        if (startPositions != null) {
+            Checks.apart(argument, output, "startPositions", startPositions);
         }
     }
 }

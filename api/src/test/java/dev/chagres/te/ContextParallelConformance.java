@@ -128,10 +128,10 @@ class ContextParallelConformance {
                 expected[at] = Math.log(Math.exp(whole[at]) + Math.exp(step[from]));
             }
         }
-        ContextParallelCorrection.readSecondHalfLse(lse, offsets(), half, layout, open.stream());
+        new ContextParallelCorrection(lse, offsets(), layout).readSecondHalfLse(half, open.stream());
         assertArrayEquals(floats(expectedHalf), open.read(half));
-        ContextParallelCorrection.secondHalfLseCorrection(
-                lse, lse(layout, step, halfColumns), offsets(), layout, open.stream());
+        new ContextParallelCorrection(lse, offsets(), layout)
+                .secondHalfLseCorrection(lse(layout, step, halfColumns), open.stream());
         open.assertClose("lse", expected, lse, Tolerances.rounded(DType.FLOAT32));
     }
 
@@ -165,16 +165,14 @@ class ContextParallelConformance {
             }
         }
         Tensor result = open.tensor(dtype, out, TOKENS, HEADS, DIM);
-        ContextParallelCorrection.outCorrection(
-                result,
-                open.tensor(dtype, step, TOKENS / divisor, HEADS, DIM),
-                lse(layout, old, columns),
-                lse(layout, now, columns),
-                lse(layout, stepLse, columns / divisor),
-                offsets(),
-                extent,
-                layout,
-                open.stream());
+        new ContextParallelCorrection(lse(layout, now, columns), offsets(), layout)
+                .outCorrection(
+                        result,
+                        open.tensor(dtype, step, TOKENS / divisor, HEADS, DIM),
+                        lse(layout, old, columns),
+                        lse(layout, stepLse, columns / divisor),
+                        extent,
+                        open.stream());
         open.assertClose("out", expected, result, ofTerms(dtype));
     }
 
@@ -288,10 +286,10 @@ class ContextParallelConformance {
         ContextParallelThd.cpRankOrderToSequenceOrder(tokens, lengths, same, 2, open.stream());
         ContextParallelThd.copyValidTokensFromPerSplitToRankLocal(tokens, lengths, lengths, same, open.stream());
         ContextParallelThd.getPartitionedIndices(lengths, open.ints(), 2, 0, open.stream());
-        ContextParallelCorrection.secondHalfLseCorrection(lse, lse, lengths, LseLayout.PACKED, open.stream());
-        ContextParallelCorrection.readSecondHalfLse(lse, lengths, lse, LseLayout.PACKED, open.stream());
-        ContextParallelCorrection.outCorrection(
-                tokens, same, lse, lse, lse, lengths, Extent.SECOND_HALVES, LseLayout.PACKED, open.stream());
+        new ContextParallelCorrection(lse, lengths, LseLayout.PACKED).secondHalfLseCorrection(lse, open.stream());
+        new ContextParallelCorrection(lse, lengths, LseLayout.PACKED).readSecondHalfLse(lse, open.stream());
+        new ContextParallelCorrection(lse, lengths, LseLayout.PACKED)
+                .outCorrection(tokens, same, lse, lse, Extent.SECOND_HALVES, open.stream());
         ContextParallelCorrection.gradCorrection(tokens, same, lengths, Update.COPY, Update.ADD, open.stream());
         open.stream().synchronize();
     }
@@ -303,11 +301,11 @@ class ContextParallelConformance {
         Tensor lse = open.tensor(DType.FLOAT32, numbers(8 * HEADS), HEADS, 8);
         Tensor step = open.tensor(DType.FLOAT32, numbers(4 * HEADS), HEADS, 4);
         Tensor lengths = open.ints(0, 4, 8);
+        ContextParallelCorrection correction = new ContextParallelCorrection(lse, lengths, LseLayout.PACKED);
         Allocation.assertNone("merging", () -> {
             ContextParallelThd.readHalfTensor(out, lengths, half, Half.SECOND, open.stream());
-            ContextParallelCorrection.secondHalfLseCorrection(lse, step, lengths, LseLayout.PACKED, open.stream());
-            ContextParallelCorrection.outCorrection(
-                    out, half, lse, lse, step, lengths, Extent.SECOND_HALVES, LseLayout.PACKED, open.stream());
+            correction.secondHalfLseCorrection(step, open.stream());
+            correction.outCorrection(out, half, lse, step, Extent.SECOND_HALVES, open.stream());
             ContextParallelCorrection.gradCorrection(out, half, lengths, Update.ADD, Update.NONE, open.stream());
         });
     }

@@ -121,39 +121,31 @@ class ContextParallelMisuseTest {
         String more = " with h at most 65535 and at most 2147483647 elements, which TE counts in 32 bits, got ";
         refused(
                 "lse: expected FLOAT32[h, L]" + more + "FLOAT32[1, 2, 8]",
-                () -> ContextParallelCorrection.secondHalfLseCorrection(
-                        floats(1, 2, 8), lse, lengths, LseLayout.PACKED, open.stream()));
+                () -> new ContextParallelCorrection(floats(1, 2, 8), lengths, LseLayout.PACKED)
+                        .secondHalfLseCorrection(lse, open.stream()));
         refused(
                 "lse: expected FLOAT32[1, h, S]" + more + "FLOAT32[2, 2, 8]",
-                () -> ContextParallelCorrection.readSecondHalfLse(
-                        floats(2, 2, 8), lengths, lse, LseLayout.PADDED, open.stream()));
+                () -> new ContextParallelCorrection(floats(2, 2, 8), lengths, LseLayout.PADDED)
+                        .readSecondHalfLse(lse, open.stream()));
         refused(
                 "lse: expected FLOAT32[h, L]" + more + "FLOAT32[65536, 8]",
-                () -> ContextParallelCorrection.readSecondHalfLse(
-                        floats(65_536, 8), lengths, lse, LseLayout.PACKED, open.stream()));
+                () -> new ContextParallelCorrection(floats(65_536, 8), lengths, LseLayout.PACKED)
+                        .readSecondHalfLse(lse, open.stream()));
         refused(
                 "lsePerStep: expected FLOAT32 like lse [2, 8] with at least 4 columns, got FLOAT32[2, 3]",
-                () -> ContextParallelCorrection.secondHalfLseCorrection(
-                        lse, floats(2, 3), lengths, LseLayout.PACKED, open.stream()));
+                () -> new ContextParallelCorrection(lse, lengths, LseLayout.PACKED)
+                        .secondHalfLseCorrection(floats(2, 3), open.stream()));
         refused(
                 "halfLse: expected FLOAT32 like lse [1, 2, 8] with 4 columns, got FLOAT32[1, 2, 5]",
-                () -> ContextParallelCorrection.readSecondHalfLse(
-                        floats(1, 2, 8), lengths, floats(1, 2, 5), LseLayout.PADDED, open.stream()));
+                () -> new ContextParallelCorrection(floats(1, 2, 8), lengths, LseLayout.PADDED)
+                        .readSecondHalfLse(floats(1, 2, 5), open.stream()));
     }
 
     private static void out(String text, Tensor out, Tensor step, Tensor lse, Tensor stepLse) {
         refused(
                 text,
-                () -> ContextParallelCorrection.outCorrection(
-                        out,
-                        step,
-                        lse,
-                        lse,
-                        stepLse,
-                        open.ints(0, 8),
-                        Extent.SECOND_HALVES,
-                        LseLayout.PACKED,
-                        open.stream()));
+                () -> new ContextParallelCorrection(lse, open.ints(0, 8), LseLayout.PACKED)
+                        .outCorrection(out, step, lse, stepLse, Extent.SECOND_HALVES, open.stream()));
     }
 
     @Test

@@ -89,8 +89,8 @@ class FusedQkvRopeConformance {
         int[] starts = new int[SEQUENCES];
         Arrays.setAll(starts, i -> c.start * i);
         Tensor startPositions = c.start == 0 ? null : open.ints(starts);
-        FusedQkvRope.forward(
-                qkv, qFreqs, kFreqs, startPositions, parts[0], parts[1], parts[2], c.format, c.pairing, open.stream());
+        new FusedQkvRope(qFreqs, kFreqs, c.pairing)
+                .forward(qkv, startPositions, parts[0], parts[1], parts[2], c.format, open.stream());
         for (int part = 0; part < 3; part++) {
             double[] expected = new double[(int) parts[part].count()];
             copy(c, part, x, expected, angles, starts);
@@ -108,8 +108,8 @@ class FusedQkvRopeConformance {
             add(c, part, dy, expected, angles);
         }
         Tensor gradient = open.unwritten(c.dtype, c.sizes(c.groups, c.width()));
-        FusedQkvRope.backward(
-                gradients[0], gradients[1], gradients[2], qFreqs, kFreqs, gradient, c.format, c.pairing, open.stream());
+        new FusedQkvRope(qFreqs, kFreqs, c.pairing)
+                .backward(gradients[0], gradients[1], gradients[2], gradient, c.format, open.stream());
         open.assertClose("qkvGradInput", expected, gradient, Tolerances.rounded(c.dtype));
     }
 
@@ -190,9 +190,10 @@ class FusedQkvRopeConformance {
         };
         Tensor qkv = of(DType.FLOAT32, 2, 0, 2, 48);
         QkvFormat format = QkvFormat.BSHD;
-        FusedQkvRope.forward(
-                qkv, freqs, freqs, null, parts[0], parts[1], parts[2], format, Pairing.HALVES, open.stream());
-        FusedQkvRope.backward(parts[0], parts[1], parts[2], freqs, freqs, qkv, format, Pairing.HALVES, open.stream());
+        new FusedQkvRope(freqs, freqs, Pairing.HALVES)
+                .forward(qkv, null, parts[0], parts[1], parts[2], format, open.stream());
+        new FusedQkvRope(freqs, freqs, Pairing.HALVES)
+                .backward(parts[0], parts[1], parts[2], qkv, format, open.stream());
         open.stream().synchronize();
     }
 
@@ -203,9 +204,10 @@ class FusedQkvRopeConformance {
         Tensor k = of(DType.BFLOAT16, 2, 4, 1, 16);
         Tensor v = of(DType.BFLOAT16, 2, 4, 1, 16);
         Tensor freqs = open.tensor(DType.FLOAT32, new double[160], 10, 1, 1, 16);
+        FusedQkvRope rotation = new FusedQkvRope(freqs, freqs, Pairing.HALVES);
         Allocation.assertNone("rotations", () -> {
-            FusedQkvRope.forward(qkv, freqs, freqs, null, q, k, v, QkvFormat.BSHD, Pairing.HALVES, open.stream());
-            FusedQkvRope.backward(q, k, v, freqs, freqs, qkv, QkvFormat.BSHD, Pairing.HALVES, open.stream());
+            rotation.forward(qkv, null, q, k, v, QkvFormat.BSHD, open.stream());
+            rotation.backward(q, k, v, qkv, QkvFormat.BSHD, open.stream());
         });
     }
 }

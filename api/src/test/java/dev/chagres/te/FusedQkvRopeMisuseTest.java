@@ -44,7 +44,8 @@ class FusedQkvRopeMisuseTest {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> FusedQkvRope.forward(qkv, freqs, freqs, starts, q, k, v, format, Pairing.HALVES, open.stream()));
+                () -> new FusedQkvRope(freqs, freqs, Pairing.HALVES)
+                        .forward(qkv, starts, q, k, v, format, open.stream()));
     }
 
     private void refused(String text) {
@@ -102,7 +103,8 @@ class FusedQkvRopeMisuseTest {
         assertThrown(
                 IllegalArgumentException.class,
                 "kFreqs: expected as many angles a position as qFreqs has, 16, got FLOAT32[5, 1, 1, 8]",
-                () -> FusedQkvRope.backward(q, k, v, freqs, fewer, qkv, QkvFormat.BSHD, Pairing.HALVES, open.stream()));
+                () -> new FusedQkvRope(freqs, fewer, Pairing.HALVES)
+                        .backward(q, k, v, qkv, QkvFormat.BSHD, open.stream()));
     }
 
     @Test
@@ -117,6 +119,7 @@ class FusedQkvRopeMisuseTest {
                 IllegalArgumentException.class,
                 "qkvGradInput: expected memory of its own, got some of qGradOut's; it is written to while that is read or"
                         + " written",
-                () -> FusedQkvRope.backward(q, k, v, freqs, freqs, qkv, QkvFormat.BSHD, Pairing.HALVES, open.stream()));
+                () -> new FusedQkvRope(freqs, freqs, Pairing.HALVES)
+                        .backward(q, k, v, qkv, QkvFormat.BSHD, open.stream()));
     }
 }

@@ -64,13 +64,13 @@ class FusedRopeConformance {
         double[] x = open.normal(c.dtype, c.tokens.tokens() * c.width(), 1);
         Tensor input = heads(c, x);
         Tensor output = open.unwritten(c.dtype, input.shape().sizes());
-        FusedRope.forward(
-                input, offsets(c), freqs, starts(c), output, c.tokens.format(), c.pairing, longest(c), open.stream());
+        new FusedRope(freqs, c.pairing)
+                .forward(input, offsets(c), starts(c), output, c.tokens.format(), longest(c), open.stream());
         open.assertClose("output", rotated(c, x, angles, 1), output, Tolerances.rounded(c.dtype));
 
         Tensor gradient = open.unwritten(c.dtype, input.shape().sizes());
-        FusedRope.backward(
-                input, offsets(c), freqs, starts(c), gradient, c.tokens.format(), c.pairing, longest(c), open.stream());
+        new FusedRope(freqs, c.pairing)
+                .backward(input, offsets(c), starts(c), gradient, c.tokens.format(), longest(c), open.stream());
         open.assertClose("inputGrads", rotated(c, x, angles, -1), gradient, Tolerances.rounded(c.dtype));
     }
 
@@ -83,11 +83,13 @@ class FusedRopeConformance {
         Tensor expected = open.unwritten(c.dtype, input.shape().sizes());
         Tensor actual = open.unwritten(c.dtype, input.shape().sizes());
         QkvFormat format = c.tokens.format();
-        FusedRope.forward(input, offsets(c), freqs, starts(c), expected, format, c.pairing, longest(c), open.stream());
-        FusedRope.forward(input, offsets(c), freqs, starts(c), actual, format, c.pairing, open.stream());
+        new FusedRope(freqs, c.pairing)
+                .forward(input, offsets(c), starts(c), expected, format, longest(c), open.stream());
+        new FusedRope(freqs, c.pairing).forward(input, offsets(c), starts(c), actual, format, open.stream());
         assertArrayEquals(open.read(expected), open.read(actual));
-        FusedRope.backward(input, offsets(c), freqs, starts(c), expected, format, c.pairing, longest(c), open.stream());
-        FusedRope.backward(input, offsets(c), freqs, starts(c), actual, format, c.pairing, open.stream());
+        new FusedRope(freqs, c.pairing)
+                .backward(input, offsets(c), starts(c), expected, format, longest(c), open.stream());
+        new FusedRope(freqs, c.pairing).backward(input, offsets(c), starts(c), actual, format, open.stream());
         assertArrayEquals(open.read(expected), open.read(actual));
     }
 
@@ -171,11 +173,11 @@ class FusedRopeConformance {
         Tensor freqs = of(DType.FLOAT32, 10, 1, 1, 16);
         Tensor x = of(DType.FLOAT32, 0, 2, 16);
         Tensor y = of(DType.FLOAT32, 0, 2, 16);
-        FusedRope.forward(x, open.ints(0, 0), freqs, null, y, QkvFormat.THD, Pairing.HALVES, 0, open.stream());
-        FusedRope.backward(x, open.ints(0), freqs, null, y, QkvFormat.THD, Pairing.HALVES, open.stream());
+        new FusedRope(freqs, Pairing.HALVES).forward(x, open.ints(0, 0), null, y, QkvFormat.THD, 0, open.stream());
+        new FusedRope(freqs, Pairing.HALVES).backward(x, open.ints(0), null, y, QkvFormat.THD, open.stream());
         Tensor dense = of(DType.FLOAT32, 2, 0, 2, 16);
         Tensor place = of(DType.FLOAT32, 2, 0, 2, 16);
-        FusedRope.forward(dense, null, freqs, null, place, QkvFormat.BSHD, Pairing.HALVES, open.stream());
+        new FusedRope(freqs, Pairing.HALVES).forward(dense, null, null, place, QkvFormat.BSHD, open.stream());
         open.stream().synchronize();
     }
 
@@ -185,9 +187,10 @@ class FusedRopeConformance {
         Tensor y = of(DType.BFLOAT16, 8, 2, 16);
         Tensor cu = open.ints(0, 3, 8);
         Tensor freqs = open.tensor(DType.FLOAT32, new double[160], 10, 1, 1, 16);
+        FusedRope rotation = new FusedRope(freqs, Pairing.HALVES);
         Allocation.assertNone("rotations", () -> {
-            FusedRope.forward(x, cu, freqs, null, y, QkvFormat.THD, Pairing.HALVES, 5, open.stream());
-            FusedRope.backward(x, cu, freqs, null, y, QkvFormat.THD, Pairing.HALVES, open.stream());
+            rotation.forward(x, cu, null, y, QkvFormat.THD, 5, open.stream());
+            rotation.backward(x, cu, null, y, QkvFormat.THD, open.stream());
         });
     }
 }

@@ -35,8 +35,8 @@ class FusedRopeMisuseTest {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> FusedRope.forward(
-                        input, cuSeqlens, freqs, starts, output, format, Pairing.HALVES, longest, open.stream()));
+                () -> new FusedRope(freqs, Pairing.HALVES)
+                        .forward(input, cuSeqlens, starts, output, format, longest, open.stream()));
     }
 
     @Test
@@ -124,18 +124,11 @@ class FusedRopeMisuseTest {
         assertThrown(
                 NullPointerException.class,
                 "cuSeqlens: expected a value, got null",
-                () -> FusedRope.forward(x, null, freqs, null, y, QkvFormat.THD, Pairing.HALVES, open.stream()));
+                () -> new FusedRope(freqs, Pairing.HALVES).forward(x, null, null, y, QkvFormat.THD, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "outputGrads: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32[8, 2, 16]",
-                () -> FusedRope.backward(
-                        of(DType.INT32, 8, 2, 16),
-                        open.ints(0, 8),
-                        freqs,
-                        null,
-                        y,
-                        QkvFormat.THD,
-                        Pairing.HALVES,
-                        open.stream()));
+                () -> new FusedRope(freqs, Pairing.HALVES)
+                        .backward(of(DType.INT32, 8, 2, 16), open.ints(0, 8), null, y, QkvFormat.THD, open.stream()));
     }
 }

@@ -24,6 +24,7 @@ public class ContextParallelBenchmark extends OperationBenchmark {
     private Tensor half;
     private Tensor lse;
     private Tensor halfLse;
+    private ContextParallelCorrection correction;
     private Tensor indices;
 
     /** For JMH. */
@@ -43,6 +44,7 @@ public class ContextParallelBenchmark extends OperationBenchmark {
         back = empty(DType.BFLOAT16, tokens, shape.heads(), width);
         half = empty(DType.BFLOAT16, tokens / 2, shape.heads(), width);
         lse = normal(DType.FLOAT32, shape.heads(), tokens);
+        correction = new ContextParallelCorrection(lse, cuSeqlens, LseLayout.PACKED);
         halfLse = empty(DType.FLOAT32, shape.heads(), tokens / 2);
         indices = ints(new int[tokens / RANKS]);
         checkOrder();
@@ -61,9 +63,9 @@ public class ContextParallelBenchmark extends OperationBenchmark {
         float logarithm = at(lse, shape.length() / 2);
         ContextParallelThd.readHalfTensor(x, cuSeqlens, half, Half.SECOND, stream);
         near("second half", at(x, second), at(half, 0), 0);
-        ContextParallelCorrection.readSecondHalfLse(lse, cuSeqlens, halfLse, LseLayout.PACKED, stream);
+        correction.readSecondHalfLse(halfLse, stream);
         near("its LSE", logarithm, at(halfLse, 0), 0);
-        ContextParallelCorrection.secondHalfLseCorrection(lse, halfLse, cuSeqlens, LseLayout.PACKED, stream);
+        correction.secondHalfLseCorrection(halfLse, stream);
         near("twice the exponentials", logarithm + Math.log(2), at(lse, shape.length() / 2), 1e-4);
         ContextParallelCorrection.gradCorrection(back, half, cuSeqlens, Update.NONE, Update.ADD, stream);
         near("added gradient", 2 * at(x, second), at(back, second), 0);
@@ -88,10 +90,9 @@ public class ContextParallelBenchmark extends OperationBenchmark {
     public void forward() {
         repeat(() -> {
             ContextParallelThd.readHalfTensor(x, cuSeqlens, half, Half.SECOND, stream);
-            ContextParallelCorrection.readSecondHalfLse(lse, cuSeqlens, halfLse, LseLayout.PACKED, stream);
-            ContextParallelCorrection.secondHalfLseCorrection(lse, halfLse, cuSeqlens, LseLayout.PACKED, stream);
-            ContextParallelCorrection.outCorrection(
-                    back, half, lse, lse, halfLse, cuSeqlens, Extent.SECOND_HALVES, LseLayout.PACKED, stream);
+            correction.readSecondHalfLse(halfLse, stream);
+            correction.secondHalfLseCorrection(halfLse, stream);
+            correction.outCorrection(back, half, lse, halfLse, Extent.SECOND_HALVES, stream);
         });
     }
 

@@ -16,7 +16,7 @@ public class FusedQkvRopeBenchmark extends OperationBenchmark {
     private Tensor q;
     private Tensor k;
     private Tensor v;
-    private Tensor freqs;
+    private FusedQkvRope rotation;
 
     /** For JMH. */
     public FusedQkvRopeBenchmark() {}
@@ -28,7 +28,8 @@ public class FusedQkvRopeBenchmark extends OperationBenchmark {
         q = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         k = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         v = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
-        freqs = filled(DType.FLOAT32, 1, shape.length(), 1, 1, headDim);
+        Tensor freqs = filled(DType.FLOAT32, 1, shape.length(), 1, 1, headDim);
+        rotation = new FusedQkvRope(freqs, freqs, Pairing.HALVES);
         float[] values = read(qkv, 0, 3 * headDim);
         double a = values[0];
         double b = values[Math.toIntExact(headDim / 2)];
@@ -44,13 +45,13 @@ public class FusedQkvRopeBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void forward() {
-        repeat(() -> FusedQkvRope.forward(qkv, freqs, freqs, null, q, k, v, QkvFormat.BSHD, Pairing.HALVES, stream));
+        repeat(() -> rotation.forward(qkv, null, q, k, v, QkvFormat.BSHD, stream));
     }
 
     /** Its inverse. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void backward() {
-        repeat(() -> FusedQkvRope.backward(q, k, v, freqs, freqs, qkv, QkvFormat.BSHD, Pairing.HALVES, stream));
+        repeat(() -> rotation.backward(q, k, v, qkv, QkvFormat.BSHD, stream));
     }
 }

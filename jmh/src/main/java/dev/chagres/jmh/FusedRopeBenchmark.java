@@ -14,7 +14,7 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 public class FusedRopeBenchmark extends OperationBenchmark {
     private Tensor x;
     private Tensor y;
-    private Tensor freqs;
+    private FusedRope rotation;
 
     /** For JMH. */
     public FusedRopeBenchmark() {}
@@ -24,7 +24,8 @@ public class FusedRopeBenchmark extends OperationBenchmark {
         long headDim = shape.hidden() / shape.heads();
         x = normal(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
         y = empty(DType.BFLOAT16, shape.batch(), shape.length(), shape.heads(), headDim);
-        freqs = filled(DType.FLOAT32, 1, shape.length(), 1, 1, headDim);
+        Tensor freqs = filled(DType.FLOAT32, 1, shape.length(), 1, 1, headDim);
+        rotation = new FusedRope(freqs, Pairing.HALVES);
         float[] values = read(x, 0, headDim);
         double a = values[0];
         double b = values[Math.toIntExact(headDim / 2)];
@@ -38,13 +39,13 @@ public class FusedRopeBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void forward() {
-        repeat(() -> FusedRope.forward(x, null, freqs, null, y, QkvFormat.BSHD, Pairing.HALVES, stream));
+        repeat(() -> rotation.forward(x, null, null, y, QkvFormat.BSHD, stream));
     }
 
     /** Its inverse. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void backward() {
-        repeat(() -> FusedRope.backward(x, null, freqs, null, y, QkvFormat.BSHD, Pairing.HALVES, stream));
+        repeat(() -> rotation.backward(x, null, null, y, QkvFormat.BSHD, stream));
     }
 }
