@@ -23,6 +23,8 @@ import dev.chagres.nccl.UniqueId;
 import dev.chagres.ops.Adam;
 import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
+import dev.chagres.ops.MatrixProduct;
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.LossScaler;
@@ -140,6 +142,7 @@ final class NullSamples implements AutoCloseable {
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
         sample(Adam.class, new Adam(0.9f, 0.9f, 1, WeightDecay.L2, BiasCorrection.YES));
         sample(MultiTensorAdam.class, new MultiTensorAdam(0.9f, 0.9f, 1, WeightDecay.L2, BiasCorrection.YES, 0));
+        sample(MatrixProduct.class, MatrixProduct.of(Gemm.Transpose.NO, Gemm.Transpose.NO, ProductPlan.FIRST));
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
         sample(BiasCorrection.class, BiasCorrection.YES);
         sample(WeightStorage.class, WeightStorage.MODEL_TYPE);

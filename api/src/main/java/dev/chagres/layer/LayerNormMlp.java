@@ -311,15 +311,8 @@ public final class LayerNormMlp extends NormedBranch {
             if (!fc2.outputGradient().isQuantized()
                     && KernelChoice.activation(activation.kind(), dy.dtype()) == ActivationKernel.EPILOGUE) {
                 Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
-                MatrixProduct.productGeluGradient(
-                        fc2.outputGradient().whole(),
-                        Transpose.NO,
-                        weight,
-                        Transpose.NO,
-                        before,
-                        dbefore,
-                        pass.productPlan(),
-                        stream);
+                MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
+                        .productGeluGradient(fc2.outputGradient().whole(), weight, before, dbefore, stream);
             } else if (activation.kind().isGated()) {
                 Tensor dafter = pass.temporary().tensor(dy.dtype(), before.size(0), inner);
                 fc2.products().inputGradient(inside.after, dafter, pass);

@@ -91,11 +91,11 @@ final class LinearProducts {
         Tensor read = split.gatheredInput(x.whole(), pass);
         Parameter addedBias = addedBias();
         if (addedBias == null) {
-            MatrixProduct.product(
-                    read, Transpose.NO, w, Transpose.YES, y, Output.OVERWRITE, pass.productPlan(), stream);
+            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
+                    .product(read, w, y, Output.OVERWRITE, stream);
         } else {
-            MatrixProduct.productBias(
-                    read, Transpose.NO, w, Transpose.YES, addedBias.weight(), y, pass.productPlan(), stream);
+            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
+                    .productBias(read, w, addedBias.weight(), y, stream);
         }
     }
 
@@ -107,27 +107,11 @@ final class LinearProducts {
         Stream stream = pass.stream();
         Parameter addedBias = addedBias();
         if (addedBias == null) {
-            MatrixProduct.product(
-                    a,
-                    Transpose.NO,
-                    w,
-                    Transpose.YES,
-                    filled,
-                    Output.OVERWRITE,
-                    accumulator,
-                    pass.productPlan(),
-                    stream);
+            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
+                    .product(a, w, filled, Output.OVERWRITE, accumulator, stream);
         } else {
-            MatrixProduct.productBias(
-                    a,
-                    Transpose.NO,
-                    w,
-                    Transpose.YES,
-                    addedBias.weight(),
-                    filled,
-                    accumulator,
-                    pass.productPlan(),
-                    stream);
+            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
+                    .productBias(a, w, addedBias.weight(), filled, accumulator, stream);
         }
         cut(filled, y, pass);
     }
@@ -173,10 +157,11 @@ final class LinearProducts {
         Stream stream = pass.stream();
         Tensor read = split.gatheredInput(x.whole(), pass);
         if (bias == null) {
-            MatrixProduct.productGelu(read, Transpose.NO, w, Transpose.YES, before, after, pass.productPlan(), stream);
+            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
+                    .productGelu(read, w, before, after, stream);
         } else {
-            MatrixProduct.productBiasGelu(
-                    read, Transpose.NO, w, Transpose.YES, bias.weight(), before, after, pass.productPlan(), stream);
+            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
+                    .productBiasGelu(read, w, bias.weight(), before, after, stream);
         }
     }
 
@@ -207,28 +192,19 @@ final class LinearProducts {
         Quantizers present = gradient.quantizers();
         Stream stream = pass.stream();
         if (present == null) {
-            MatrixProduct.product(
-                    gradient.whole(),
-                    Transpose.NO,
-                    sites.wholeWeight(x, pass),
-                    Transpose.NO,
-                    dx,
-                    Output.OVERWRITE,
-                    pass.productPlan(),
-                    stream);
+            MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
+                    .product(gradient.whole(), sites.wholeWeight(x, pass), dx, Output.OVERWRITE, stream);
             return;
         }
         Tensor filled = filled(gradient.rowwise(), dx, pass);
-        MatrixProduct.product(
-                gradient.rowwise(),
-                Transpose.NO,
-                sites.weightCopy(Product.INPUT_GRADIENT, present, pass),
-                Transpose.NO,
-                filled,
-                Output.OVERWRITE,
-                present.recipe().accumulator(Product.INPUT_GRADIENT),
-                pass.productPlan(),
-                stream);
+        MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
+                .product(
+                        gradient.rowwise(),
+                        sites.weightCopy(Product.INPUT_GRADIENT, present, pass),
+                        filled,
+                        Output.OVERWRITE,
+                        present.recipe().accumulator(Product.INPUT_GRADIENT),
+                        stream);
         cut(filled, dx, pass);
     }
 
@@ -253,14 +229,8 @@ final class LinearProducts {
             return;
         }
         pass.nextGradient(summed);
-        MatrixProduct.productBiasGradient(
-                gradient.whole(),
-                read,
-                Transpose.NO,
-                summed.gradient(),
-                weight.gradient(),
-                pass.productPlan(),
-                pass.stream());
+        MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
+                .productBiasGradient(gradient.whole(), read, summed.gradient(), weight.gradient(), pass.stream());
     }
 
     /** Returns the bias where the epilogue of the weight gradient's product can sum its gradient: it can write one, but not add to one. */
@@ -283,16 +253,14 @@ final class LinearProducts {
         Quantizers present = gradient.quantizers();
         if (present != null) {
             Output output = pass.nextGradient(weight);
-            MatrixProduct.product(
-                    gradient.columnwise(),
-                    Transpose.YES,
-                    input.columnwise(x, pass),
-                    Transpose.NO,
-                    weight.gradient(),
-                    output,
-                    present.recipe().accumulator(Product.WEIGHT_GRADIENT),
-                    pass.productPlan(),
-                    pass.stream());
+            MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
+                    .product(
+                            gradient.columnwise(),
+                            input.columnwise(x, pass),
+                            weight.gradient(),
+                            output,
+                            present.recipe().accumulator(Product.WEIGHT_GRADIENT),
+                            pass.stream());
             return;
         }
         Recipe recipe = Checks.given("quantizers", x.quantizers()).recipe();
@@ -310,15 +278,8 @@ final class LinearProducts {
     }
 
     private void weightGradient(Tensor x, Output output, Pass pass) {
-        MatrixProduct.product(
-                gradient.whole(),
-                Transpose.YES,
-                x,
-                Transpose.NO,
-                weight.gradient(),
-                output,
-                pass.productPlan(),
-                pass.stream());
+        MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
+                .product(gradient.whole(), x, weight.gradient(), output, pass.stream());
     }
 
     private void sumBiasGradient(Pass pass) {

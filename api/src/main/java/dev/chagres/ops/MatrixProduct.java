@@ -3,12 +3,15 @@ package dev.chagres.ops;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.ProductChecks;
 import dev.chagres.internal.QuantizedProductChecks;
 import dev.chagres.te.Gemm;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
 import dev.chagres.te.Output;
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * The matrix products {@code d = op(a) op(b)} of {@link Gemm} with less host time, since cuBLASLt's heuristic is asked once per kind of
@@ -18,12 +21,42 @@ import dev.chagres.te.Output;
  * floating-point type, or are FP8 with scales. Sums are FP32, of FP8 numbers as the {@link Gemm.Accumulator} says. On GPUs products of
  * FLOAT32 use TF32. Outputs overlap no input.
  *
- * <p>Threading: the device's thread.
+ * <p>Threading: immutable; its products belong to the device's thread.
  *
  * <p>Source: {@code ops_matrix_product} in {@code ops.h}.
+ *
+ * @param transA whether op(a) is the transpose of a
+ * @param transB whether op(b) is the transpose of b
+ * @param plan how the kernel is chosen
  */
-public final class MatrixProduct {
-    private MatrixProduct() {}
+public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan) {
+    private static final List<MatrixProduct> ALL = all();
+
+    /** Makes a kind of product. */
+    public MatrixProduct {
+        Checks.given("transA", transA);
+        Checks.given("transB", transB);
+        Checks.given("plan", plan);
+    }
+
+    /** Returns the same object each time. */
+    public static MatrixProduct of(Transpose transA, Transpose transB, ProductPlan plan) {
+        int operands = 2 * Checks.given("transA", transA).ordinal()
+                + Checks.given("transB", transB).ordinal();
+        return ALL.get(2 * operands + Checks.given("plan", plan).ordinal());
+    }
+
+    private static List<MatrixProduct> all() {
+        List<MatrixProduct> all = new ArrayList<>();
+        for (Transpose transA : Transpose.values()) {
+            for (Transpose transB : Transpose.values()) {
+                for (ProductPlan plan : ProductPlan.values()) {
+                    all.add(new MatrixProduct(transA, transB, plan));
+                }
+            }
+        }
+        return List.copyOf(all);
+    }
 
     /**
      * Enqueues {@code d = op(a) op(b)}, or {@code d = d + op(a) op(b)}. With K = 0 the product is 0.
@@ -33,22 +66,12 @@ public final class MatrixProduct {
      * @param d [M, N], FLOAT32 or the type of a; a sum is rounded to that type each time
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or d shares memory with a or b
      */
-    public static void product(
-            Tensor a,
-            Transpose transA,
-            Tensor b,
-            Transpose transB,
-            Tensor d,
-            Output output,
-            ProductPlan plan,
-            Stream stream) {
-        long inner = MatrixProductChecks.product(a, transA, b, transB, d, plan, stream);
-        if (MatrixProductChecks.isOverNothing(inner, d, output, stream)) {
+    public void product(Tensor a, Tensor b, Tensor d, Output output, Stream stream) {
+        long inner = checked(a, b, d, stream);
+        if (isOverNothing(inner, d, output, stream)) {
             return;
         }
-        MatrixProductStruct.of(a, transA, b, transB, inner, stream)
-                .output(output)
-                .enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream).output(output).enqueue(d, plan, stream);
     }
 
     /**
@@ -60,19 +83,11 @@ public final class MatrixProduct {
      * @param d [M, N], FLOAT32 or the type of a
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or d shares memory with another tensor
      */
-    public static void productBias(
-            Tensor a,
-            Transpose transA,
-            Tensor b,
-            Transpose transB,
-            Tensor bias,
-            Tensor d,
-            ProductPlan plan,
-            Stream stream) {
-        long inner = MatrixProductChecks.product(a, transA, b, transB, d, plan, stream);
+    public void productBias(Tensor a, Tensor b, Tensor bias, Tensor d, Stream stream) {
+        long inner = checked(a, b, d, stream);
         ProductChecks.bias(bias, d, stream);
         ProductChecks.requireSum(inner, a, d);
-        MatrixProductStruct.of(a, transA, b, transB, inner, stream).bias(bias).enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream).bias(bias).enqueue(d, plan, stream);
     }
 
     /**
@@ -85,20 +100,11 @@ public final class MatrixProduct {
      * @param d [M, N], in the type of a
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      */
-    public static void productBiasGelu(
-            Tensor a,
-            Transpose transA,
-            Tensor b,
-            Transpose transB,
-            Tensor bias,
-            Tensor preGelu,
-            Tensor d,
-            ProductPlan plan,
-            Stream stream) {
-        long inner = MatrixProductChecks.product(a, transA, b, transB, d, plan, stream);
+    public void productBiasGelu(Tensor a, Tensor b, Tensor bias, Tensor preGelu, Tensor d, Stream stream) {
+        long inner = checked(a, b, d, stream);
         ProductChecks.biasGelu(bias, preGelu, a, b, d, stream);
         ProductChecks.requireSum(inner, a, d);
-        MatrixProductStruct.of(a, transA, b, transB, inner, stream)
+        MatrixProductStruct.of(this, a, b, inner, stream)
                 .biasGelu(bias, preGelu)
                 .enqueue(d, plan, stream);
     }
@@ -112,24 +118,14 @@ public final class MatrixProduct {
      * @param d [M, N], in the type of a
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      */
-    public static void productGelu(
-            Tensor a,
-            Transpose transA,
-            Tensor b,
-            Transpose transB,
-            Tensor preGelu,
-            Tensor d,
-            ProductPlan plan,
-            Stream stream) {
-        long inner = MatrixProductChecks.product(a, transA, b, transB, d, plan, stream);
+    public void productGelu(Tensor a, Tensor b, Tensor preGelu, Tensor d, Stream stream) {
+        long inner = checked(a, b, d, stream);
         ProductChecks.gelu(preGelu, a, b, d, stream);
-        if (MatrixProductChecks.isOverNothing(inner, d, Output.OVERWRITE, stream)) {
+        if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             preGelu.zero(stream);
             return;
         }
-        MatrixProductStruct.of(a, transA, b, transB, inner, stream)
-                .gelu(preGelu)
-                .enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream).gelu(preGelu).enqueue(d, plan, stream);
     }
 
     /**
@@ -141,45 +137,36 @@ public final class MatrixProduct {
      * @param d [M, N], in the type of a
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or d shares memory with another tensor
      */
-    public static void productGeluGradient(
-            Tensor a,
-            Transpose transA,
-            Tensor b,
-            Transpose transB,
-            Tensor preGelu,
-            Tensor d,
-            ProductPlan plan,
-            Stream stream) {
-        long inner = MatrixProductChecks.product(a, transA, b, transB, d, plan, stream);
+    public void productGeluGradient(Tensor a, Tensor b, Tensor preGelu, Tensor d, Stream stream) {
+        long inner = checked(a, b, d, stream);
         ProductChecks.geluGradient(preGelu, a, d, stream);
-        if (MatrixProductChecks.isOverNothing(inner, d, Output.OVERWRITE, stream)) {
+        if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             return;
         }
-        MatrixProductStruct.of(a, transA, b, transB, inner, stream)
-                .geluGradient(preGelu)
-                .enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream).geluGradient(preGelu).enqueue(d, plan, stream);
     }
 
     /**
-     * Enqueues {@code d = a^T op(b)} and {@code dbias[m] = sum over k of a[k, m]}. With K = 0 results are 0.
+     * Enqueues {@code d = op(a) op(b)} and {@code dbias[m] = sum over k of op(a)[m, k]}, for a transposed a. With K = 0 results are 0.
      *
-     * @param a [K, M]
+     * @param a transposed, [K, M]
      * @param b [K, N], transposed [N, K], in the type of a, N at least 1
      * @param dbias [M], in the type of d
      * @param d [M, N], FLOAT32 or the type of a
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      */
-    public static void productBiasGradient(
-            Tensor a, Tensor b, Transpose transB, Tensor dbias, Tensor d, ProductPlan plan, Stream stream) {
-        long inner = MatrixProductChecks.product(a, Transpose.YES, b, transB, d, plan, stream);
+    public void productBiasGradient(Tensor a, Tensor b, Tensor dbias, Tensor d, Stream stream) {
+        if (transA == Transpose.NO) {
+            throw new IllegalArgumentException(
+                    "transA: expected YES, for the kernel that sums dbias reads columns of a, got NO");
+        }
+        long inner = checked(a, b, d, stream);
         ProductChecks.biasGradient(dbias, a, b, d, stream);
-        if (MatrixProductChecks.isOverNothing(inner, d, Output.OVERWRITE, stream)) {
+        if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             dbias.zero(stream);
             return;
         }
-        MatrixProductStruct.of(a, Transpose.YES, b, transB, inner, stream)
-                .biasGradient(dbias)
-                .enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream).biasGradient(dbias).enqueue(d, plan, stream);
     }
 
     /**
@@ -193,21 +180,13 @@ public final class MatrixProduct {
      * @param accumulator SPLIT where scaled by blocks
      * @throws IllegalArgumentException when shapes, types, copies, scalings or devices do not fit, or d shares memory
      */
-    public static void product(
-            QuantizedTensor a,
-            Transpose transA,
-            QuantizedTensor b,
-            Transpose transB,
-            Tensor d,
-            Output output,
-            Accumulator accumulator,
-            ProductPlan plan,
-            Stream stream) {
-        long inner = MatrixProductChecks.product(a, transA, b, transB, d, accumulator, plan, stream);
-        if (MatrixProductChecks.isOverNothing(inner, d, output, stream)) {
+    public void product(
+            QuantizedTensor a, QuantizedTensor b, Tensor d, Output output, Accumulator accumulator, Stream stream) {
+        long inner = checked(a, b, d, accumulator, stream);
+        if (isOverNothing(inner, d, output, stream)) {
             return;
         }
-        MatrixProductStruct.of(a, transA, b, transB, inner, accumulator, stream)
+        MatrixProductStruct.of(this, a, b, inner, accumulator, stream)
                 .output(output)
                 .enqueue(d, plan, stream);
     }
@@ -224,21 +203,32 @@ public final class MatrixProduct {
      * @param accumulator SPLIT where scaled by blocks
      * @throws IllegalArgumentException when shapes, types, copies, scalings or devices do not fit, or d shares memory
      */
-    public static void productBias(
-            QuantizedTensor a,
-            Transpose transA,
-            QuantizedTensor b,
-            Transpose transB,
-            Tensor bias,
-            Tensor d,
-            Accumulator accumulator,
-            ProductPlan plan,
-            Stream stream) {
-        long inner = MatrixProductChecks.product(a, transA, b, transB, d, accumulator, plan, stream);
+    public void productBias(
+            QuantizedTensor a, QuantizedTensor b, Tensor bias, Tensor d, Accumulator accumulator, Stream stream) {
+        long inner = checked(a, b, d, accumulator, stream);
         QuantizedProductChecks.bias(bias, d, stream);
         QuantizedProductChecks.requireSum(inner, a, d);
-        MatrixProductStruct.of(a, transA, b, transB, inner, accumulator, stream)
+        MatrixProductStruct.of(this, a, b, inner, accumulator, stream)
                 .bias(bias)
                 .enqueue(d, plan, stream);
+    }
+
+    /** Checks what all products have in common, and returns K. */
+    private long checked(Tensor a, Tensor b, Tensor d, Stream stream) {
+        return ProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, stream);
+    }
+
+    private long checked(QuantizedTensor a, QuantizedTensor b, Tensor d, Accumulator accumulator, Stream stream) {
+        boolean split = Checks.given("accumulator", accumulator) == Accumulator.SPLIT;
+        return QuantizedProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, split, stream);
+    }
+
+    /** Returns whether there is nothing to multiply; if K = 0, sets d to 0. */
+    private static boolean isOverNothing(long inner, Tensor d, Output output, Stream stream) {
+        Checks.given("output", output);
+        if (inner == 0 && d.count() != 0 && output == Output.OVERWRITE) {
+            d.zero(stream);
+        }
+        return inner == 0 || d.count() == 0;
     }
 }

@@ -36,10 +36,10 @@ final class MatrixProductStruct implements AutoCloseable {
     }
 
     /** Returns the device's struct with checked operands that are not FP8, and no epilogue. */
-    static MatrixProductStruct of(Tensor a, Transpose transA, Tensor b, Transpose transB, long inner, Stream stream) {
+    static MatrixProductStruct of(MatrixProduct form, Tensor a, Tensor b, long inner, Stream stream) {
         MatrixProductStruct product = Inside.state(stream).get(ATTACHMENT);
         MemorySegment segment = product.segment;
-        product.matrices(a, transA == Transpose.YES ? 1 : 0, b, transB == Transpose.YES ? 1 : 0, inner);
+        product.matrices(a, form.transA() == Transpose.YES ? 1 : 0, b, form.transB() == Transpose.YES ? 1 : 0, inner);
         OpsMatrixProduct.a_scaling(segment, 0);
         OpsMatrixProduct.b_scaling(segment, 0);
         return product;
@@ -47,17 +47,16 @@ final class MatrixProductStruct implements AutoCloseable {
 
     /** Returns the device's struct with checked operands of FP8, of which it takes the data whose rows are summed, and no epilogue. */
     static MatrixProductStruct of(
+            MatrixProduct form,
             QuantizedTensor a,
-            Transpose transA,
             QuantizedTensor b,
-            Transpose transB,
             long inner,
             Accumulator accumulator,
             Stream stream) {
         MatrixProductStruct product = Inside.state(stream).get(ATTACHMENT);
         MemorySegment segment = product.segment;
-        boolean plainA = transA == Transpose.NO;
-        boolean plainB = transB == Transpose.NO;
+        boolean plainA = form.transA() == Transpose.NO;
+        boolean plainB = form.transB() == Transpose.NO;
         Tensor readA = Checks.given("a", plainA ? a.rowwise() : a.columnwise());
         Tensor readB = Checks.given("b", plainB ? b.columnwise() : b.rowwise());
         Tensor scaleA = Checks.given("a", plainA ? a.rowwiseScaleInverse() : a.columnwiseScaleInverse());

@@ -104,20 +104,21 @@ class MatrixProductConformance {
         Operands in = new Operands(c);
         Tensor wanted = open.unwritten(c.result, c.m, c.n);
         Gemm.gemm(in.a, c.transA, in.b, c.transB, wanted, Output.OVERWRITE, open.stream());
-        MatrixProduct.product(in.a, c.transA, in.b, c.transB, in.d, Output.OVERWRITE, ProductPlan.FIRST, open.stream());
+        MatrixProduct.of(c.transA, c.transB, ProductPlan.FIRST)
+                .product(in.a, in.b, in.d, Output.OVERWRITE, open.stream());
         same("d", wanted, in.d);
         Gemm.gemm(in.a, c.transA, in.b, c.transB, wanted, Output.ADD, open.stream());
-        MatrixProduct.product(in.a, c.transA, in.b, c.transB, in.d, Output.ADD, ProductPlan.FIRST, open.stream());
+        MatrixProduct.of(c.transA, c.transB, ProductPlan.FIRST).product(in.a, in.b, in.d, Output.ADD, open.stream());
         same("d, added to", wanted, in.d);
         ProductPlan measured = ProductPlan.MEASURED;
         RealMatrix before = open.normal(c.result, c.m, c.n, 1);
         Tensor sum = open.tensor(c.result, before);
-        MatrixProduct.product(in.a, c.transA, in.b, c.transB, sum, Output.ADD, measured, open.stream());
+        MatrixProduct.of(c.transA, c.transB, measured).product(in.a, in.b, sum, Output.ADD, open.stream());
         in.close("added to before it was measured", before.add(in.product), sum);
-        MatrixProduct.product(in.a, c.transA, in.b, c.transB, in.d, Output.OVERWRITE, measured, open.stream());
+        MatrixProduct.of(c.transA, c.transB, measured).product(in.a, in.b, in.d, Output.OVERWRITE, open.stream());
         in.close("measured", in.product, in.d);
         open.set(sum, before);
-        MatrixProduct.product(in.a, c.transA, in.b, c.transB, sum, Output.ADD, measured, open.stream());
+        MatrixProduct.of(c.transA, c.transB, measured).product(in.a, in.b, sum, Output.ADD, open.stream());
         in.close("added to, measured", before.add(in.product), sum);
     }
 
@@ -129,9 +130,9 @@ class MatrixProductConformance {
         Tensor bias = open.tensor(c.result, values, c.n);
         Tensor wanted = open.unwritten(c.result, c.m, c.n);
         Gemm.gemmBias(in.a, c.transA, in.b, c.transB, bias, wanted, open.stream());
-        MatrixProduct.productBias(in.a, c.transA, in.b, c.transB, bias, in.d, ProductPlan.FIRST, open.stream());
+        MatrixProduct.of(c.transA, c.transB, ProductPlan.FIRST).productBias(in.a, in.b, bias, in.d, open.stream());
         same("d", wanted, in.d);
-        MatrixProduct.productBias(in.a, c.transA, in.b, c.transB, bias, in.d, ProductPlan.MEASURED, open.stream());
+        MatrixProduct.of(c.transA, c.transB, ProductPlan.MEASURED).productBias(in.a, in.b, bias, in.d, open.stream());
         in.close("measured", addToEach(in.product, values), in.d);
     }
 
@@ -143,10 +144,12 @@ class MatrixProductConformance {
         Tensor wantedSums = open.unwritten(c.result, c.m);
         Tensor sums = open.unwritten(c.result, c.m);
         Gemm.gemmBiasGradient(in.a, in.b, c.transB, wantedSums, wanted, open.stream());
-        MatrixProduct.productBiasGradient(in.a, in.b, c.transB, sums, in.d, ProductPlan.FIRST, open.stream());
+        MatrixProduct.of(Transpose.YES, c.transB, ProductPlan.FIRST)
+                .productBiasGradient(in.a, in.b, sums, in.d, open.stream());
         same("d", wanted, in.d);
         same("dbias", wantedSums, sums);
-        MatrixProduct.productBiasGradient(in.a, in.b, c.transB, sums, in.d, ProductPlan.MEASURED, open.stream());
+        MatrixProduct.of(Transpose.YES, c.transB, ProductPlan.MEASURED)
+                .productBiasGradient(in.a, in.b, sums, in.d, open.stream());
         in.close("measured", in.product, in.d);
         double[] expected = new double[c.m];
         for (int row = 0; row < c.m; row++) {
@@ -167,11 +170,11 @@ class MatrixProductConformance {
         Tensor before = open.unwritten(c.dtype, c.m, c.n);
         Gemm.gemmBiasGelu(in.a, c.transA, in.b, c.transB, bias, before, wanted, open.stream());
         ProductPlan plan = ProductPlan.FIRST;
-        MatrixProduct.productBiasGelu(in.a, c.transA, in.b, c.transB, bias, in.preGelu, in.d, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).productBiasGelu(in.a, in.b, bias, in.preGelu, in.d, open.stream());
         same("d", wanted, in.d);
         same("preGelu", before, in.preGelu);
         plan = ProductPlan.MEASURED;
-        MatrixProduct.productBiasGelu(in.a, c.transA, in.b, c.transB, bias, in.preGelu, in.d, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).productBiasGelu(in.a, in.b, bias, in.preGelu, in.d, open.stream());
         RealMatrix expected = addToEach(in.product, values);
         in.close("measured preGelu", expected, in.preGelu);
         in.close("measured d", new GeluWitness().forward(expected), in.d);
@@ -184,11 +187,12 @@ class MatrixProductConformance {
         Tensor wanted = open.unwritten(c.dtype, c.m, c.n);
         Tensor before = open.unwritten(c.dtype, c.m, c.n);
         Gemm.gemmGelu(in.a, c.transA, in.b, c.transB, before, wanted, open.stream());
-        MatrixProduct.productGelu(in.a, c.transA, in.b, c.transB, in.preGelu, in.d, ProductPlan.FIRST, open.stream());
+        MatrixProduct.of(c.transA, c.transB, ProductPlan.FIRST)
+                .productGelu(in.a, in.b, in.preGelu, in.d, open.stream());
         same("d", wanted, in.d);
         same("preGelu", before, in.preGelu);
         ProductPlan plan = ProductPlan.MEASURED;
-        MatrixProduct.productGelu(in.a, c.transA, in.b, c.transB, in.preGelu, in.d, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).productGelu(in.a, in.b, in.preGelu, in.d, open.stream());
         in.close("measured preGelu", in.product, in.preGelu);
         in.close("measured d", new GeluWitness().forward(in.product), in.d);
     }
@@ -202,10 +206,10 @@ class MatrixProductConformance {
         Tensor wanted = open.unwritten(c.dtype, c.m, c.n);
         Gemm.gemmGeluGradient(in.a, c.transA, in.b, c.transB, preGelu, wanted, open.stream());
         ProductPlan plan = ProductPlan.FIRST;
-        MatrixProduct.productGeluGradient(in.a, c.transA, in.b, c.transB, preGelu, in.d, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).productGeluGradient(in.a, in.b, preGelu, in.d, open.stream());
         same("d", wanted, in.d);
         plan = ProductPlan.MEASURED;
-        MatrixProduct.productGeluGradient(in.a, c.transA, in.b, c.transB, preGelu, in.d, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).productGeluGradient(in.a, in.b, preGelu, in.d, open.stream());
         GeluWitness gelu = new GeluWitness();
         gelu.forward(before);
         in.close("measured d", gelu.backward(in.product), in.d);
@@ -218,12 +222,12 @@ class MatrixProductConformance {
     void captured(ProductPlan plan) {
         Case c = new Case(DType.BFLOAT16, DType.BFLOAT16, Transpose.NO, Transpose.YES, 64, 96, 48);
         Operands in = new Operands(c);
-        MatrixProduct.product(in.a, c.transA, in.b, c.transB, in.d, Output.OVERWRITE, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).product(in.a, in.b, in.d, Output.OVERWRITE, open.stream());
         Tensor captured = open.unwritten(c.result, c.m, c.n);
         Tensor unseen = open.unwritten(DType.FLOAT32, c.m, c.n);
         try (Graph graph = open.stream().capture(() -> {
-            MatrixProduct.product(in.a, c.transA, in.b, c.transB, captured, Output.OVERWRITE, plan, open.stream());
-            MatrixProduct.product(in.a, c.transA, in.b, c.transB, unseen, Output.OVERWRITE, plan, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan).product(in.a, in.b, captured, Output.OVERWRITE, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan).product(in.a, in.b, unseen, Output.OVERWRITE, open.stream());
         })) {
             graph.launch();
             same("captured", in.d, captured);
@@ -240,21 +244,21 @@ class MatrixProductConformance {
         Tensor a = open.scope().tensor(dtype, 3, 0);
         Tensor b = open.scope().tensor(dtype, 0, 8);
         Tensor d = open.unwritten(dtype, 3, 8);
-        MatrixProduct.product(a, Transpose.NO, b, Transpose.NO, d, Output.OVERWRITE, plan, open.stream());
+        MatrixProduct.of(Transpose.NO, Transpose.NO, plan).product(a, b, d, Output.OVERWRITE, open.stream());
         assertArrayEquals(new float[24], open.read(d), "overwritten by a sum over nothing");
         Tensor dbias = open.unwritten(dtype, 3);
         Tensor none = open.scope().tensor(dtype, 0, 3);
-        MatrixProduct.productBiasGradient(none, b, Transpose.NO, dbias, d, plan, open.stream());
+        MatrixProduct.of(Transpose.YES, Transpose.NO, plan).productBiasGradient(none, b, dbias, d, open.stream());
         assertArrayEquals(new float[3], open.read(dbias));
         Tensor empty = open.scope().tensor(dtype, 0, 8);
         Tensor w = open.tensor(dtype, open.normal(dtype, 16, 8, 1));
         Tensor noRows = open.scope().tensor(dtype, 0, 16);
-        MatrixProduct.product(empty, Transpose.NO, w, Transpose.YES, noRows, Output.ADD, plan, open.stream());
+        MatrixProduct.of(Transpose.NO, Transpose.YES, plan).product(empty, w, noRows, Output.ADD, open.stream());
         if (dtype != DType.FLOAT32) {
             Tensor preGelu = open.tensor(dtype, open.normal(dtype, 3, 8, 1));
-            MatrixProduct.productGelu(a, Transpose.NO, b, Transpose.NO, preGelu, d, plan, open.stream());
+            MatrixProduct.of(Transpose.NO, Transpose.NO, plan).productGelu(a, b, preGelu, d, open.stream());
             assertArrayEquals(new float[24], open.read(preGelu));
-            MatrixProduct.productGeluGradient(a, Transpose.NO, b, Transpose.NO, preGelu, d, plan, open.stream());
+            MatrixProduct.of(Transpose.NO, Transpose.NO, plan).productGeluGradient(a, b, preGelu, d, open.stream());
             assertArrayEquals(new float[24], open.read(d));
         }
     }
@@ -266,10 +270,11 @@ class MatrixProductConformance {
         Tensor bias = open.tensor(c.dtype, open.normal(c.dtype, c.n, 1), c.n);
         ProductPlan plan = ProductPlan.MEASURED;
         Allocation.assertNone("products", () -> {
-            MatrixProduct.product(in.a, c.transA, in.b, c.transB, in.d, Output.OVERWRITE, plan, open.stream());
-            MatrixProduct.productBias(in.a, c.transA, in.b, c.transB, bias, in.d, plan, open.stream());
-            MatrixProduct.productBiasGelu(in.a, c.transA, in.b, c.transB, bias, in.preGelu, in.d, plan, open.stream());
-            MatrixProduct.productGeluGradient(in.a, c.transA, in.b, c.transB, in.preGelu, in.d, plan, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan).product(in.a, in.b, in.d, Output.OVERWRITE, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan).productBias(in.a, in.b, bias, in.d, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan)
+                    .productBiasGelu(in.a, in.b, bias, in.preGelu, in.d, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan).productGeluGradient(in.a, in.b, in.preGelu, in.d, open.stream());
         });
     }
 

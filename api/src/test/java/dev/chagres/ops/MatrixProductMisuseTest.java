@@ -39,31 +39,28 @@ class MatrixProductMisuseTest {
         Tensor d = of(DType.FLOAT32, 3, 5);
         refused(
                 "b: expected FLOAT32[N, 4], transposed, for a is FLOAT32[3, 4], got FLOAT32[4, 5]",
-                () -> MatrixProduct.product(a, NO, b, YES, d, Output.OVERWRITE, PLAN, open.stream()));
+                () -> MatrixProduct.of(NO, YES, PLAN).product(a, b, d, Output.OVERWRITE, open.stream()));
         refused(
                 "bias: expected FLOAT32[5], got FLOAT32[3]",
-                () -> MatrixProduct.productBias(a, NO, b, NO, of(DType.FLOAT32, 3), d, PLAN, open.stream()));
+                () -> MatrixProduct.of(NO, NO, PLAN).productBias(a, b, of(DType.FLOAT32, 3), d, open.stream()));
         refused(
                 "a: expected K of at least 1, for a product with a bias, got FLOAT32[3, 0]",
-                () -> MatrixProduct.productBias(
-                        of(DType.FLOAT32, 3, 0),
-                        NO,
-                        of(DType.FLOAT32, 0, 5),
-                        NO,
-                        of(DType.FLOAT32, 5),
-                        d,
-                        PLAN,
-                        open.stream()));
+                () -> MatrixProduct.of(NO, NO, PLAN)
+                        .productBias(
+                                of(DType.FLOAT32, 3, 0),
+                                of(DType.FLOAT32, 0, 5),
+                                of(DType.FLOAT32, 5),
+                                d,
+                                open.stream()));
         refused(
                 "d: expected at least one column, for the kernel that sums dbias makes d, got FLOAT32[4, 0]",
-                () -> MatrixProduct.productBiasGradient(
-                        a,
-                        of(DType.FLOAT32, 3, 0),
-                        NO,
-                        of(DType.FLOAT32, 4),
-                        of(DType.FLOAT32, 4, 0),
-                        PLAN,
-                        open.stream()));
+                () -> MatrixProduct.of(YES, NO, PLAN)
+                        .productBiasGradient(
+                                a,
+                                of(DType.FLOAT32, 3, 0),
+                                of(DType.FLOAT32, 4),
+                                of(DType.FLOAT32, 4, 0),
+                                open.stream()));
     }
 
     @Test
@@ -75,10 +72,10 @@ class MatrixProductMisuseTest {
                 "a: expected FLOAT16 or BFLOAT16, for which cuBLAS has products with GELU, got FLOAT32[3, 4]; call the"
                         + " product without GELU, then Activation.GELU";
         Tensor preGelu = of(DType.FLOAT32, 3, 8);
-        refused(text, () -> MatrixProduct.productGelu(a, NO, b, NO, preGelu, d, PLAN, open.stream()));
-        refused(text, () -> MatrixProduct.productGeluGradient(a, NO, b, NO, preGelu, d, PLAN, open.stream()));
+        refused(text, () -> MatrixProduct.of(NO, NO, PLAN).productGelu(a, b, preGelu, d, open.stream()));
+        refused(text, () -> MatrixProduct.of(NO, NO, PLAN).productGeluGradient(a, b, preGelu, d, open.stream()));
         Tensor bias = of(DType.FLOAT32, 8);
-        refused(text, () -> MatrixProduct.productBiasGelu(a, NO, b, NO, bias, preGelu, d, PLAN, open.stream()));
+        refused(text, () -> MatrixProduct.of(NO, NO, PLAN).productBiasGelu(a, b, bias, preGelu, d, open.stream()));
     }
 
     @Test
@@ -87,7 +84,7 @@ class MatrixProductMisuseTest {
         Tensor b = of(DType.BFLOAT16, 8, 8);
         refused(
                 "d: expected memory of its own, got some of a's; it is written to while that is read or written",
-                () -> MatrixProduct.product(a, NO, b, NO, a, Output.OVERWRITE, PLAN, open.stream()));
+                () -> MatrixProduct.of(NO, NO, PLAN).product(a, b, a, Output.OVERWRITE, open.stream()));
     }
 
     /** What was refused before leaves nothing behind that a later product reads. */
@@ -97,11 +94,11 @@ class MatrixProductMisuseTest {
         Tensor b = open.tensor(DType.FLOAT32, open.normal(DType.FLOAT32, 4, 5, 1));
         Tensor wanted = of(DType.FLOAT32, 3, 5);
         Tensor d = of(DType.FLOAT32, 3, 5);
-        MatrixProduct.product(a, NO, b, NO, wanted, Output.OVERWRITE, PLAN, open.stream());
+        MatrixProduct.of(NO, NO, PLAN).product(a, b, wanted, Output.OVERWRITE, open.stream());
         refused(
                 "bias: expected FLOAT32[5], got FLOAT32[3]",
-                () -> MatrixProduct.productBias(a, NO, b, NO, of(DType.FLOAT32, 3), d, PLAN, open.stream()));
-        MatrixProduct.product(a, NO, b, NO, d, Output.OVERWRITE, PLAN, open.stream());
+                () -> MatrixProduct.of(NO, NO, PLAN).productBias(a, b, of(DType.FLOAT32, 3), d, open.stream()));
+        MatrixProduct.of(NO, NO, PLAN).product(a, b, d, Output.OVERWRITE, open.stream());
         assertArrayEquals(open.read(wanted), open.read(d));
     }
 }

@@ -163,12 +163,12 @@ class QuantizedMatrixProductConformance {
         for (Output output : List.of(Output.OVERWRITE, Output.ADD)) {
             Gemm.gemm(a, c.transA, b, c.transB, wanted, output, c.accumulator, open.stream());
             ProductPlan plan = ProductPlan.FIRST;
-            MatrixProduct.product(a, c.transA, b, c.transB, d, output, c.accumulator, plan, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan).product(a, b, d, output, c.accumulator, open.stream());
             assertArrayEquals(open.read(wanted), open.read(d), output.toString());
         }
         for (Output output : List.of(Output.OVERWRITE, Output.ADD)) {
             ProductPlan plan = ProductPlan.MEASURED;
-            MatrixProduct.product(a, c.transA, b, c.transB, d, output, c.accumulator, plan, open.stream());
+            MatrixProduct.of(c.transA, c.transB, plan).product(a, b, d, output, c.accumulator, open.stream());
         }
         near("measured, and added", wanted, d);
     }
@@ -184,10 +184,10 @@ class QuantizedMatrixProductConformance {
         Tensor d = open.unwritten(c.result, c.m, c.n);
         Gemm.gemmBias(a, c.transA, b, c.transB, bias, wanted, c.accumulator, open.stream());
         ProductPlan plan = ProductPlan.FIRST;
-        MatrixProduct.productBias(a, c.transA, b, c.transB, bias, d, c.accumulator, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).productBias(a, b, bias, d, c.accumulator, open.stream());
         assertArrayEquals(open.read(wanted), open.read(d));
         plan = ProductPlan.MEASURED;
-        MatrixProduct.productBias(a, c.transA, b, c.transB, bias, d, c.accumulator, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan).productBias(a, b, bias, d, c.accumulator, open.stream());
         near("measured", wanted, d);
     }
 
@@ -210,8 +210,8 @@ class QuantizedMatrixProductConformance {
         Matrix b = right(c);
         Tensor d = open.unwritten(c.result, c.m, c.n);
         ProductPlan plan = ProductPlan.MEASURED;
-        MatrixProduct.product(
-                a.tensor, c.transA, b.tensor, c.transB, d, Output.OVERWRITE, c.accumulator, plan, open.stream());
+        MatrixProduct.of(c.transA, c.transB, plan)
+                .product(a.tensor, b.tensor, d, Output.OVERWRITE, c.accumulator, open.stream());
         RealMatrix off = a.values.multiply(b.values.transpose()).subtract(doubles(d));
         double bound = 0.1 * Math.sqrt(c.k) * Math.sqrt((double) c.m * c.n);
         assertTrue(off.getFrobeniusNorm() < bound, () -> off.getFrobeniusNorm() + " of at most " + bound);
@@ -225,7 +225,8 @@ class QuantizedMatrixProductConformance {
                 open.scope().quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 0, 16).allocateRowwise(open.scope());
         Accumulator fast = Accumulator.FAST;
         ProductPlan plan = ProductPlan.MEASURED;
-        MatrixProduct.product(empty, Transpose.NO, a, Transpose.YES, none, Output.OVERWRITE, fast, plan, open.stream());
+        MatrixProduct.of(Transpose.NO, Transpose.YES, plan)
+                .product(empty, a, none, Output.OVERWRITE, fast, open.stream());
         open.stream().synchronize();
     }
 
@@ -236,16 +237,8 @@ class QuantizedMatrixProductConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 "accumulator: expected SPLIT, for products of blocks apply a scale each 128 numbers, got FAST",
-                () -> MatrixProduct.product(
-                        a,
-                        Transpose.NO,
-                        a,
-                        Transpose.YES,
-                        d,
-                        Output.OVERWRITE,
-                        Accumulator.FAST,
-                        ProductPlan.FIRST,
-                        open.stream()));
+                () -> MatrixProduct.of(Transpose.NO, Transpose.YES, ProductPlan.FIRST)
+                        .product(a, a, d, Output.OVERWRITE, Accumulator.FAST, open.stream()));
     }
 
     @Test
@@ -259,8 +252,8 @@ class QuantizedMatrixProductConformance {
         ProductPlan plan = ProductPlan.MEASURED;
         Accumulator split = Accumulator.SPLIT;
         Allocation.assertNone("FP8 products", () -> {
-            MatrixProduct.product(a, no, b, yes, d, Output.OVERWRITE, split, plan, open.stream());
-            MatrixProduct.productBias(a, no, b, yes, bias, d, split, plan, open.stream());
+            MatrixProduct.of(no, yes, plan).product(a, b, d, Output.OVERWRITE, split, open.stream());
+            MatrixProduct.of(no, yes, plan).productBias(a, b, bias, d, split, open.stream());
         });
     }
 }

@@ -80,7 +80,7 @@ class GemmMarginConformance {
                 Gemm.gemmBias(a, Transpose.NO, b, Transpose.NO, bias, d, open.stream());
                 open.assertClose("d with bias", sum, d, Tolerances.product(dtype));
                 Tensor ours = open.unwritten(dtype, rows, columns);
-                MatrixProduct.product(a, Transpose.NO, b, Transpose.NO, ours, Output.OVERWRITE, plan, open.stream());
+                MatrixProduct.of(Transpose.NO, Transpose.NO, plan).product(a, b, ours, Output.OVERWRITE, open.stream());
                 open.assertClose("ours", product, ours, Tolerances.product(dtype));
             }
         }

@@ -78,36 +78,37 @@ public class MatrixProductBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void product() {
-        repeat(() -> MatrixProduct.product(x, Transpose.NO, weight, Transpose.YES, y, Output.OVERWRITE, plan, stream));
+        repeat(() ->
+                MatrixProduct.of(Transpose.NO, Transpose.YES, plan).product(x, weight, y, Output.OVERWRITE, stream));
     }
 
     /** dw = dw + dy^T x, in FP32. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void productAdding() {
-        repeat(() -> MatrixProduct.product(y, Transpose.YES, x, Transpose.NO, dweight, Output.ADD, plan, stream));
+        repeat(() -> MatrixProduct.of(Transpose.YES, Transpose.NO, plan).product(y, x, dweight, Output.ADD, stream));
     }
 
     /** y = x W^T + b. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void productBias() {
-        repeat(() -> MatrixProduct.productBias(x, Transpose.NO, weight, Transpose.YES, bias, y, plan, stream));
+        repeat(() -> MatrixProduct.of(Transpose.NO, Transpose.YES, plan).productBias(x, weight, bias, y, stream));
     }
 
     /** y = gelu(x W^T + b). */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void productBiasGelu() {
-        repeat(() ->
-                MatrixProduct.productBiasGelu(x, Transpose.NO, weight, Transpose.YES, bias, preGelu, y, plan, stream));
+        repeat(() -> MatrixProduct.of(Transpose.NO, Transpose.YES, plan)
+                .productBiasGelu(x, weight, bias, preGelu, y, stream));
     }
 
     /** y = gelu(x W^T). */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void productGelu() {
-        repeat(() -> MatrixProduct.productGelu(x, Transpose.NO, weight, Transpose.YES, preGelu, y, plan, stream));
+        repeat(() -> MatrixProduct.of(Transpose.NO, Transpose.YES, plan).productGelu(x, weight, preGelu, y, stream));
     }
 
     /** y = (x W^T) gelu'(p). */
@@ -115,13 +116,14 @@ public class MatrixProductBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void productGeluGradient() {
         repeat(() ->
-                MatrixProduct.productGeluGradient(x, Transpose.NO, weight, Transpose.YES, preGelu, y, plan, stream));
+                MatrixProduct.of(Transpose.NO, Transpose.YES, plan).productGeluGradient(x, weight, preGelu, y, stream));
     }
 
     /** dw = dy^T x and db, in FP32. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void productBiasGradient() {
-        repeat(() -> MatrixProduct.productBiasGradient(y, x, Transpose.NO, dbias, dweight, plan, stream));
+        repeat(() ->
+                MatrixProduct.of(Transpose.YES, Transpose.NO, plan).productBiasGradient(y, x, dbias, dweight, stream));
     }
 }

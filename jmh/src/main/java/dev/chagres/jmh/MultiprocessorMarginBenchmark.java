@@ -126,7 +126,7 @@ public class MultiprocessorMarginBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void product() {
-        repeat(() -> MatrixProduct.product(
-                x, Transpose.NO, weight, Transpose.YES, product, Output.OVERWRITE, ProductPlan.FIRST, stream));
+        repeat(() -> MatrixProduct.of(Transpose.NO, Transpose.YES, ProductPlan.FIRST)
+                .product(x, weight, product, Output.OVERWRITE, stream));
     }
 }

@@ -79,24 +79,24 @@ public class QuantizedMatrixProductBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void product() {
-        repeat(() -> MatrixProduct.product(
-                x, Transpose.NO, weight, Transpose.YES, y, Output.OVERWRITE, accumulator(), plan, stream));
+        repeat(() -> MatrixProduct.of(Transpose.NO, Transpose.YES, plan)
+                .product(x, weight, y, Output.OVERWRITE, accumulator(), stream));
     }
 
     /** y = x W^T + b. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void productBias() {
-        repeat(() -> MatrixProduct.productBias(
-                x, Transpose.NO, weight, Transpose.YES, bias, y, accumulator(), plan, stream));
+        repeat(() -> MatrixProduct.of(Transpose.NO, Transpose.YES, plan)
+                .productBias(x, weight, bias, y, accumulator(), stream));
     }
 
     /** dw = dw + dy^T x, in FP32. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void productAdding() {
-        repeat(() -> MatrixProduct.product(
-                dy, Transpose.YES, x, Transpose.NO, dweight, Output.ADD, Accumulator.SPLIT, plan, stream));
+        repeat(() -> MatrixProduct.of(Transpose.YES, Transpose.NO, plan)
+                .product(dy, x, dweight, Output.ADD, Accumulator.SPLIT, stream));
     }
 
     private Accumulator accumulator() {
