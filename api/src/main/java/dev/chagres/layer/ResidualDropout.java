@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.DropPath;
+import dev.chagres.ops.TokenPositions;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
@@ -33,8 +34,7 @@ final class ResidualDropout {
 
         private final SavedTensor factors = new SavedTensor("the factors of the sequences");
         private final SavedTensor offsets = new SavedTensor("the offsets of the sequences");
-        private QkvFormat format = QkvFormat.THD;
-        private long extent;
+        private final TokenPositions positions = new TokenPositions();
         /** Tokens of all ranks. */
         private long tokens;
 
@@ -177,20 +177,22 @@ final class ResidualDropout {
     private void drawFactors(Tensor added, Drawn drawn, Pass pass) {
         Sequences sequences = stretches.sequences(pass);
         sequences.checkTokens("x", added, drawn.tokens);
-        drawn.format = sequences.format();
-        drawn.extent = drawn.format == QkvFormat.BSHD ? sequences.length() : sequences.batch();
         Tensor factors = pass.kept().tensor(DType.FLOAT32, sequences.batch());
         DropPath.dropPathFactors(pass.draw(), paths.probability(), factors, pass.stream());
         drawn.factors.set(factors);
-        if (drawn.format == QkvFormat.THD) {
+        QkvFormat format = sequences.format();
+        if (format == QkvFormat.THD) {
             drawn.offsets.set(sequences.placement().offsets());
         } else {
+            drawn.positions.padded(format, format == QkvFormat.BSHD ? sequences.length() : sequences.batch());
             drawn.offsets.clear();
         }
     }
 
     private void scaleSequences(Tensor added, @Nullable Tensor stream, Tensor sum, Drawn drawn, Pass pass) {
-        Tensor offsets = drawn.offsets.isEmpty() ? null : drawn.offsets.get();
+        if (!drawn.offsets.isEmpty()) {
+            drawn.positions.packed(drawn.offsets.get());
+        }
         for (int i = 0; i < stretches.most(); i++) {
             Tensor part = part(added, i, drawn, pass);
             if (part != null) {
@@ -199,9 +201,7 @@ final class ResidualDropout {
                         stream == null ? null : part(stream, i, drawn, pass),
                         given(part(sum, i, drawn, pass)),
                         drawn.factors.get(),
-                        offsets,
-                        drawn.format,
-                        drawn.extent,
+                        drawn.positions,
                         stretches.token(i, added.size(0), drawn.tokens),
                         drawn.tokens,
                         pass.stream());

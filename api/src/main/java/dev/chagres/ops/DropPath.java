@@ -6,7 +6,6 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
-import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -50,35 +49,23 @@ public final class DropPath {
      * @param residual like x, or null
      * @param y like x; may be x or the residual
      * @param factors FLOAT32 [B]
-     * @param cuSeqlens INT32 [B + 1], where each sequence begins, which is trusted; null for padded tokens
-     * @param format where the sequence of a token comes from
-     * @param extent padded tokens: S for BSHD, B for SBHD, of which T is a multiple; THD: B
+     * @param tokens the sequence of each token; positions play no part
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void scaleSequencesAdd(
-            Tensor x,
-            @Nullable Tensor residual,
-            Tensor y,
-            Tensor factors,
-            @Nullable Tensor cuSeqlens,
-            QkvFormat format,
-            long extent,
-            Stream stream) {
+            Tensor x, @Nullable Tensor residual, Tensor y, Tensor factors, TokenPositions tokens, Stream stream) {
         Checks.matrix(stream, "x", x);
-        scaleSequencesAdd(x, residual, y, factors, cuSeqlens, format, extent, 0, x.size(0), stream);
+        scaleSequencesAdd(x, residual, y, factors, tokens, 0, x.size(0), stream);
     }
 
     /**
-     * Enqueues {@link #scaleSequencesAdd(Tensor, Tensor, Tensor, Tensor, Tensor, QkvFormat, long, Stream)} for a range of the tokens, such
-     * as one rank's shard: row t of x is token {@code first + t}.
+     * Enqueues the same for a range of the tokens, such as one rank's shard: row t of x is token {@code first + t}.
      *
      * @param x floating-point numbers [T, C]
      * @param residual like x, or null
      * @param y like x; may be x or the residual
      * @param factors FLOAT32 [B]
-     * @param cuSeqlens INT32 [B + 1], where each sequence begins among all tokens, which is trusted; null for padded tokens
-     * @param format where the sequence of a token comes from
-     * @param extent padded tokens: S for BSHD, B for SBHD, of which {@code whole} is a multiple; THD: B
+     * @param tokens the sequence of each of all tokens; positions play no part
      * @param first the range's first token
      * @param whole number of all tokens
      * @throws IllegalArgumentException when shapes, types or devices do not fit, the stretch is none of the tokens, or y shares memory
@@ -89,42 +76,7 @@ public final class DropPath {
             @Nullable Tensor residual,
             Tensor y,
             Tensor factors,
-            @Nullable Tensor cuSeqlens,
-            QkvFormat format,
-            long extent,
-            long first,
-            long whole,
-            Stream stream) {
-        check(x, residual, y, factors, cuSeqlens, format, extent, first, whole, stream);
-        if (x.count() == 0) {
-            return;
-        }
-        Status.ops(
-                Ops.ops_scale_sequences_add(
-                        x.address(),
-                        Checks.addressOrNull(residual),
-                        y.address(),
-                        factors.address(),
-                        Checks.addressOrNull(cuSeqlens),
-                        TokenLayout.code(format),
-                        first,
-                        x.size(0),
-                        whole,
-                        extent,
-                        x.size(1),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_scale_sequences_add");
-    }
-
-    private static void check(
-            Tensor x,
-            @Nullable Tensor residual,
-            Tensor y,
-            Tensor factors,
-            @Nullable Tensor cuSeqlens,
-            QkvFormat format,
-            long extent,
+            TokenPositions tokens,
             long first,
             long whole,
             Stream stream) {
@@ -137,18 +89,37 @@ public final class DropPath {
             throw new IllegalArgumentException("first, whole: expected a stretch of " + x.size(0)
                     + " tokens, as x has, among all, got one from token " + first + " of " + whole + " on");
         }
-        TokenLayout.check("x", x, cuSeqlens, format, extent, whole, stream);
-        long sequences = format == QkvFormat.BSHD ? whole / extent : extent;
-        Checks.vector(stream, "factors", factors, DType.FLOAT32, sequences);
+        Checks.given("tokens", tokens).checkTokens("x", x, whole, stream);
+        Checks.vector(stream, "factors", factors, DType.FLOAT32, tokens.sequences(whole));
         Checks.writable("y", y);
         Checks.apartOrSame("y", y, "x", x);
         if (residual != null) {
             Checks.apartOrSame("y", y, "residual", residual);
         }
         Checks.apart("y", y, "factors", factors);
+        Tensor cuSeqlens = tokens.cuSeqlens();
         if (cuSeqlens != null) {
             Checks.apart("y", y, "cuSeqlens", cuSeqlens);
         }
+        if (x.count() == 0) {
+            return;
+        }
+        Status.ops(
+                Ops.ops_scale_sequences_add(
+                        x.address(),
+                        Checks.addressOrNull(residual),
+                        y.address(),
+                        factors.address(),
+                        Checks.addressOrNull(cuSeqlens),
+                        tokens.code(),
+                        first,
+                        x.size(0),
+                        whole,
+                        tokens.extent(),
+                        x.size(1),
+                        x.dtype().code(),
+                        stream.handle()),
+                "ops_scale_sequences_add");
     }
 
     private static void checkFactors(Tensor factors, Stream stream) {

@@ -34,7 +34,7 @@ final class RotaryStruct implements AutoCloseable {
         OpsRotary.heads(segment, heads.heads());
         OpsRotary.kv_heads(segment, heads.keyHeads());
         OpsRotary.head_dim(segment, heads.headDim());
-        OpsRotary.layout(segment, TokenLayout.code(positions.format()));
+        OpsRotary.layout(segment, positions.code());
         OpsRotary.direction(segment, sign);
         OpsRotary.dtype(segment, dtype);
         if (table == null) {

@@ -3,12 +3,13 @@ package dev.chagres.ops;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The position of each token in its sequence; the object is reused for the next call.
+ * The sequence of each token, and the position in it; the object is reused for the next call.
  *
  * <p>Threading: the device's thread.
  *
@@ -60,10 +61,6 @@ public final class TokenPositions {
         return this;
     }
 
-    QkvFormat format() {
-        return format;
-    }
-
     long extent() {
         return extent;
     }
@@ -78,13 +75,41 @@ public final class TokenPositions {
         return startPositions;
     }
 
+    /** Returns the number of sequences of {@code whole} tokens. */
+    long sequences(long whole) {
+        return format == QkvFormat.BSHD ? whole / extent : extent;
+    }
+
+    /** Returns the number of the format in {@code OpsTokenLayout}. */
+    int code() {
+        return switch (format) {
+            case THD -> Ops.OPS_THD();
+            case BSHD -> Ops.OPS_BSHD();
+            case SBHD -> Ops.OPS_SBHD();
+        };
+    }
+
     /** Checks that the rows of {@code tokens} are those of the sequences. */
     void check(String argument, Tensor tokens, Stream stream) {
-        TokenLayout.check(argument, tokens, cuSeqlens, format, extent, stream);
-        Tensor starts = startPositions;
-        if (starts != null) {
-            long sequences = format == QkvFormat.BSHD ? tokens.size(0) / extent : extent;
-            Checks.vector(stream, "startPositions", starts, DType.INT32, sequences);
+        checkTokens(argument, tokens, tokens.size(0), stream);
+        if (startPositions != null) {
+            Checks.vector(stream, "startPositions", startPositions, DType.INT32, sequences(tokens.size(0)));
+        }
+    }
+
+    /** Checks that {@code tokens} may be some of the {@code whole} tokens of the sequences. */
+    void checkTokens(String argument, Tensor tokens, long whole, Stream stream) {
+        Checks.atLeastOne("extent", extent);
+        if (whole > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(
+                    argument + ": expected at most " + Integer.MAX_VALUE + " tokens, got " + Checks.describe(tokens));
+        }
+        if (cuSeqlens != null) {
+            Checks.vector(stream, "cuSeqlens", cuSeqlens, DType.INT32, extent + 1);
+        } else if (whole % extent != 0) {
+            throw new IllegalArgumentException(argument + ": expected a multiple of " + extent + " tokens, "
+                    + (format == QkvFormat.BSHD ? "the length of a sequence" : "the sequences of a batch") + ", got "
+                    + (whole == tokens.size(0) ? "" : "a part of " + whole + ", ") + Checks.describe(tokens));
         }
     }
 

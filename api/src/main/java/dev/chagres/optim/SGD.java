@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.ops.DropPath;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.LossScale;
+import dev.chagres.ops.TokenPositions;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.te.QkvFormat;
 import java.util.ArrayList;
@@ -127,7 +128,7 @@ public final class SGD extends FlatOptimizer {
     }
 
     /** A vector as rows, which a warp each computes, and the rest. */
-    private record RowsOf(@Nullable Tensor rows, @Nullable Tensor rest) {
+    private record RowsOf(@Nullable Tensor rows, @Nullable Tensor rest, TokenPositions tokens) {
         private static final long COLUMNS = 512;
 
         static RowsOf of(Tensor vector, Scope scope) {
@@ -135,7 +136,8 @@ public final class SGD extends FlatOptimizer {
             long rest = vector.count() % COLUMNS;
             return new RowsOf(
                     rows == 0 ? null : scope.view(vector, 0, rows, COLUMNS),
-                    rest == 0 ? null : scope.view(vector, rows * COLUMNS, 1, rest));
+                    rest == 0 ? null : scope.view(vector, rows * COLUMNS, 1, rest),
+                    new TokenPositions());
         }
 
         int parts() {
@@ -148,9 +150,10 @@ public final class SGD extends FlatOptimizer {
             scaled(x.rest, rest, factor, adds, stream);
         }
 
-        private static void scaled(@Nullable Tensor x, @Nullable Tensor y, Tensor factor, boolean adds, Stream stream) {
+        private void scaled(@Nullable Tensor x, @Nullable Tensor y, Tensor factor, boolean adds, Stream stream) {
             if (x != null && y != null) {
-                DropPath.scaleSequencesAdd(x, adds ? y : null, y, factor, null, QkvFormat.BSHD, x.size(0), stream);
+                tokens.padded(QkvFormat.BSHD, x.size(0));
+                DropPath.scaleSequencesAdd(x, adds ? y : null, y, factor, tokens, stream);
             }
         }
     }
@@ -186,6 +189,8 @@ public final class SGD extends FlatOptimizer {
         private final Tensor negativeRates;
         /** FLOAT32 [1]: -1. */
         private final Tensor minus;
+
+        private final TokenPositions oneSequence = new TokenPositions().padded(QkvFormat.BSHD, 1);
 
         Update(Config config, List<UpdateRange> ranges, Tensor gradients, OptimizerState state) {
             this.state = state;
@@ -236,7 +241,7 @@ public final class SGD extends FlatOptimizer {
             Stream stream = state.scope().stream();
             factors.copyFrom(stream, constants);
             scale.copyFrom(stream, gradientScale);
-            DropPath.scaleSequencesAdd(rates, null, negativeRates, minus, null, QkvFormat.BSHD, 1, stream);
+            DropPath.scaleSequencesAdd(rates, null, negativeRates, minus, oneSequence, stream);
             LossScale.restore(skip, skipped, factors, stream);
             for (int i = 0; i < pieces.size(); i++) {
                 Piece piece = pieces.get(i);

@@ -96,11 +96,13 @@ class DropPathConformance {
         Tensor y = open.unwritten(c.dtype, tokens, c.columns);
         Tensor stream = open.tensor(c.dtype, residual, tokens, c.columns);
         QkvFormat format = c.tokens.format();
-        DropPath.scaleSequencesAdd(branch, stream, y, factorTensor, offsets(c), format, c.extent(), open.stream());
+        DropPath.scaleSequencesAdd(
+                branch, stream, y, factorTensor, positions(offsets(c), format, c.extent()), open.stream());
         // The product is rounded before the sum.
         open.assertClose("y", sum, open.read(y), 2, Tolerances.rounded(c.dtype));
         Tensor dx = open.unwritten(c.dtype, tokens, c.columns);
-        DropPath.scaleSequencesAdd(branch, null, dx, factorTensor, offsets(c), format, c.extent(), open.stream());
+        DropPath.scaleSequencesAdd(
+                branch, null, dx, factorTensor, positions(offsets(c), format, c.extent()), open.stream());
         open.assertClose("dx", scaled, dx, Tolerances.rounded(c.dtype));
 
         // A stretch of the tokens gives what all give there.
@@ -112,9 +114,7 @@ class DropPathConformance {
                 rows(stream, first, count),
                 stretch,
                 factorTensor,
-                offsets(c),
-                format,
-                c.extent(),
+                positions(offsets(c), format, c.extent()),
                 first,
                 tokens,
                 open.stream());
@@ -124,9 +124,11 @@ class DropPathConformance {
                 open.read(stretch),
                 "stretch");
 
-        DropPath.scaleSequencesAdd(branch, stream, stream, factorTensor, offsets(c), format, c.extent(), open.stream());
+        DropPath.scaleSequencesAdd(
+                branch, stream, stream, factorTensor, positions(offsets(c), format, c.extent()), open.stream());
         assertArrayEquals(open.read(y), open.read(stream), "in the place of the residual");
-        DropPath.scaleSequencesAdd(branch, null, branch, factorTensor, offsets(c), format, c.extent(), open.stream());
+        DropPath.scaleSequencesAdd(
+                branch, null, branch, factorTensor, positions(offsets(c), format, c.extent()), open.stream());
         assertArrayEquals(open.read(dx), open.read(branch), "in place");
     }
 
@@ -162,6 +164,11 @@ class DropPathConformance {
         return open.scope().tensor(dtype, Shape.of(sizes));
     }
 
+    private static TokenPositions positions(@Nullable Tensor cuSeqlens, QkvFormat format, long extent) {
+        TokenPositions positions = new TokenPositions();
+        return cuSeqlens == null ? positions.padded(format, extent) : positions.packed(cuSeqlens);
+    }
+
     private static void refused(
             String text,
             Tensor x,
@@ -174,7 +181,8 @@ class DropPathConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> DropPath.scaleSequencesAdd(x, residual, y, factors, cuSeqlens, format, extent, open.stream()));
+                () -> DropPath.scaleSequencesAdd(
+                        x, residual, y, factors, positions(cuSeqlens, format, extent), open.stream()));
     }
 
     private static void refusedStretch(String text, Tensor x, long first, long whole) {
@@ -183,7 +191,7 @@ class DropPathConformance {
                 IllegalArgumentException.class,
                 text,
                 () -> DropPath.scaleSequencesAdd(
-                        x, null, x, two, null, QkvFormat.SBHD, 2, first, whole, open.stream()));
+                        x, null, x, two, new TokenPositions().padded(QkvFormat.SBHD, 2), first, whole, open.stream()));
     }
 
     @Test
@@ -260,7 +268,7 @@ class DropPathConformance {
     void withoutTokens() {
         Tensor none = of(DType.FLOAT32, 0, 4);
         DropPath.scaleSequencesAdd(
-                none, none, none, of(DType.FLOAT32, 2), open.ints(0, 0, 0), QkvFormat.THD, 2, open.stream());
+                none, none, none, of(DType.FLOAT32, 2), new TokenPositions().packed(open.ints(0, 0, 0)), open.stream());
         open.stream().synchronize();
     }
 
@@ -270,9 +278,10 @@ class DropPathConformance {
         Tensor factors = open.unwritten(DType.FLOAT32, 2);
         Tensor state = open.longs(1, 2);
         Tensor cu = open.ints(0, 3, 6);
+        TokenPositions tokens = new TokenPositions().packed(cu);
         Allocation.assertNone("drop path", () -> {
             DropPath.dropPathFactors(state, 0.5f, factors, open.stream());
-            DropPath.scaleSequencesAdd(x, null, x, factors, cu, QkvFormat.THD, 2, open.stream());
+            DropPath.scaleSequencesAdd(x, null, x, factors, tokens, open.stream());
         });
     }
 }

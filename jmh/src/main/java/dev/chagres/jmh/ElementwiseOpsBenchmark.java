@@ -7,6 +7,7 @@ import dev.chagres.ops.DropPath;
 import dev.chagres.ops.Dropout;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.RowSum;
+import dev.chagres.ops.TokenPositions;
 import dev.chagres.te.Output;
 import dev.chagres.te.QkvFormat;
 import org.jspecify.annotations.NullUnmarked;
@@ -24,6 +25,7 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     private Tensor sum;
     private Tensor mask;
     private Tensor state;
+    private final TokenPositions tokens = new TokenPositions();
     private Tensor factors;
     private Tensor norm;
     private Tensor scale;
@@ -74,6 +76,7 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         dropPathFactors();
         double factor = at(factors, 0);
         near("dropPathFactors", 1, Math.abs(factor - 1), 0);
+        tokens.padded(QkvFormat.BSHD, shape.length());
         scaleSequencesAdd();
         near("scaleSequencesAdd", other + factor * first, at(y, 0), 0.02);
     }
@@ -152,6 +155,6 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaleSequencesAdd() {
-        repeat(() -> DropPath.scaleSequencesAdd(x, residual, y, factors, null, QkvFormat.BSHD, shape.length(), stream));
+        repeat(() -> DropPath.scaleSequencesAdd(x, residual, y, factors, tokens, stream));
     }
 }
