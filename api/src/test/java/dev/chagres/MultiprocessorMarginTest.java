@@ -166,9 +166,9 @@ class MultiprocessorMarginTest {
             x.zero(device.stream());
             gamma.zero(device.stream());
             Tensor z = scope.tensor(DType.FLOAT32, 40, 24);
-            Normalization.rmsnormFwd(x, gamma, 1e-5f, z, rsigma, Gamma.PLAIN, device.stream());
+            new Normalization(1e-5f, Gamma.PLAIN).gamma(gamma).rmsnormFwd(x, z, rsigma, device.stream());
             Tensor dx = scope.tensor(DType.FLOAT32, 40, 24);
-            Normalization.rmsnormBwd(z, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, device.stream());
+            new Normalization(0, Gamma.PLAIN).gamma(gamma).rmsnormBwd(z, x, rsigma, dx, dgamma, device.stream());
             assertEquals(0, dgamma.toFloats(device.stream())[23]);
         }
     }

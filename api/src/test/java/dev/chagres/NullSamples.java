@@ -24,7 +24,9 @@ import dev.chagres.ops.Adam;
 import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
 import dev.chagres.ops.MatrixProduct;
+import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ProductPlan;
+import dev.chagres.ops.ResidualNorm;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.LossScaler;
@@ -143,9 +145,13 @@ final class NullSamples implements AutoCloseable {
         sample(Adam.class, new Adam(0.9f, 0.9f, 1, WeightDecay.L2, BiasCorrection.YES));
         sample(MultiTensorAdam.class, new MultiTensorAdam(0.9f, 0.9f, 1, WeightDecay.L2, BiasCorrection.YES, 0));
         sample(MatrixProduct.class, MatrixProduct.of(Gemm.Transpose.NO, Gemm.Transpose.NO, ProductPlan.FIRST));
+        sample(
+                ResidualNorm.class,
+                new ResidualNorm(new NormFunction(NormFunction.Kind.RMS_NORM, Normalization.Gamma.PLAIN, 1)));
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
         sample(BiasCorrection.class, BiasCorrection.YES);
         sample(WeightStorage.class, WeightStorage.MODEL_TYPE);
+        sample(Normalization.class, new Normalization(0, Normalization.Gamma.PLAIN).gamma(weight.weight()));
         sample(Normalization.Gamma.class, Normalization.Gamma.PLAIN);
         sample(QkNorm.class, QkNorm.none());
         sample(QkNorm.Kind.class, QkNorm.Kind.RMS_NORM);

@@ -27,9 +27,11 @@ final class HeadNorm {
     }
 
     private final int headDim;
-    private final float epsilon;
     /** Null for the L2 norm. */
     private final @Nullable NormLayer layer;
+
+    /** The L2 norm. */
+    private final Normalization norm;
 
     private final QkNorm.Kind kind;
 
@@ -39,8 +41,9 @@ final class HeadNorm {
         // All heads share the parameters, and a rank computes the term of its heads of their gradient.
         ModelPlan shared = plan.withPartialGradients();
         this.headDim = headDim;
-        epsilon = norm.epsilon();
         kind = norm.kind();
+        float epsilon = norm.epsilon();
+        this.norm = new Normalization(epsilon / headDim, Gamma.ZERO_CENTERED);
         layer = switch (norm.kind()) {
             case RMS_NORM -> NormLayer.of(NormConfig.rmsNorm(headDim).withEpsilon(epsilon), shared);
             case LAYER_NORM -> NormLayer.of(NormConfig.layerNorm(headDim).withEpsilon(epsilon), shared);
@@ -83,7 +86,7 @@ final class HeadNorm {
             return;
         }
         Tensor inverse = pass.kept().tensor(DType.FLOAT32, x.size(0));
-        Normalization.rmsnormFwd(x, zeros(x, pass), epsilon / headDim, y, inverse, Gamma.ZERO_CENTERED, pass.stream());
+        norm.gamma(zeros(x, pass)).rmsnormFwd(x, y, inverse, pass.stream());
         Rows record = saved.push(pass);
         if (record != null) {
             record.x.set(x);
@@ -102,8 +105,7 @@ final class HeadNorm {
         Rows record = saved.pop(pass);
         Tensor x = record.x.get();
         Tensor unused = pass.temporary().tensor(x.dtype(), headDim);
-        Normalization.rmsnormBwd(
-                dy, x, record.inverse.get(), zeros(x, pass), dx, unused, Gamma.ZERO_CENTERED, pass.stream());
+        norm.gamma(zeros(x, pass)).rmsnormBwd(dy, x, record.inverse.get(), dx, unused, pass.stream());
     }
 
     /** Frees what the latest {@link #run} saved, if no backward call follows. */

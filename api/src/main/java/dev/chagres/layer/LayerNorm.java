@@ -6,12 +6,10 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.ops.ResidualNorm;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
-import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
@@ -44,16 +42,7 @@ public final class LayerNorm extends NormLayer {
 
     @Override
     void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
-        Normalization.layernormFwd(
-                x,
-                weight().weight(),
-                bias.weight(),
-                config().epsilon(),
-                y,
-                mean,
-                inverse,
-                config().gamma(),
-                pass.stream());
+        norm().gamma(weight().weight()).beta(bias.weight()).layernormFwd(x, y, mean, inverse, pass.stream());
     }
 
     @Override
@@ -67,19 +56,11 @@ public final class LayerNorm extends NormLayer {
             Tensor mean,
             Tensor inverse,
             Pass pass) {
-        ResidualNorm.forward(
-                function(),
-                x,
-                bias,
-                residual,
-                weight().weight(),
-                this.bias.weight(),
-                sum,
-                y,
-                copies,
-                mean,
-                inverse,
-                pass.stream());
+        residualNorm()
+                .parameters(weight().weight(), this.bias.weight())
+                .statistics(mean, inverse)
+                .sum(bias, residual, sum)
+                .forward(x, y, copies, pass.stream());
     }
 
     @Override
@@ -87,8 +68,7 @@ public final class LayerNorm extends NormLayer {
         Scope temporary = pass.temporary();
         Tensor dweight = temporary.tensor(dy.dtype(), config().size());
         Tensor dbias = temporary.tensor(dy.dtype(), config().size());
-        Normalization.layernormBwd(
-                dy, x, mean, inverse, weight().weight(), dx, dweight, dbias, config().gamma(), pass.stream());
+        norm().gamma(weight().weight()).layernormBwd(dy, x, mean, inverse, dx, dweight, dbias, pass.stream());
         accumulate(weight(), dweight, pass);
         accumulate(bias, dbias, pass);
     }
@@ -110,7 +90,11 @@ public final class LayerNorm extends NormLayer {
         }
         Stream stream = pass.stream();
         Tensor factor = weight().weight();
-        ResidualNorm.backward(function(), dy, x, mean, inverse, factor, dresidual, dx, dweight, dbias, output, stream);
+        residualNorm()
+                .parameters(factor, null)
+                .statistics(mean, inverse)
+                .gradients(dweight, dbias, output)
+                .backward(dy, x, dresidual, dx, stream);
         if (!alike) {
             accumulate(weight(), dweight, pass);
             accumulate(bias, dbias, pass);

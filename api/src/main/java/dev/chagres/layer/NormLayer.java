@@ -6,7 +6,6 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.Elementwise;
-import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
@@ -16,6 +15,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.pass.SavedContext;
 import dev.chagres.pass.SavedTensor;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
@@ -35,14 +35,16 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     private final NormConfig config;
-    private final NormFunction function;
+    private final ResidualNorm residualNorm;
+    private final Normalization norm;
     private final Parameter weight;
     private final ContextPool<Rows> saved = new ContextPool<>(this, Rows::new);
 
     NormLayer(String name, NormConfig config, Parameter weight) {
         super(name);
         this.config = config;
-        function = config.function();
+        residualNorm = new ResidualNorm(config.function());
+        norm = new Normalization(config.epsilon(), config.gamma());
         this.weight = weight;
     }
 
@@ -217,9 +219,14 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         }
     }
 
-    /** Returns the norm as {@code ops_residual_norm} computes it. */
-    final NormFunction function() {
-        return function;
+    /** Returns the norm as TE computes it, without its parameters. */
+    final Normalization norm() {
+        return norm;
+    }
+
+    /** Returns the norm as {@code ops_residual_norm} computes it, without its tensors. */
+    final ResidualNorm residualNorm() {
+        return residualNorm;
     }
 
     abstract void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass);

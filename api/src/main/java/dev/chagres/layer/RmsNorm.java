@@ -4,10 +4,8 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
-import dev.chagres.ops.ResidualNorm;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.pass.Pass;
-import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
@@ -32,7 +30,7 @@ public final class RmsNorm extends NormLayer {
 
     @Override
     void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass) {
-        Normalization.rmsnormFwd(x, weight().weight(), config().epsilon(), y, inverse, config().gamma(), pass.stream());
+        norm().gamma(weight().weight()).rmsnormFwd(x, y, inverse, pass.stream());
     }
 
     @Override
@@ -47,13 +45,17 @@ public final class RmsNorm extends NormLayer {
             Tensor inverse,
             Pass pass) {
         Tensor factor = weight().weight();
-        ResidualNorm.forward(function(), x, bias, residual, factor, null, sum, y, copies, null, inverse, pass.stream());
+        residualNorm()
+                .parameters(factor, null)
+                .statistics(null, inverse)
+                .sum(bias, residual, sum)
+                .forward(x, y, copies, pass.stream());
     }
 
     @Override
     void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass) {
         Tensor dweight = pass.temporary().tensor(dy.dtype(), config().size());
-        Normalization.rmsnormBwd(dy, x, inverse, weight().weight(), dx, dweight, config().gamma(), pass.stream());
+        norm().gamma(weight().weight()).rmsnormBwd(dy, x, inverse, dx, dweight, pass.stream());
         accumulate(weight(), dweight, pass);
     }
 
@@ -63,8 +65,11 @@ public final class RmsNorm extends NormLayer {
         Output output = trained ? pass.nextGradient(weight()) : Output.OVERWRITE;
         Tensor dweight = trained ? weight().gradient() : pass.temporary().tensor(DType.FLOAT32, config().size());
         Tensor factor = weight().weight();
-        ResidualNorm.backward(
-                function(), dy, x, null, inverse, factor, dresidual, dx, dweight, null, output, pass.stream());
+        residualNorm()
+                .parameters(factor, null)
+                .statistics(null, inverse)
+                .gradients(dweight, null, output)
+                .backward(dy, x, dresidual, dx, pass.stream());
     }
 
     @Override

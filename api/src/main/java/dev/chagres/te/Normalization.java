@@ -4,11 +4,12 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.Workspace;
-import dev.chagres.te.NormCalls.NormWorkspace;
+import dev.chagres.internal.QuantizedChecks;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Layer norm, {@code z = (x - mu) rsigma g + beta}, and RMS norm, {@code z = x rsigma g}, over each row, and their
@@ -21,6 +22,8 @@ import java.lang.foreign.MemorySegment;
  * dz and their gradients may have one of 16 bits.
  *
  * <p>The kernels are TE's own, unless {@link NormSwitches} chose cuDNN's.
+ *
+ * <p>Gamma and beta are set before a call and stay until they are set again, so that one object serves all calls of a layer.
  *
  * <p>Each method throws an {@link IllegalStateException} when the thread has computed such norms with another {@link
  * dev.chagres.Device#multiprocessorMargin(dev.chagres.MultiprocessorMargin)}.
@@ -39,36 +42,63 @@ public final class Normalization {
         ZERO_CENTERED
     }
 
-    private Normalization() {}
+    private final float epsilon;
+    private final Gamma gammaKind;
+    private @Nullable Tensor gamma;
+    private @Nullable Tensor beta;
+
+    /**
+     * Makes a norm without gamma and beta.
+     *
+     * @param epsilon at least 0; backward does not read it
+     * @throws IllegalArgumentException when epsilon is negative, infinite or no number
+     */
+    public Normalization(float epsilon, Gamma gammaKind) {
+        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
+            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
+        }
+        this.epsilon = epsilon;
+        this.gammaKind = Checks.given("gammaKind", gammaKind);
+    }
+
+    /**
+     * Sets gamma.
+     *
+     * @param tensor [H], in the type of x; in backward also of 16 bits where x is FLOAT32
+     */
+    public Normalization gamma(Tensor tensor) {
+        gamma = Checks.given("gamma", tensor);
+        return this;
+    }
+
+    /**
+     * Sets beta, which the forward of layer norm adds.
+     *
+     * @param tensor [H], in the type of x
+     */
+    public Normalization beta(Tensor tensor) {
+        beta = Checks.given("beta", tensor);
+        return this;
+    }
 
     /**
      * Enqueues layer norm, {@code nvte_layernorm_fwd}.
      *
      * @param x [T, H], H at least 1
-     * @param gamma [H], in the type of x
-     * @param beta [H], in the type of x
-     * @param epsilon at least 0
      * @param z [T, H], in the type of x; any floating-point type where x is FLOAT32
      * @param mu FLOAT32 [T]
      * @param rsigma FLOAT32 [T]
-     * @throws IllegalArgumentException when shapes, types, epsilon or devices do not fit, or what is written shares memory
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException without gamma or beta
      */
-    public static void layernormFwd(
-            Tensor x,
-            Tensor gamma,
-            Tensor beta,
-            float epsilon,
-            Tensor z,
-            Tensor mu,
-            Tensor rsigma,
-            Gamma gammaKind,
-            Stream stream) {
-        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
-        NormChecks.centredForward(x, gamma, beta, z, mu, rsigma, stream);
-        if (x.count() == 0) {
-            return;
+    public void layernormFwd(Tensor x, Tensor z, Tensor mu, Tensor rsigma, Stream stream) {
+        checkForward(x, z, rsigma, stream);
+        checkCentred(x, mu, rsigma, stream);
+        Checks.apart("z", z, "beta", given("beta", beta));
+        Checks.apart("mu", mu, "z", z);
+        if (x.count() != 0) {
+            layernormFwd(x, z.handle(), z.dtype(), z.address(), mu, rsigma, stream);
         }
-        layernormFwd(x, gamma, beta, epsilon, z.handle(), z.dtype(), z.address(), mu, rsigma, gammaKind, stream);
     }
 
     /**
@@ -76,40 +106,20 @@ public final class Normalization {
      * scaling.
      *
      * @param x [T, H], H at least 1
-     * @param gamma [H], in the type of x
-     * @param beta [H], in the type of x
-     * @param epsilon at least 0
      * @param z [T, H], FLOAT8_E4M3 scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where
      *     wanted
      * @param mu FLOAT32 [T]
      * @param rsigma FLOAT32 [T]
-     * @throws IllegalArgumentException when shapes, types, parts, epsilon or devices do not fit, or what is written shares memory
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException without gamma or beta
      */
-    public static void layernormFwd(
-            Tensor x,
-            Tensor gamma,
-            Tensor beta,
-            float epsilon,
-            QuantizedTensor z,
-            Tensor mu,
-            Tensor rsigma,
-            Gamma gammaKind,
-            Stream stream) {
-        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
-        NormChecks.centredForward(x, gamma, beta, z, mu, rsigma, stream);
+    public void layernormFwd(Tensor x, QuantizedTensor z, Tensor mu, Tensor rsigma, Stream stream) {
+        checkForward(x, z, rsigma, stream);
+        checkCentred(x, mu, rsigma, stream);
+        QuantizedChecks.apart("z", z, "beta", beta);
+        QuantizedChecks.apart("z", z, "mu", mu);
         if (x.count() != 0) {
-            layernormFwd(
-                    x,
-                    gamma,
-                    beta,
-                    epsilon,
-                    z.handle(),
-                    z.dtype(),
-                    Checks.addressOrNull(z.rowwise()),
-                    mu,
-                    rsigma,
-                    gammaKind,
-                    stream);
+            layernormFwd(x, z.handle(), z.dtype(), Checks.addressOrNull(z.rowwise()), mu, rsigma, stream);
         }
     }
 
@@ -120,89 +130,58 @@ public final class Normalization {
      * @param x [T, H]
      * @param mu what forward wrote
      * @param rsigma what forward wrote
-     * @param gamma [H], in the type of x; also of 16 bits where x is FLOAT32
      * @param dx [T, H], in the type of x
      * @param dgamma [H], in the type of gamma; overwritten
      * @param dbeta [H], in the type of gamma; overwritten
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException without gamma
      */
-    public static void layernormBwd(
-            Tensor dz,
-            Tensor x,
-            Tensor mu,
-            Tensor rsigma,
-            Tensor gamma,
-            Tensor dx,
-            Tensor dgamma,
-            Tensor dbeta,
-            Gamma gammaKind,
-            Stream stream) {
-        NormChecks.backward(dz, x, rsigma, gamma, dx, dgamma, gammaKind, stream);
-        NormChecks.centredBackward(dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, stream);
+    public void layernormBwd(
+            Tensor dz, Tensor x, Tensor mu, Tensor rsigma, Tensor dx, Tensor dgamma, Tensor dbeta, Stream stream) {
+        Tensor factors = checkBackward(dz, x, rsigma, dx, dgamma, stream);
+        checkCentredBackward(dz, x, mu, rsigma, dx, dgamma, dbeta, stream);
         if (x.count() == 0) {
             dgamma.zero(stream);
             dbeta.zero(stream);
             return;
         }
-        long addresses = dz.address()
-                | x.address()
-                | mu.address()
-                | rsigma.address()
-                | gamma.address()
-                | dx.address()
-                | dgamma.address()
-                | dbeta.address();
-        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormBwd;
-        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses)) {
-            NormCalls.layernormBwd(
-                    dz,
-                    x,
-                    mu,
-                    rsigma,
-                    gamma,
-                    dx,
-                    dgamma,
-                    dbeta,
-                    workspace.asking(),
-                    multiprocessors,
-                    gammaKind,
-                    stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses, workspace);
-        }
-        NormCalls.layernormBwd(
-                dz,
-                x,
-                mu,
-                rsigma,
-                gamma,
-                dx,
-                dgamma,
-                dbeta,
-                known.provided(workspace),
-                multiprocessors,
-                gammaKind,
-                stream);
+        long addresses = dz.address() | x.address() | mu.address() | rsigma.address() | factors.address();
+        addresses |= dx.address() | dgamma.address() | dbeta.address();
+        NormWorkspace space =
+                NormWorkspace.All.of(stream).layernormBwd.of(x, factors, dz.dtype(), gammaKind, addresses, stream);
+        do {
+            Status.te(
+                    TransformerEngine.te_layernorm_bwd(
+                            dz.handle(),
+                            x.handle(),
+                            mu.handle(),
+                            rsigma.handle(),
+                            factors.handle(),
+                            dx.handle(),
+                            dgamma.handle(),
+                            dbeta.handle(),
+                            space.memory(),
+                            space.multiprocessors(),
+                            gammaKind == Gamma.ZERO_CENTERED,
+                            stream.handle()),
+                    "te_layernorm_bwd");
+        } while (space.wasAsked());
     }
 
     /**
      * Enqueues RMS norm, {@code nvte_rmsnorm_fwd}.
      *
      * @param x [T, H], H at least 1
-     * @param gamma [H], in the type of x
-     * @param epsilon at least 0
      * @param z [T, H], in the type of x; any floating-point type where x is FLOAT32
      * @param rsigma FLOAT32 [T]
-     * @throws IllegalArgumentException when shapes, types, epsilon or devices do not fit, or what is written shares memory
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException without gamma
      */
-    public static void rmsnormFwd(
-            Tensor x, Tensor gamma, float epsilon, Tensor z, Tensor rsigma, Gamma gammaKind, Stream stream) {
-        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
-        if (x.count() == 0) {
-            return;
+    public void rmsnormFwd(Tensor x, Tensor z, Tensor rsigma, Stream stream) {
+        checkForward(x, z, rsigma, stream);
+        if (x.count() != 0) {
+            rmsnormFwd(x, z.handle(), z.dtype(), z.address(), rsigma, stream);
         }
-        rmsnormFwd(x, gamma, epsilon, z.handle(), z.dtype(), z.address(), rsigma, gammaKind, stream);
     }
 
     /**
@@ -210,27 +189,16 @@ public final class Normalization {
      * scaling.
      *
      * @param x [T, H], H at least 1
-     * @param gamma [H], in the type of x
-     * @param epsilon at least 0
      * @param z [T, H], FLOAT8_E4M3 scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where
      *     wanted
      * @param rsigma FLOAT32 [T]
-     * @throws IllegalArgumentException when shapes, types, parts, epsilon or devices do not fit, or what is written shares memory
+     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException without gamma
      */
-    public static void rmsnormFwd(
-            Tensor x, Tensor gamma, float epsilon, QuantizedTensor z, Tensor rsigma, Gamma gammaKind, Stream stream) {
-        NormChecks.forward(x, gamma, epsilon, z, rsigma, gammaKind, stream);
+    public void rmsnormFwd(Tensor x, QuantizedTensor z, Tensor rsigma, Stream stream) {
+        checkForward(x, z, rsigma, stream);
         if (x.count() != 0) {
-            rmsnormFwd(
-                    x,
-                    gamma,
-                    epsilon,
-                    z.handle(),
-                    z.dtype(),
-                    Checks.addressOrNull(z.rowwise()),
-                    rsigma,
-                    gammaKind,
-                    stream);
+            rmsnormFwd(x, z.handle(), z.dtype(), Checks.addressOrNull(z.rowwise()), rsigma, stream);
         }
     }
 
@@ -240,37 +208,36 @@ public final class Normalization {
      * @param dz gradient of z, [T, H], in the type of gamma
      * @param x [T, H]
      * @param rsigma what forward wrote
-     * @param gamma [H], in the type of x; also of 16 bits where x is FLOAT32
      * @param dx [T, H], in the type of x
      * @param dgamma [H], in the type of gamma; overwritten
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException without gamma
      */
-    public static void rmsnormBwd(
-            Tensor dz,
-            Tensor x,
-            Tensor rsigma,
-            Tensor gamma,
-            Tensor dx,
-            Tensor dgamma,
-            Gamma gammaKind,
-            Stream stream) {
-        NormChecks.backward(dz, x, rsigma, gamma, dx, dgamma, gammaKind, stream);
+    public void rmsnormBwd(Tensor dz, Tensor x, Tensor rsigma, Tensor dx, Tensor dgamma, Stream stream) {
+        Tensor factors = checkBackward(dz, x, rsigma, dx, dgamma, stream);
         if (x.count() == 0) {
             dgamma.zero(stream);
             return;
         }
-        long addresses =
-                dz.address() | x.address() | rsigma.address() | gamma.address() | dx.address() | dgamma.address();
-        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwd;
-        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses)) {
-            NormCalls.rmsnormBwd(
-                    dz, x, rsigma, gamma, dx, dgamma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses, workspace);
-        }
-        NormCalls.rmsnormBwd(
-                dz, x, rsigma, gamma, dx, dgamma, known.provided(workspace), multiprocessors, gammaKind, stream);
+        long addresses = dz.address() | x.address() | rsigma.address() | factors.address();
+        addresses |= dx.address() | dgamma.address();
+        NormWorkspace space =
+                NormWorkspace.All.of(stream).rmsnormBwd.of(x, factors, dz.dtype(), gammaKind, addresses, stream);
+        do {
+            Status.te(
+                    TransformerEngine.te_rmsnorm_bwd(
+                            dz.handle(),
+                            x.handle(),
+                            rsigma.handle(),
+                            factors.handle(),
+                            dx.handle(),
+                            dgamma.handle(),
+                            space.memory(),
+                            space.multiprocessors(),
+                            gammaKind == Gamma.ZERO_CENTERED,
+                            stream.handle()),
+                    "te_rmsnorm_bwd");
+        } while (space.wasAsked());
     }
 
     /**
@@ -284,90 +251,229 @@ public final class Normalization {
      * @param x [T, H]
      * @param add gradient from beside the norm, [T, H], in the type of gamma
      * @param rsigma what forward wrote
-     * @param gamma [H], in the type of x; also of 16 bits where x is FLOAT32
      * @param dx [T, H], in the type of x
      * @param dgamma [H], in the type of gamma; overwritten
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException without gamma
      */
-    public static void rmsnormBwdAdd(
-            Tensor dz,
-            Tensor x,
-            Tensor add,
-            Tensor rsigma,
-            Tensor gamma,
-            Tensor dx,
-            Tensor dgamma,
-            Gamma gammaKind,
-            Stream stream) {
-        NormChecks.backward(dz, x, rsigma, gamma, dx, dgamma, gammaKind, stream);
-        NormChecks.added(add, x, gamma, dx, dgamma, stream);
+    public void rmsnormBwdAdd(Tensor dz, Tensor x, Tensor add, Tensor rsigma, Tensor dx, Tensor dgamma, Stream stream) {
+        Tensor factors = checkBackward(dz, x, rsigma, dx, dgamma, stream);
+        Checks.matrix(stream, "add", add, factors.dtype(), x.size(0), x.size(1));
+        Checks.apart("dx", dx, "add", add);
+        Checks.apart("dgamma", dgamma, "add", add);
         if (x.count() == 0) {
             dgamma.zero(stream);
             return;
         }
-        long addresses = dz.address()
-                | x.address()
-                | add.address()
-                | rsigma.address()
-                | gamma.address()
-                | dx.address()
-                | dgamma.address();
-        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormBwdAdd;
-        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses)) {
-            NormCalls.rmsnormBwdAdd(
-                    dz, x, add, rsigma, gamma, dx, dgamma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, dz.dtype(), gammaKind, multiprocessors, addresses, workspace);
-        }
-        NormCalls.rmsnormBwdAdd(
-                dz, x, add, rsigma, gamma, dx, dgamma, known.provided(workspace), multiprocessors, gammaKind, stream);
+        long addresses = dz.address() | x.address() | add.address() | rsigma.address() | factors.address();
+        addresses |= dx.address() | dgamma.address();
+        NormWorkspace space =
+                NormWorkspace.All.of(stream).rmsnormBwdAdd.of(x, factors, dz.dtype(), gammaKind, addresses, stream);
+        do {
+            Status.te(
+                    TransformerEngine.te_rmsnorm_bwd_add(
+                            dz.handle(),
+                            x.handle(),
+                            add.handle(),
+                            rsigma.handle(),
+                            factors.handle(),
+                            dx.handle(),
+                            dgamma.handle(),
+                            space.memory(),
+                            space.multiprocessors(),
+                            gammaKind == Gamma.ZERO_CENTERED,
+                            stream.handle()),
+                    "te_rmsnorm_bwd_add");
+        } while (space.wasAsked());
     }
 
-    private static void layernormFwd(
-            Tensor x,
-            Tensor gamma,
-            Tensor beta,
-            float epsilon,
-            MemorySegment z,
-            DType output,
-            long zAddress,
-            Tensor mu,
-            Tensor rsigma,
-            Gamma gammaKind,
-            Stream stream) {
-        long addresses = x.address() | gamma.address() | beta.address() | zAddress | mu.address() | rsigma.address();
-        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).layernormFwd;
-        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors, addresses)) {
-            NormCalls.layernormFwd(
-                    x, gamma, beta, epsilon, z, mu, rsigma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, output, gammaKind, multiprocessors, addresses, workspace);
-        }
-        NormCalls.layernormFwd(
-                x, gamma, beta, epsilon, z, mu, rsigma, known.provided(workspace), multiprocessors, gammaKind, stream);
+    private void layernormFwd(
+            Tensor x, MemorySegment z, DType output, long zAddress, Tensor mu, Tensor rsigma, Stream stream) {
+        Tensor factors = given("gamma", gamma);
+        Tensor summands = given("beta", beta);
+        long addresses = x.address() | factors.address() | summands.address() | zAddress;
+        addresses |= mu.address() | rsigma.address();
+        NormWorkspace space =
+                NormWorkspace.All.of(stream).layernormFwd.of(x, factors, output, gammaKind, addresses, stream);
+        do {
+            Status.te(
+                    TransformerEngine.te_layernorm_fwd(
+                            x.handle(),
+                            factors.handle(),
+                            summands.handle(),
+                            epsilon,
+                            z,
+                            mu.handle(),
+                            rsigma.handle(),
+                            space.memory(),
+                            space.multiprocessors(),
+                            gammaKind == Gamma.ZERO_CENTERED,
+                            stream.handle()),
+                    "te_layernorm_fwd");
+        } while (space.wasAsked());
     }
 
-    private static void rmsnormFwd(
-            Tensor x,
-            Tensor gamma,
-            float epsilon,
-            MemorySegment z,
-            DType output,
-            long zAddress,
-            Tensor rsigma,
-            Gamma gammaKind,
-            Stream stream) {
-        long addresses = x.address() | gamma.address() | zAddress | rsigma.address();
-        NormWorkspace known = Inside.state(stream).get(NormWorkspace.All.ATTACHMENT).rmsnormFwd;
-        int multiprocessors = Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(x, gamma, output, gammaKind, multiprocessors, addresses)) {
-            NormCalls.rmsnormFwd(x, gamma, epsilon, z, rsigma, workspace.asking(), multiprocessors, gammaKind, stream);
-            known.remember(x, gamma, output, gammaKind, multiprocessors, addresses, workspace);
+    private void rmsnormFwd(Tensor x, MemorySegment z, DType output, long zAddress, Tensor rsigma, Stream stream) {
+        Tensor factors = given("gamma", gamma);
+        long addresses = x.address() | factors.address() | zAddress | rsigma.address();
+        NormWorkspace space =
+                NormWorkspace.All.of(stream).rmsnormFwd.of(x, factors, output, gammaKind, addresses, stream);
+        do {
+            Status.te(
+                    TransformerEngine.te_rmsnorm_fwd(
+                            x.handle(),
+                            factors.handle(),
+                            epsilon,
+                            z,
+                            rsigma.handle(),
+                            space.memory(),
+                            space.multiprocessors(),
+                            gammaKind == Gamma.ZERO_CENTERED,
+                            stream.handle()),
+                    "te_rmsnorm_fwd");
+        } while (space.wasAsked());
+    }
+
+    private static Tensor given(String argument, @Nullable Tensor tensor) {
+        if (tensor == null) {
+            throw new IllegalStateException(
+                    argument + ": expected a tensor, got none; call " + argument + "(...) before");
         }
-        NormCalls.rmsnormFwd(
-                x, gamma, epsilon, z, rsigma, known.provided(workspace), multiprocessors, gammaKind, stream);
+        return tensor;
+    }
+
+    /** Checks what both norms take in forward without quantizing. */
+    private void checkForward(Tensor x, Tensor z, Tensor rsigma, Stream stream) {
+        Tensor factors = checkOperands(x, rsigma, stream);
+        if (x.dtype() == DType.FLOAT32) {
+            Checks.shaped(stream, "z", Checks.floats(stream, "z", z), x);
+        } else {
+            Checks.like(stream, "z", z, x);
+        }
+        written("z", z, "x", x, "gamma", factors);
+        Checks.apart("rsigma", rsigma, "z", z);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            Checks.aligned("z", z);
+        }
+    }
+
+    /** Checks what both norms take in forward with quantizing. */
+    private void checkForward(Tensor x, QuantizedTensor z, Tensor rsigma, Stream stream) {
+        Tensor factors = checkOperands(x, rsigma, stream);
+        QuantizedChecks.output(stream, "z", z, x.size(0), x.size(1));
+        QuantizedChecks.requireTensorScaling("z", z, "TE's norms compute no block scales");
+        if (z.dtype() != DType.FLOAT8_E4M3) {
+            throw new IllegalArgumentException("z: expected FLOAT8_E4M3, the one FP8 type that TE's norms write, got "
+                    + QuantizedChecks.describe(z));
+        }
+        QuantizedChecks.aligned("x", x, "z", z);
+        QuantizedChecks.apart("z", z, "x", x);
+        QuantizedChecks.apart("z", z, "gamma", factors);
+        QuantizedChecks.apart("z", z, "rsigma", rsigma);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            if (z.amax() == null) {
+                throw new IllegalArgumentException(
+                        "z: expected an amax, which cuDNN writes where NormSwitches chose it, got "
+                                + QuantizedChecks.describe(z) + " without; set it by amax");
+            }
+            QuantizedChecks.aligned("z", z.rowwise());
+        }
+    }
+
+    /** Returns gamma. */
+    private Tensor checkOperands(Tensor x, Tensor rsigma, Stream stream) {
+        checkInput(x, NormSwitches.forward(), stream);
+        Tensor factors = given("gamma", gamma);
+        Checks.vector(stream, "gamma", factors, x.dtype(), x.size(1));
+        Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
+        written("rsigma", rsigma, "x", x, "gamma", factors);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            checkAligned(x, factors, rsigma);
+        }
+        return factors;
+    }
+
+    /** Checks what layer norm takes besides in forward. */
+    private void checkCentred(Tensor x, Tensor mu, Tensor rsigma, Stream stream) {
+        Tensor summands = given("beta", beta);
+        Checks.vector(stream, "beta", summands, x.dtype(), x.size(1));
+        Checks.vector(stream, "mu", mu, DType.FLOAT32, x.size(0));
+        Checks.apart("rsigma", rsigma, "beta", summands);
+        written("mu", mu, "x", x, "gamma", given("gamma", gamma));
+        Checks.apart("mu", mu, "beta", summands);
+        Checks.apart("mu", mu, "rsigma", rsigma);
+        if (NormSwitches.forward() == NormBackend.CUDNN) {
+            Checks.aligned("beta", summands);
+            Checks.aligned("mu", mu);
+        }
+    }
+
+    /** Checks what both norms take in backward, and returns gamma. */
+    private Tensor checkBackward(Tensor dz, Tensor x, Tensor rsigma, Tensor dx, Tensor dgamma, Stream stream) {
+        boolean cudnn = NormSwitches.backward() == NormBackend.CUDNN;
+        checkInput(x, NormSwitches.backward(), stream);
+        Tensor factors = given("gamma", gamma);
+        // TE describes dz to cuDNN in the type of x, and dx in that of gamma.
+        boolean free = x.dtype() == DType.FLOAT32 && !cudnn;
+        DType type = free ? Checks.floats(stream, "gamma", factors).dtype() : x.dtype();
+        Checks.vector(stream, "gamma", factors, type, x.size(1));
+        Checks.matrix(stream, "dz", dz, factors.dtype(), x.size(0), x.size(1));
+        Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
+        Checks.like(stream, "dx", dx, x);
+        Checks.vector(stream, "dgamma", dgamma, factors.dtype(), x.size(1));
+        written("dx", dx, "dz", dz, "x", x);
+        written("dx", dx, "rsigma", rsigma, "gamma", factors);
+        written("dgamma", dgamma, "dz", dz, "x", x);
+        written("dgamma", dgamma, "rsigma", rsigma, "gamma", factors);
+        Checks.apart("dgamma", dgamma, "dx", dx);
+        if (cudnn) {
+            checkAligned(x, factors, rsigma);
+            Checks.aligned("dz", dz);
+            Checks.aligned("dx", dx);
+            Checks.aligned("dgamma", dgamma);
+        }
+        return factors;
+    }
+
+    /** Checks what layer norm takes besides in backward. */
+    private void checkCentredBackward(
+            Tensor dz, Tensor x, Tensor mu, Tensor rsigma, Tensor dx, Tensor dgamma, Tensor dbeta, Stream stream) {
+        Tensor factors = given("gamma", gamma);
+        Checks.vector(stream, "mu", mu, DType.FLOAT32, x.size(0));
+        Checks.vector(stream, "dbeta", dbeta, factors.dtype(), x.size(1));
+        Checks.apart("dx", dx, "mu", mu);
+        Checks.apart("dgamma", dgamma, "mu", mu);
+        written("dbeta", dbeta, "dz", dz, "x", x);
+        written("dbeta", dbeta, "mu", mu, "rsigma", rsigma);
+        written("dbeta", dbeta, "gamma", factors, "dx", dx);
+        Checks.apart("dbeta", dbeta, "dgamma", dgamma);
+        if (NormSwitches.backward() == NormBackend.CUDNN) {
+            Checks.aligned("mu", mu);
+            Checks.aligned("dbeta", dbeta);
+        }
+    }
+
+    private static void checkInput(Tensor x, NormBackend backend, Stream stream) {
+        Checks.matrix(stream, "x", x);
+        if (x.size(1) == 0) {
+            throw new IllegalArgumentException("x: expected at least one column, got " + Checks.describe(x));
+        }
+        if (backend == NormBackend.TE) {
+            Checks.countedIn32Bits("x", x);
+        }
+    }
+
+    /** The graphs that TE builds with cuDNN load 16 bytes at once. */
+    private static void checkAligned(Tensor x, Tensor gamma, Tensor rsigma) {
+        Checks.aligned("x", x);
+        Checks.aligned("gamma", gamma);
+        Checks.aligned("rsigma", rsigma);
+    }
+
+    private static void written(
+            String argument, Tensor tensor, String readArgument, Tensor read, String otherArgument, Tensor other) {
+        Checks.writable(argument, tensor);
+        Checks.apart(argument, tensor, readArgument, read);
+        Checks.apart(argument, tensor, otherArgument, other);
     }
 }

@@ -105,21 +105,16 @@ class NormConformance {
         switch (norm) {
             case LayerNorm layerNorm -> {
                 Tensor bias = layerNorm.bias().weight();
-                Normalization.layernormFwd(
-                        x,
-                        weight,
-                        bias,
-                        epsilon,
-                        again,
-                        mean,
-                        inverse,
-                        norm.config().gamma(),
-                        open.stream());
+                new Normalization(epsilon, norm.config().gamma())
+                        .gamma(weight)
+                        .beta(bias)
+                        .layernormFwd(x, again, mean, inverse, open.stream());
                 open.assertClose("mean", witness.mean(), mean, Tolerances.rounded(DType.FLOAT32));
             }
             case RmsNorm rms ->
-                Normalization.rmsnormFwd(
-                        x, weight, epsilon, again, inverse, norm.config().gamma(), open.stream());
+                new Normalization(epsilon, norm.config().gamma())
+                        .gamma(weight)
+                        .rmsnormFwd(x, again, inverse, open.stream());
         }
         open.assertClose("1 / deviation", witness.inverseDeviation(), inverse, Tolerances.rounded(DType.FLOAT32));
         assertArrayEquals(open.read(y), open.read(again));

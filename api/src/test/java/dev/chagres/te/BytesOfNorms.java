@@ -61,7 +61,10 @@ final class BytesOfNorms {
             Tensor rsigma = open.unwritten(DType.FLOAT32, of.rows());
             Tensor beta = vector(of, 0.2);
             QuantizedTensor z = z(of);
-            Normalization.layernormFwd(x(of), vector(of, 1), beta, EPSILON, z, mu, rsigma, gamma, open.stream());
+            new Normalization(EPSILON, gamma)
+                    .gamma(vector(of, 1))
+                    .beta(beta)
+                    .layernormFwd(x(of), z, mu, rsigma, open.stream());
             computed.keep("z", ByteRule.ROUNDED, ByteRule.COMPUTED, z);
             computed.keep("mu", ByteRule.COMPUTED, mu);
             computed.keep("rsigma", ByteRule.COMPUTED, rsigma);
@@ -69,7 +72,7 @@ final class BytesOfNorms {
         computed.call("nvte_rmsnorm_fwd" + suffix, of + "-" + gamma, () -> {
             Tensor rsigma = open.unwritten(DType.FLOAT32, of.rows());
             QuantizedTensor z = z(of);
-            Normalization.rmsnormFwd(x(of), vector(of, 1), EPSILON, z, rsigma, gamma, open.stream());
+            new Normalization(EPSILON, gamma).gamma(vector(of, 1)).rmsnormFwd(x(of), z, rsigma, open.stream());
             computed.keep("z", ByteRule.ROUNDED, ByteRule.COMPUTED, z);
             computed.keep("rsigma", ByteRule.COMPUTED, rsigma);
         });

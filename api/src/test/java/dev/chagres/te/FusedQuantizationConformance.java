@@ -257,10 +257,13 @@ class FusedQuantizationConformance {
         if (c.kind == NormConfig.Kind.LAYER_NORM) {
             Tensor mu = open.unwritten(DType.FLOAT32, c.tokens);
             Tensor added = open.tensor(c.dtype, beta, c.size);
-            Normalization.layernormFwd(input, factors, added, EPSILON, z, mu, rsigma, c.gamma, open.stream());
+            new Normalization(EPSILON, c.gamma)
+                    .gamma(factors)
+                    .beta(added)
+                    .layernormFwd(input, z, mu, rsigma, open.stream());
             open.assertClose("mu", witness.mean(), open.read(mu), 1, Tolerances.rounded(DType.FLOAT32));
         } else {
-            Normalization.rmsnormFwd(input, factors, EPSILON, z, rsigma, c.gamma, open.stream());
+            new Normalization(EPSILON, c.gamma).gamma(factors).rmsnormFwd(input, z, rsigma, open.stream());
         }
         open.assertClose("rsigma", witness.inverseDeviation(), rsigma, Tolerances.rounded(DType.FLOAT32));
         assertQuantized(expected, z);
@@ -279,7 +282,7 @@ class FusedQuantizationConformance {
         Activation.SILU.backward(x, x, none, open.stream());
         Tensor half = open.scope().tensor(DType.BFLOAT16, 0, 32);
         Transpose.dactCastTranspose(Activation.SWIGLU, half, x, none, open.stream());
-        Normalization.rmsnormFwd(x, vector, EPSILON, none, empty, Gamma.PLAIN, open.stream());
+        new Normalization(EPSILON, Gamma.PLAIN).gamma(vector).rmsnormFwd(x, none, empty, open.stream());
         open.stream().synchronize();
     }
 
@@ -293,6 +296,7 @@ class FusedQuantizationConformance {
         Tensor amax = open.tensor(DType.FLOAT32, new double[] {0}, 1);
         Tensor rows = open.unwritten(DType.FLOAT32, 32);
         QuantizedTensor q = Float8Matrix.empty(open, DType.FLOAT8_E4M3, 32, 64, 2);
+        Normalization norm = new Normalization(EPSILON, Gamma.PLAIN).gamma(vector);
         Allocation.assertNone("fused quantization", () -> {
             Cast.quantizeDbias(x, q, dbias, open.stream());
             Cast.quantizeDbiasDact(Activation.GELU, x, x, q, dbias, open.stream());
@@ -301,7 +305,7 @@ class FusedQuantizationConformance {
             Activation.GELU.forward(x, y, amax, open.stream());
             Activation.GELU.backward(x, x, y, amax, open.stream());
             Transpose.dactCastTranspose(Activation.SWIGLU, half, x, q, open.stream());
-            Normalization.rmsnormFwd(x, vector, EPSILON, q, rows, Gamma.PLAIN, open.stream());
+            norm.rmsnormFwd(x, q, rows, open.stream());
         });
     }
 }

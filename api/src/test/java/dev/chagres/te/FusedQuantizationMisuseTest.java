@@ -265,7 +265,9 @@ class FusedQuantizationMisuseTest {
 
     private static void refusedNorm(String text, Tensor x, Tensor gamma, QuantizedTensor z, Tensor rsigma) {
         assertThrown(
-                ARGUMENT, text, () -> Normalization.rmsnormFwd(x, gamma, 1e-5f, z, rsigma, Gamma.PLAIN, open.stream()));
+                ARGUMENT,
+                text,
+                () -> new Normalization(1e-5f, Gamma.PLAIN).gamma(gamma).rmsnormFwd(x, z, rsigma, open.stream()));
     }
 
     @Test
@@ -297,15 +299,9 @@ class FusedQuantizationMisuseTest {
         assertThrown(
                 ARGUMENT,
                 "z: expected memory of its own, got some of mu's in its amax" + SHARED,
-                () -> Normalization.layernormFwd(
-                        x,
-                        gamma,
-                        of(DType.BFLOAT16, 32),
-                        1e-5f,
-                        shared.amax(open.scope().view(mu, 3, 1)),
-                        mu,
-                        rsigma,
-                        Gamma.PLAIN,
-                        open.stream()));
+                () -> new Normalization(1e-5f, Gamma.PLAIN)
+                        .gamma(gamma)
+                        .beta(of(DType.BFLOAT16, 32))
+                        .layernormFwd(x, shared.amax(open.scope().view(mu, 3, 1)), mu, rsigma, open.stream()));
     }
 }

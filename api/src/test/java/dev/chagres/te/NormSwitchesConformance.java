@@ -107,11 +107,16 @@ class NormSwitchesConformance {
         Tensor dgamma = open.unwritten(TYPE, SIZE);
         Tensor dbeta = open.unwritten(TYPE, SIZE);
         if (kind == Kind.LAYER_NORM) {
-            Normalization.layernormFwd(input, gamma, beta, EPSILON, z, mu, rsigma, gammaKind, open.stream());
-            Normalization.layernormBwd(gradient, input, mu, rsigma, gamma, dx, dgamma, dbeta, gammaKind, open.stream());
+            new Normalization(EPSILON, gammaKind)
+                    .gamma(gamma)
+                    .beta(beta)
+                    .layernormFwd(input, z, mu, rsigma, open.stream());
+            new Normalization(0, gammaKind)
+                    .gamma(gamma)
+                    .layernormBwd(gradient, input, mu, rsigma, dx, dgamma, dbeta, open.stream());
         } else {
-            Normalization.rmsnormFwd(input, gamma, EPSILON, z, rsigma, gammaKind, open.stream());
-            Normalization.rmsnormBwd(gradient, input, rsigma, gamma, dx, dgamma, gammaKind, open.stream());
+            new Normalization(EPSILON, gammaKind).gamma(gamma).rmsnormFwd(input, z, rsigma, open.stream());
+            new Normalization(0, gammaKind).gamma(gamma).rmsnormBwd(gradient, input, rsigma, dx, dgamma, open.stream());
         }
         open.assertClose("z", witness.forward(x), z, Tolerances.rounded(TYPE));
         double largest = Arrays.stream(witness.inverseDeviation()).max().orElse(1);
@@ -155,14 +160,16 @@ class NormSwitchesConformance {
                     IllegalArgumentException.class,
                     "z: expected an amax, which cuDNN writes where NormSwitches chose it, got FLOAT8_E4M3[4, 16] TENSOR without;"
                             + " set it by amax",
-                    () -> Normalization.rmsnormFwd(x, gamma, EPSILON, z, rsigma, Gamma.PLAIN, open.stream()));
+                    () -> new Normalization(EPSILON, Gamma.PLAIN).gamma(gamma).rmsnormFwd(x, z, rsigma, open.stream()));
             Tensor late = open.scope().view(open.unwritten(TYPE, 100), 1, 4, 16);
             Tensor whole = open.unwritten(TYPE, 4, 16);
             assertThrown(
                     IllegalArgumentException.class,
                     "x: expected memory that begins at a multiple of 16 bytes, as every tensor of a scope does, got a view that does"
                             + " not; copy it into a tensor",
-                    () -> Normalization.rmsnormFwd(late, gamma, EPSILON, whole, rsigma, Gamma.PLAIN, open.stream()));
+                    () -> new Normalization(EPSILON, Gamma.PLAIN)
+                            .gamma(gamma)
+                            .rmsnormFwd(late, whole, rsigma, open.stream()));
         });
     }
 
@@ -179,15 +186,18 @@ class NormSwitchesConformance {
             assertThrown(
                     IllegalArgumentException.class,
                     "gamma: expected FLOAT32[16], got BFLOAT16[16]",
-                    () -> Normalization.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, open.stream()));
+                    () -> new Normalization(0, Gamma.PLAIN)
+                            .gamma(gamma)
+                            .rmsnormBwd(dz, x, rsigma, dx, dgamma, open.stream()));
             Tensor sameX = open.unwritten(TYPE, 4, 16);
             Tensor sameDx = open.unwritten(TYPE, 4, 16);
             Tensor add = open.unwritten(TYPE, 4, 16);
             if (Provider.current() == Provider.REFERENCE) { // A later cuDNN than the pinned one may compute it.
                 assertThrows(
                         TransformerEngineException.class,
-                        () -> Normalization.rmsnormBwdAdd(
-                                dz, sameX, add, rsigma, gamma, sameDx, dgamma, Gamma.PLAIN, open.stream()));
+                        () -> new Normalization(0, Gamma.PLAIN)
+                                .gamma(gamma)
+                                .rmsnormBwdAdd(dz, sameX, add, rsigma, sameDx, dgamma, open.stream()));
             }
         });
     }

@@ -93,9 +93,12 @@ class NormalizationConformance {
         Tensor mu = open.unwritten(DType.FLOAT32, c.tokens);
         Tensor rsigma = open.unwritten(DType.FLOAT32, c.tokens);
         if (c.kind == Kind.LAYER_NORM) {
-            Normalization.layernormFwd(x, in.gamma, in.beta, EPSILON, z, mu, rsigma, c.gamma, open.stream());
+            new Normalization(EPSILON, c.gamma)
+                    .gamma(in.gamma)
+                    .beta(in.beta)
+                    .layernormFwd(x, z, mu, rsigma, open.stream());
         } else {
-            Normalization.rmsnormFwd(x, in.gamma, EPSILON, z, rsigma, c.gamma, open.stream());
+            new Normalization(EPSILON, c.gamma).gamma(in.gamma).rmsnormFwd(x, z, rsigma, open.stream());
         }
         open.assertClose("z", in.witness.forward(in.x), z, Tolerances.rounded(c.output));
         open.assertClose("rsigma", in.witness.inverseDeviation(), rsigma, Tolerances.rounded(DType.FLOAT32));
@@ -121,9 +124,11 @@ class NormalizationConformance {
         Tensor dgamma = open.unwritten(c.output, c.size);
         Tensor dbeta = open.unwritten(c.output, c.size);
         if (c.kind == Kind.LAYER_NORM) {
-            Normalization.layernormBwd(gradient, x, mu, rsigma, in.gamma, dx, dgamma, dbeta, c.gamma, open.stream());
+            new Normalization(0, c.gamma)
+                    .gamma(in.gamma)
+                    .layernormBwd(gradient, x, mu, rsigma, dx, dgamma, dbeta, open.stream());
         } else {
-            Normalization.rmsnormBwd(gradient, x, rsigma, in.gamma, dx, dgamma, c.gamma, open.stream());
+            new Normalization(0, c.gamma).gamma(in.gamma).rmsnormBwd(gradient, x, rsigma, dx, dgamma, open.stream());
         }
         RealMatrix expected = in.witness.backward(dz);
         // Each element is a difference of numbers as large as those of the row times rsigma.
@@ -166,7 +171,9 @@ class NormalizationConformance {
         Tensor dgamma = open.unwritten(c.output, c.size);
         Tensor gradient = open.tensor(c.output, dz);
         Tensor added = open.tensor(c.output, add);
-        Normalization.rmsnormBwdAdd(gradient, x, added, rsigma, in.gamma, dx, dgamma, c.gamma, open.stream());
+        new Normalization(0, c.gamma)
+                .gamma(in.gamma)
+                .rmsnormBwdAdd(gradient, x, added, rsigma, dx, dgamma, open.stream());
         RealMatrix expected = in.witness.backward(dz).add(add);
         double largest =
                 Math.max(1, Arrays.stream(in.witness.inverseDeviation()).max().orElse(1));
@@ -215,20 +222,25 @@ class NormalizationConformance {
         Tensor rsigma = open.scope().tensor(DType.FLOAT32, 0);
         Tensor gamma = open.tensor(dtype, open.normal(dtype, 64, 1), 64);
         Tensor beta = open.tensor(dtype, open.normal(dtype, 64, 1), 64);
-        Normalization.layernormFwd(none, gamma, beta, EPSILON, z, mu, rsigma, Gamma.PLAIN, open.stream());
-        Normalization.rmsnormFwd(none, gamma, EPSILON, z, rsigma, Gamma.PLAIN, open.stream());
+        new Normalization(EPSILON, Gamma.PLAIN)
+                .gamma(gamma)
+                .beta(beta)
+                .layernormFwd(none, z, mu, rsigma, open.stream());
+        new Normalization(EPSILON, Gamma.PLAIN).gamma(gamma).rmsnormFwd(none, z, rsigma, open.stream());
         Tensor dx = open.scope().tensor(dtype, 0, 64);
         Tensor dgamma = open.unwritten(dtype, 64);
         Tensor dbeta = open.unwritten(dtype, 64);
-        Normalization.layernormBwd(z, none, mu, rsigma, gamma, dx, dgamma, dbeta, Gamma.PLAIN, open.stream());
+        new Normalization(0, Gamma.PLAIN)
+                .gamma(gamma)
+                .layernormBwd(z, none, mu, rsigma, dx, dgamma, dbeta, open.stream());
         assertArrayEquals(new float[64], open.read(dgamma));
         assertArrayEquals(new float[64], open.read(dbeta));
         Tensor again = open.unwritten(dtype, 64);
-        Normalization.rmsnormBwd(z, none, rsigma, gamma, dx, again, Gamma.PLAIN, open.stream());
+        new Normalization(0, Gamma.PLAIN).gamma(gamma).rmsnormBwd(z, none, rsigma, dx, again, open.stream());
         assertArrayEquals(new float[64], open.read(again));
         Tensor sum = open.unwritten(dtype, 64);
         Tensor add = open.scope().tensor(dtype, 0, 64);
-        Normalization.rmsnormBwdAdd(z, none, add, rsigma, gamma, dx, sum, Gamma.PLAIN, open.stream());
+        new Normalization(0, Gamma.PLAIN).gamma(gamma).rmsnormBwdAdd(z, none, add, rsigma, dx, sum, open.stream());
         assertArrayEquals(new float[64], open.read(sum));
     }
 
@@ -243,12 +255,13 @@ class NormalizationConformance {
         Tensor dx = open.unwritten(c.input, c.tokens, c.size);
         Tensor dgamma = open.unwritten(c.output, c.size);
         Tensor dbeta = open.unwritten(c.output, c.size);
+        Normalization norm = new Normalization(EPSILON, c.gamma);
         Allocation.assertNone("norms", () -> {
-            Normalization.layernormFwd(x, in.gamma, in.beta, EPSILON, z, mu, rsigma, c.gamma, open.stream());
-            Normalization.layernormBwd(z, x, mu, rsigma, in.gamma, dx, dgamma, dbeta, c.gamma, open.stream());
-            Normalization.rmsnormFwd(x, in.gamma, EPSILON, z, rsigma, c.gamma, open.stream());
-            Normalization.rmsnormBwd(z, x, rsigma, in.gamma, dx, dgamma, c.gamma, open.stream());
-            Normalization.rmsnormBwdAdd(z, x, z, rsigma, in.gamma, dx, dgamma, c.gamma, open.stream());
+            norm.gamma(in.gamma).beta(in.beta).layernormFwd(x, z, mu, rsigma, open.stream());
+            norm.gamma(in.gamma).layernormBwd(z, x, mu, rsigma, dx, dgamma, dbeta, open.stream());
+            norm.gamma(in.gamma).rmsnormFwd(x, z, rsigma, open.stream());
+            norm.gamma(in.gamma).rmsnormBwd(z, x, rsigma, dx, dgamma, open.stream());
+            norm.gamma(in.gamma).rmsnormBwdAdd(z, x, z, rsigma, dx, dgamma, open.stream());
         });
     }
 

@@ -9,7 +9,9 @@ import dev.chagres.Device;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.Status;
 import dev.chagres.bindings.TransformerEngineException;
+import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.conformance.Comparison;
 import dev.chagres.conformance.Margins;
 import dev.chagres.conformance.OpenDevice;
@@ -63,8 +65,19 @@ class NormalizationMarginConformance {
             for (int count : new int[] {0, -1, Integer.MIN_VALUE}) {
                 TransformerEngineException refused = assertThrows(
                         TransformerEngineException.class,
-                        () -> NormCalls.rmsnormBwd(
-                                x, x, row, vector, x, vector, none, count, Gamma.PLAIN, device.stream()));
+                        () -> Status.te(
+                                TransformerEngine.te_rmsnorm_bwd(
+                                        x.handle(),
+                                        x.handle(),
+                                        row.handle(),
+                                        vector.handle(),
+                                        x.handle(),
+                                        vector.handle(),
+                                        none,
+                                        count,
+                                        false,
+                                        device.stream().handle()),
+                                "te_rmsnorm_bwd"));
                 String expected = "te_rmsnorm_bwd: argument multiprocessorCount: expected at least 1, got " + count;
                 assertTrue(refused.getMessage().contains(expected), refused.getMessage());
             }
@@ -126,12 +139,18 @@ class NormalizationMarginConformance {
             Tensor dbeta = open.unwritten(dtype, columns);
             boolean centered = kind == NormConfig.Kind.LAYER_NORM;
             if (centered) {
-                Normalization.layernormFwd(x, gamma, beta, EPSILON, z, mu, rsigma, Gamma.PLAIN, open.stream());
-                Normalization.layernormBwd(
-                        gradient, x, mu, rsigma, gamma, dx, dgamma, dbeta, Gamma.PLAIN, open.stream());
+                new Normalization(EPSILON, Gamma.PLAIN)
+                        .gamma(gamma)
+                        .beta(beta)
+                        .layernormFwd(x, z, mu, rsigma, open.stream());
+                new Normalization(0, Gamma.PLAIN)
+                        .gamma(gamma)
+                        .layernormBwd(gradient, x, mu, rsigma, dx, dgamma, dbeta, open.stream());
             } else {
-                Normalization.rmsnormFwd(x, gamma, EPSILON, z, rsigma, Gamma.PLAIN, open.stream());
-                Normalization.rmsnormBwd(gradient, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, open.stream());
+                new Normalization(EPSILON, Gamma.PLAIN).gamma(gamma).rmsnormFwd(x, z, rsigma, open.stream());
+                new Normalization(0, Gamma.PLAIN)
+                        .gamma(gamma)
+                        .rmsnormBwd(gradient, x, rsigma, dx, dgamma, open.stream());
             }
             open.assertClose("z", Comparison.entries(wanted), open.read(z), 1, Tolerances.rounded(dtype));
             double[] expected = Comparison.entries(witness.backward(dz));

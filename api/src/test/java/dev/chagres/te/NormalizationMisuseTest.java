@@ -42,30 +42,35 @@ class NormalizationMisuseTest {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> Normalization.layernormFwd(
-                            x, gamma, beta, epsilon, z, mu, rsigma, Gamma.PLAIN, open.stream()));
+                    () -> new Normalization(epsilon, Gamma.PLAIN)
+                            .gamma(gamma)
+                            .beta(beta)
+                            .layernormFwd(x, z, mu, rsigma, open.stream()));
         }
 
         void refusedBackward(String text) {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> Normalization.layernormBwd(
-                            dz, x, mu, rsigma, gamma, dx, dgamma, dbeta, Gamma.PLAIN, open.stream()));
+                    () -> new Normalization(0, Gamma.PLAIN)
+                            .gamma(gamma)
+                            .layernormBwd(dz, x, mu, rsigma, dx, dgamma, dbeta, open.stream()));
         }
 
         void refusedRmsForward(String text) {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> Normalization.rmsnormFwd(x, gamma, epsilon, z, rsigma, Gamma.PLAIN, open.stream()));
+                    () -> new Normalization(epsilon, Gamma.PLAIN).gamma(gamma).rmsnormFwd(x, z, rsigma, open.stream()));
         }
 
         void refusedRmsBackward(String text) {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> Normalization.rmsnormBwd(dz, x, rsigma, gamma, dx, dgamma, Gamma.PLAIN, open.stream()));
+                    () -> new Normalization(0, Gamma.PLAIN)
+                            .gamma(gamma)
+                            .rmsnormBwd(dz, x, rsigma, dx, dgamma, open.stream()));
         }
     }
 
@@ -152,16 +157,9 @@ class NormalizationMisuseTest {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> Normalization.rmsnormBwdAdd(
-                        layer.dz,
-                        layer.x,
-                        add,
-                        layer.rsigma,
-                        layer.gamma,
-                        layer.dx,
-                        layer.dgamma,
-                        Gamma.PLAIN,
-                        open.stream()));
+                () -> new Normalization(0, Gamma.PLAIN)
+                        .gamma(layer.gamma)
+                        .rmsnormBwdAdd(layer.dz, layer.x, add, layer.rsigma, layer.dx, layer.dgamma, open.stream()));
     }
 
     @Test
@@ -194,6 +192,6 @@ class NormalizationMisuseTest {
         assertThrown(
                 NullPointerException.class,
                 "gammaKind: expected a value, got null",
-                () -> Normalization.rmsnormFwd(in.x, in.gamma, 1e-5f, in.z, in.rsigma, null, open.stream()));
+                () -> new Normalization(1e-5f, null).gamma(in.gamma).rmsnormFwd(in.x, in.z, in.rsigma, open.stream()));
     }
 }

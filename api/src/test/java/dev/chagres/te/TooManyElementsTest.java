@@ -35,14 +35,13 @@ class TooManyElementsTest {
         assertThrown(
                 IllegalArgumentException.class,
                 "x" + text + "[65536, 32768]",
-                () -> Normalization.rmsnormFwd(
-                        matrix,
-                        open.scope().tensor(DType.BFLOAT16, 32_768),
-                        1e-5f,
-                        open.scope().like(matrix),
-                        open.scope().tensor(DType.FLOAT32, 65_536),
-                        Normalization.Gamma.PLAIN,
-                        open.stream()));
+                () -> new Normalization(1e-5f, Normalization.Gamma.PLAIN)
+                        .gamma(open.scope().tensor(DType.BFLOAT16, 32_768))
+                        .rmsnormFwd(
+                                matrix,
+                                open.scope().like(matrix),
+                                open.scope().tensor(DType.FLOAT32, 65_536),
+                                open.stream()));
         QuantizedTensor quantized = open.scope().quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, 65_536, 32_768);
         assertThrown(
                 IllegalArgumentException.class,

@@ -28,10 +28,12 @@ public class MultiprocessorMarginBenchmark extends OperationBenchmark {
     @Param({"0"})
     public int margin;
 
+    private ResidualNorm residualNorm;
     private Tensor x;
     private Tensor residual;
     private Tensor gamma;
     private Tensor beta;
+    private Normalization norm;
     private Tensor h;
     private Tensor y;
     private Tensor mean;
@@ -56,6 +58,7 @@ public class MultiprocessorMarginBenchmark extends OperationBenchmark {
         residual = zeros(DType.BFLOAT16, tokens, hidden);
         gamma = normal(DType.BFLOAT16, hidden);
         beta = zeros(DType.BFLOAT16, hidden);
+        norm = new Normalization(EPSILON, Gamma.PLAIN).gamma(gamma).beta(beta);
         h = empty(DType.BFLOAT16, tokens, hidden);
         y = empty(DType.BFLOAT16, tokens, hidden);
         mean = empty(DType.FLOAT32, tokens);
@@ -63,6 +66,11 @@ public class MultiprocessorMarginBenchmark extends OperationBenchmark {
         dh = empty(DType.BFLOAT16, tokens, hidden);
         dgamma = empty(DType.FLOAT32, hidden);
         dbeta = empty(DType.FLOAT32, hidden);
+        residualNorm = new ResidualNorm(NORM)
+                .parameters(gamma, beta)
+                .statistics(mean, inverse)
+                .sum(null, residual, h)
+                .gradients(dgamma, dbeta, Output.OVERWRITE);
         dgammaOfType = empty(DType.BFLOAT16, hidden);
         dbetaOfType = empty(DType.BFLOAT16, hidden);
         weight = normal(DType.BFLOAT16, hidden, hidden);
@@ -96,30 +104,28 @@ public class MultiprocessorMarginBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void residualNormForward() {
-        repeat(() -> ResidualNorm.forward(NORM, x, residual, gamma, beta, h, y, null, mean, inverse, stream));
+        repeat(() -> residualNorm.forward(x, y, null, stream));
     }
 
     /** Their gradients. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void residualNormBackward() {
-        repeat(() -> ResidualNorm.backward(
-                NORM, y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
+        repeat(() -> residualNorm.backward(y, h, residual, dh, stream));
     }
 
     /** Transformer Engine's layer norm. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void layernormFwd() {
-        repeat(() -> Normalization.layernormFwd(x, gamma, beta, EPSILON, y, mean, inverse, Gamma.PLAIN, stream));
+        repeat(() -> norm.layernormFwd(x, y, mean, inverse, stream));
     }
 
     /** Its gradients. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void layernormBwd() {
-        repeat(() -> Normalization.layernormBwd(
-                y, x, mean, inverse, gamma, dh, dgammaOfType, dbetaOfType, Gamma.PLAIN, stream));
+        repeat(() -> norm.layernormBwd(y, x, mean, inverse, dh, dgammaOfType, dbetaOfType, stream));
     }
 
     /** A product by a square weight. */

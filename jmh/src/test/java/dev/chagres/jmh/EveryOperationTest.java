@@ -52,7 +52,7 @@ class EveryOperationTest {
         assertEquals(Set.of(), gone, "no longer there");
     }
 
-    /** Returns what a call looks like: of a record's method {@code Class#method}, some object's method of the name. */
+    /** Returns what a call looks like: of {@code Class#method}, some object's method of the name. */
     private static Pattern call(String operation) {
         String method = operation.replaceFirst("^\\w+#", ".");
         return Pattern.compile((method.equals(operation) ? "\\b" : "") + Pattern.quote(method) + "\\(");
@@ -74,8 +74,8 @@ class EveryOperationTest {
     }
 
     /**
-     * Returns the public methods that take a stream of the public classes beside {@code one}: static ones as {@code Class.method}, those
-     * of records as {@code Class#method}.
+     * Returns the public methods that take a stream of the public classes beside {@code one}: static ones as {@code Class.method}, others
+     * as {@code Class#method}.
      */
     private static Set<String> operations(Class<?> one) throws IOException, URISyntaxException {
         Set<String> names = new TreeSet<>();
@@ -83,7 +83,6 @@ class EveryOperationTest {
             for (Method method : type.getDeclaredMethods()) {
                 int modifiers = method.getModifiers();
                 if (Modifier.isPublic(modifiers)
-                        && (Modifier.isStatic(modifiers) || type.isRecord())
                         && method.getReturnType() == void.class
                         && Arrays.asList(method.getParameterTypes()).contains(Stream.class)) {
                     String separator = Modifier.isStatic(modifiers) ? "." : "#";
