@@ -65,7 +65,7 @@ final class NormStruct implements AutoCloseable {
 
     /** Fills in forward's output in eight bits; null: none. */
     void quantized(@Nullable QuantizedTensor quantized) {
-        Tensor inverse = quantized == null ? null : ResidualNormChecks.scaleInverse(quantized);
+        Tensor inverse = quantized == null ? null : NormQuantization.scaleInverse(quantized);
         OpsResidualNorm.y8(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.rowwise()));
         OpsResidualNorm.y8_transposed(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.columnwise()));
         OpsResidualNorm.scale(segment, quantized == null ? 0 : Checks.addressOrNull(quantized.scale()));

@@ -1,5 +1,6 @@
 package dev.chagres.ops;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -7,6 +8,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.ops.NormFunction.Kind;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
@@ -16,6 +18,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>All matrices are [R, C] of one floating-point type, as gamma and beta [C] are; each begins at a multiple of 16 bytes,
  * as every tensor of a scope does. {@link #takes} tells which rows are supported.
+ *
+ * <p>The tensors that several calls share are set before a call, and stay until they are set again.
  *
  * <p>Threading: the device's thread.
  *
@@ -28,7 +32,22 @@ public final class ResidualNorm {
     /** The limits that {@link #takes} checks, for texts. */
     public static final String LIMITS = "rows of whole 16-byte packs, at most 16 KiB";
 
-    private ResidualNorm() {}
+    private final NormFunction norm;
+    private @Nullable Tensor gamma;
+    private @Nullable Tensor beta;
+    private @Nullable Tensor mean;
+    private @Nullable Tensor inverse;
+    private @Nullable Tensor bias;
+    private @Nullable Tensor residual;
+    private @Nullable Tensor h;
+    private @Nullable Tensor dgamma;
+    private @Nullable Tensor dbeta;
+    private Output output = Output.OVERWRITE;
+
+    /** Makes a norm without tensors. */
+    public ResidualNorm(NormFunction norm) {
+        this.norm = Checks.given("norm", norm);
+    }
 
     /** Returns whether rows like those of {@code x} are supported: not empty, whole 16-byte packs, at most 16 KiB. */
     public static boolean takes(Tensor x) {
@@ -39,65 +58,74 @@ public final class ResidualNorm {
     }
 
     /**
-     * Enqueues {@code h = x + residual} and {@code y = norm(h)}, as {@link #forward(NormFunction, Tensor, Tensor, Tensor, Tensor, Tensor,
-     * Tensor, Tensor, QuantizedTensor, Tensor, Tensor, Stream)} without bias.
+     * Sets what the norm is multiplied by, and what is added.
      *
-     * @throws IllegalArgumentException as there
+     * @param newGamma [C]
+     * @param newBeta [C], which backward does not read; null for RMS norm
      */
-    public static void forward(
-            NormFunction norm,
-            Tensor x,
-            @Nullable Tensor residual,
-            Tensor gamma,
-            @Nullable Tensor beta,
-            @Nullable Tensor h,
-            @Nullable Tensor y,
-            @Nullable QuantizedTensor quantized,
-            @Nullable Tensor mean,
-            Tensor inverse,
-            Stream stream) {
-        forward(norm, x, null, residual, gamma, beta, h, y, quantized, mean, inverse, stream);
+    public ResidualNorm parameters(Tensor newGamma, @Nullable Tensor newBeta) {
+        gamma = Checks.given("gamma", newGamma);
+        beta = newBeta;
+        return this;
     }
 
     /**
-     * Enqueues {@code h = x + residual}, or {@code h = (x + bias) + residual} rounded once, and {@code y = norm(h)}, in its own type, in FP8, or both. FP8 numbers are {@code q = y scale},
-     * from y before it is rounded, clamped to the largest number.
+     * Sets what forward writes and backward reads.
      *
-     * @param norm which norm
+     * @param newMean FLOAT32 [R]; null for RMS norm
+     * @param newInverse FLOAT32 [R]
+     */
+    public ResidualNorm statistics(@Nullable Tensor newMean, Tensor newInverse) {
+        mean = newMean;
+        inverse = Checks.given("inverse", newInverse);
+        return this;
+    }
+
+    /**
+     * Sets the sum before the norm of forward.
+     *
+     * @param newBias [C], such as that of the product that wrote x; null: none. Needs a residual
+     * @param newResidual like x; null: h is x
+     * @param newH like x; may be x or residual; null without residual
+     */
+    public ResidualNorm sum(@Nullable Tensor newBias, @Nullable Tensor newResidual, @Nullable Tensor newH) {
+        bias = newBias;
+        residual = newResidual;
+        h = newH;
+        return this;
+    }
+
+    /**
+     * Sets the gradients of gamma and beta.
+     *
+     * @param newDgamma FLOAT32 [C]
+     * @param newDbeta FLOAT32 [C]; null for RMS norm
+     * @param newOutput what happens to both
+     */
+    public ResidualNorm gradients(Tensor newDgamma, @Nullable Tensor newDbeta, Output newOutput) {
+        dgamma = Checks.given("dgamma", newDgamma);
+        dbeta = newDbeta;
+        output = Checks.given("output", newOutput);
+        return this;
+    }
+
+    /**
+     * Enqueues {@code h = x + residual}, or {@code h = (x + bias) + residual} rounded once, and {@code y = norm(h)}, in its own type, in
+     * FP8, or both. FP8 numbers are {@code q = y scale}, from y before it is rounded, clamped to the largest number.
+     *
      * @param x [R, C]
-     * @param bias [C], such as that of the product that wrote x; null: none. Needs a residual
-     * @param residual like x; null: h is x
-     * @param gamma [C]
-     * @param beta [C]; null for RMS norm
-     * @param h like x; may be x or residual; null without residual
      * @param y like x; null for FP8 alone
      * @param quantized FLOAT8_E4M3, scaled by {@link dev.chagres.Scaling#TENSOR}, with scale, C a multiple of 16: [R, C] with
      *     rowwise data alone; with columnwise data [R rounded up to a multiple of 16, C], whose padding becomes 0. Its amax, if it has one,
      *     is raised to the largest magnitude of y before rounding. With an amax alone, without scale and data, that is raised to the
      *     largest magnitude of y as stored. Null: none
-     * @param mean FLOAT32 [R]; null for RMS norm
-     * @param inverse FLOAT32 [R]
      * @throws IllegalArgumentException when shapes, types or devices do not fit, what must go together does not, or what is
      *     written shares memory otherwise
+     * @throws IllegalStateException without parameters or statistics
      */
-    public static void forward(
-            NormFunction norm,
-            Tensor x,
-            @Nullable Tensor bias,
-            @Nullable Tensor residual,
-            Tensor gamma,
-            @Nullable Tensor beta,
-            @Nullable Tensor h,
-            @Nullable Tensor y,
-            @Nullable QuantizedTensor quantized,
-            @Nullable Tensor mean,
-            Tensor inverse,
-            Stream stream) {
-        Checks.given("norm", norm);
-        ResidualNormChecks.forward(norm, x, bias, residual, gamma, beta, h, y, quantized, mean, inverse, stream);
-        NormStruct struct = Inside.state(stream).get(NormStruct.ATTACHMENT);
-        struct.describe(norm, x);
-        struct.parameters(gamma, h, mean, inverse);
+    public void forward(Tensor x, @Nullable Tensor y, @Nullable QuantizedTensor quantized, Stream stream) {
+        checkForward(x, y, quantized, stream);
+        NormStruct struct = struct(x, h, stream);
         struct.forward(x, bias, residual, beta, y);
         struct.quantized(quantized);
         Status.ops(Ops.ops_residual_norm_forward(struct.segment(), stream.handle()), "ops_residual_norm_forward");
@@ -107,39 +135,200 @@ public final class ResidualNorm {
      * Enqueues {@code dh = dresidual + } the gradient of the norm's input, which is rounded to the type of dh before, {@code dgamma[c] =
      * sum over r of dy (h - mean) inverse} and {@code dbeta[c] = sum over r of dy}; the last two may add to what is there.
      *
-     * @param norm which norm
      * @param dy gradient of y, [R, C]
-     * @param h what forward wrote; x where it had no residual
-     * @param mean what forward wrote; null for RMS norm
-     * @param inverse what forward wrote
-     * @param gamma [C]
+     * @param input what forward wrote as h; x where it had no residual
      * @param dresidual gradient of h that bypasses the norm, like dy; null: none
-     * @param dh like dy; may be dresidual, dy or h
-     * @param dgamma FLOAT32 [C]
-     * @param dbeta FLOAT32 [C]; null for RMS norm
-     * @param output what happens to dgamma and dbeta
+     * @param dh like dy; may be dresidual, dy or the input
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory otherwise
+     * @throws IllegalStateException without parameters, statistics or gradients
      */
-    public static void backward(
-            NormFunction norm,
-            Tensor dy,
-            Tensor h,
-            @Nullable Tensor mean,
-            Tensor inverse,
-            Tensor gamma,
-            @Nullable Tensor dresidual,
-            Tensor dh,
-            Tensor dgamma,
-            @Nullable Tensor dbeta,
-            Output output,
-            Stream stream) {
-        Checks.given("norm", norm);
-        Checks.given("output", output);
-        ResidualNormChecks.backward(norm, dy, h, mean, inverse, gamma, dresidual, dh, dgamma, dbeta, stream);
-        NormStruct struct = Inside.state(stream).get(NormStruct.ATTACHMENT);
-        struct.describe(norm, dy);
-        struct.parameters(gamma, h, mean, inverse);
-        struct.backward(dy, dresidual, dh, dgamma, dbeta, output.beta());
+    public void backward(Tensor dy, Tensor input, @Nullable Tensor dresidual, Tensor dh, Stream stream) {
+        checkBackward(dy, input, dresidual, dh, stream);
+        NormStruct struct = struct(dy, input, stream);
+        struct.backward(dy, dresidual, dh, given("gradients", dgamma), dbeta, output.beta());
         Status.ops(Ops.ops_residual_norm_backward(struct.segment(), stream.handle()), "ops_residual_norm_backward");
+    }
+
+    private NormStruct struct(Tensor rows, @Nullable Tensor input, Stream stream) {
+        NormStruct struct = Inside.state(stream).get(NormStruct.ATTACHMENT);
+        struct.describe(norm, rows);
+        struct.parameters(given("parameters", gamma), input, mean, given("statistics", inverse));
+        return struct;
+    }
+
+    private static Tensor given(String setter, @Nullable Tensor tensor) {
+        if (tensor == null) {
+            throw new IllegalStateException(setter + ": expected tensors, got none; call " + setter + "(...) before");
+        }
+        return tensor;
+    }
+
+    private void checkForward(Tensor x, @Nullable Tensor y, @Nullable QuantizedTensor quantized, Stream stream) {
+        rows("x", x, stream);
+        like("residual", residual, x, stream);
+        column("gamma", given("parameters", gamma), x, stream);
+        given("statistics", inverse);
+        ofLayerNorm("beta", beta);
+        ofLayerNorm("mean", mean);
+        if (residual == null) {
+            absent("h", h, "without a residual h is x");
+            absent("bias", bias, "it is added to the sum with a residual, and there is none");
+        } else {
+            required("h", h, "the sum with the residual goes there");
+        }
+        if (y == null && (quantized == null || quantized.scale() == null)) {
+            throw new IllegalArgumentException("y: expected a place for the norm, got null for y"
+                    + (quantized == null ? " and quantized alike" : ", and in quantized no scale to cast by"));
+        }
+        column("bias", bias, x, stream);
+        column("beta", beta, x, stream);
+        like("h", h, x, stream);
+        like("y", y, x, stream);
+        vector("mean", mean, x, stream);
+        vector("inverse", inverse, x, stream);
+        written("h", h, "gamma", gamma, "beta", beta);
+        apart("h", h, "bias", bias);
+        apartOrSame("h", h, "x", x);
+        apartOrSame("h", h, "residual", residual);
+        written("y", y, "x", x, "residual", residual);
+        written("y", y, "gamma", gamma, "beta", beta);
+        apart("y", y, "h", h);
+        apart("y", y, "bias", bias);
+        writtenApart("mean", mean, x, y);
+        writtenApart("inverse", inverse, x, y);
+        apart("mean", mean, "inverse", inverse);
+        if (quantized != null) {
+            NormQuantization.check(quantized, x, stream);
+            NormQuantization.apart(quantized, "x", x);
+            NormQuantization.apart(quantized, "bias", bias);
+            NormQuantization.apart(quantized, "residual", residual);
+            NormQuantization.apart(quantized, "gamma", gamma);
+            NormQuantization.apart(quantized, "beta", beta);
+            NormQuantization.apart(quantized, "h", h);
+            NormQuantization.apart(quantized, "y", y);
+            NormQuantization.apart(quantized, "mean", mean);
+            NormQuantization.apart(quantized, "inverse", inverse);
+        }
+    }
+
+    private void checkBackward(Tensor dy, Tensor input, @Nullable Tensor dresidual, Tensor dh, Stream stream) {
+        rows("dy", dy, stream);
+        like("h", Checks.given("h", input), dy, stream);
+        given("statistics", inverse);
+        given("parameters", gamma);
+        ofLayerNorm("mean", mean);
+        ofLayerNorm("dbeta", dbeta);
+        vector("mean", mean, dy, stream);
+        vector("inverse", inverse, dy, stream);
+        column("gamma", gamma, dy, stream);
+        like("dresidual", dresidual, dy, stream);
+        like("dh", Checks.given("dh", dh), dy, stream);
+        Checks.vector(stream, "dgamma", given("gradients", dgamma), DType.FLOAT32, dy.size(1));
+        if (dbeta != null) {
+            Checks.vector(stream, "dbeta", dbeta, DType.FLOAT32, dy.size(1));
+        }
+        Checks.writable("dh", dh);
+        apartOrSame("dh", dh, "dy", dy);
+        apartOrSame("dh", dh, "h", input);
+        apartOrSame("dh", dh, "dresidual", dresidual);
+        written("dh", dh, "mean", mean, "inverse", inverse);
+        apart("dh", dh, "gamma", gamma);
+        gradient("dgamma", dgamma, dy, input, dresidual, dh);
+        gradient("dbeta", dbeta, dy, input, dresidual, dh);
+        apart("dgamma", dgamma, "dbeta", dbeta);
+    }
+
+    private void ofLayerNorm(String argument, @Nullable Tensor tensor) {
+        if (norm.kind() == Kind.LAYER_NORM) {
+            required(argument, tensor, "layer norm has one");
+        } else {
+            absent(argument, tensor, "RMS norm has none");
+        }
+    }
+
+    private static void required(String argument, @Nullable Tensor tensor, String reason) {
+        if (tensor == null) {
+            throw new IllegalArgumentException(argument + ": expected a tensor, for " + reason + ", got null");
+        }
+    }
+
+    private static void absent(String argument, @Nullable Tensor tensor, String reason) {
+        if (tensor != null) {
+            throw new IllegalArgumentException(
+                    argument + ": expected null, for " + reason + ", got " + Checks.describe(tensor));
+        }
+    }
+
+    /** Checks a statistic, an output of forward. */
+    private void writtenApart(String argument, @Nullable Tensor tensor, Tensor x, @Nullable Tensor y) {
+        written(argument, tensor, "x", x, "residual", residual);
+        written(argument, tensor, "gamma", gamma, "beta", beta);
+        written(argument, tensor, "h", h, "y", y);
+        apart(argument, tensor, "bias", bias);
+    }
+
+    private void gradient(
+            String argument, @Nullable Tensor tensor, Tensor dy, Tensor input, @Nullable Tensor dresidual, Tensor dh) {
+        written(argument, tensor, "dy", dy, "h", input);
+        written(argument, tensor, "mean", mean, "inverse", inverse);
+        written(argument, tensor, "gamma", gamma, "dresidual", dresidual);
+        apart(argument, tensor, "dh", dh);
+    }
+
+    private static void rows(String argument, Tensor tensor, Stream stream) {
+        Checks.matrix(stream, argument, tensor);
+        if (!takes(tensor)) {
+            throw new IllegalArgumentException(argument + ": expected " + LIMITS + ", got " + Checks.describe(tensor)
+                    + "; call Elementwise.add and Normalization");
+        }
+        Checks.aligned(argument, tensor);
+    }
+
+    private static void like(String argument, @Nullable Tensor tensor, Tensor model, Stream stream) {
+        if (tensor != null) {
+            Checks.like(stream, argument, tensor, model);
+            Checks.aligned(argument, tensor);
+        }
+    }
+
+    private static void column(String argument, @Nullable Tensor tensor, Tensor matrix, Stream stream) {
+        if (tensor != null) {
+            Checks.vector(stream, argument, tensor, matrix.dtype(), matrix.size(1));
+            Checks.aligned(argument, tensor);
+        }
+    }
+
+    private static void vector(String argument, @Nullable Tensor tensor, Tensor matrix, Stream stream) {
+        if (tensor != null) {
+            Checks.vector(stream, argument, tensor, DType.FLOAT32, matrix.size(0));
+        }
+    }
+
+    /** Checks an optional output. */
+    private static void written(
+            String argument,
+            @Nullable Tensor tensor,
+            String firstArgument,
+            @Nullable Tensor first,
+            String secondArgument,
+            @Nullable Tensor second) {
+        if (tensor != null) {
+            Checks.writable(argument, tensor);
+            apart(argument, tensor, firstArgument, first);
+            apart(argument, tensor, secondArgument, second);
+        }
+    }
+
+    static void apart(String argument, @Nullable Tensor tensor, String otherArgument, @Nullable Tensor other) {
+        if (tensor != null && other != null) {
+            Checks.apart(argument, tensor, otherArgument, other);
+        }
+    }
+
+    private static void apartOrSame(
+            String argument, @Nullable Tensor tensor, String otherArgument, @Nullable Tensor other) {
+        if (tensor != null && other != null) {
+            Checks.apartOrSame(argument, tensor, otherArgument, other);
+        }
     }
 }

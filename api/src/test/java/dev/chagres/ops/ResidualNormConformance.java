@@ -89,7 +89,11 @@ class ResidualNormConformance {
 
         void assertForward(Tensor h) {
             Tensor y = open.unwritten(c.dtype, c.rows, c.columns);
-            ResidualNorm.forward(LAYER_NORM, x, residual, gamma, beta, h, y, null, mean, inverse, open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(gamma, beta)
+                    .statistics(mean, inverse)
+                    .sum(null, residual, h)
+                    .forward(x, y, null, open.stream());
             assertEquals(0, sum.subtract(matrix(open.read(h))).getNorm(), "h is the rounded sum");
             open.assertClose(
                     "y", Comparison.entries(witness.forward(sum)), open.read(y), 1, Tolerances.rounded(c.dtype));
@@ -127,19 +131,11 @@ class ResidualNormConformance {
             Tensor gamma = open.tensor(dtype, filled(8, 1), 8);
             Tensor h = open.unwritten(dtype, 2, 8);
             Tensor y = open.unwritten(dtype, 2, 8);
-            ResidualNorm.forward(
-                    LAYER_NORM,
-                    x,
-                    bias,
-                    residual,
-                    gamma,
-                    gamma,
-                    h,
-                    y,
-                    null,
-                    open.unwritten(DType.FLOAT32, 2),
-                    open.unwritten(DType.FLOAT32, 2),
-                    open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(gamma, gamma)
+                    .statistics(open.unwritten(DType.FLOAT32, 2), open.unwritten(DType.FLOAT32, 2))
+                    .sum(bias, residual, h)
+                    .forward(x, y, null, open.stream());
             float[] sums = new float[16];
             Arrays.fill(sums, (float) (1 + 2 * half));
             assertArrayEquals(sums, open.read(h));
@@ -190,19 +186,11 @@ class ResidualNormConformance {
         Tensor dbeta = output == Output.ADD
                 ? open.tensor(DType.FLOAT32, before, c.columns)
                 : open.unwritten(DType.FLOAT32, c.columns);
-        ResidualNorm.backward(
-                LAYER_NORM,
-                dyTensor,
-                h,
-                run.mean,
-                run.inverse,
-                run.gamma,
-                dresidualTensor,
-                dh,
-                dgamma,
-                dbeta,
-                output,
-                open.stream());
+        new ResidualNorm(LAYER_NORM)
+                .parameters(run.gamma, null)
+                .statistics(run.mean, run.inverse)
+                .gradients(dgamma, dbeta, output)
+                .backward(dyTensor, h, dresidualTensor, dh, open.stream());
         RealMatrix expected = run.witness.backward(dy).add(dresidual);
         open.assertClose("dh", Comparison.entries(expected), open.read(dh), 1, Tolerances.rounded(c.dtype));
         double magnitude = Math.sqrt(c.rows);
@@ -273,18 +261,11 @@ class ResidualNormConformance {
                 .scale(open.tensor(DType.FLOAT32, new double[] {32}, 1))
                 .amax(amax);
         Tensor x = open.tensor(dtype, left);
-        ResidualNorm.forward(
-                norm,
-                x,
-                sums ? open.tensor(dtype, right) : null,
-                factors,
-                centered ? open.tensor(dtype, beta.getRow(0), 48) : null,
-                hTensor,
-                y,
-                quantized,
-                mean,
-                inverse,
-                open.stream());
+        new ResidualNorm(norm)
+                .parameters(factors, centered ? open.tensor(dtype, beta.getRow(0), 48) : null)
+                .statistics(mean, inverse)
+                .sum(null, sums ? open.tensor(dtype, right) : null, hTensor)
+                .forward(x, y, quantized, open.stream());
         open.assertClose("y", Comparison.entries(expected), open.read(y), 1, Tolerances.rounded(dtype));
         double largest = 0;
         double[] rowwise = Float8Witness.values(quantized.rowwise().toBytes(open.stream()), DType.FLOAT8_E4M3);
@@ -306,19 +287,11 @@ class ResidualNormConformance {
         Tensor dh = open.unwritten(dtype, v.rows, 48);
         Tensor dgamma = open.unwritten(DType.FLOAT32, 48);
         Tensor dbeta = centered ? open.unwritten(DType.FLOAT32, 48) : null;
-        ResidualNorm.backward(
-                norm,
-                open.tensor(dtype, dy),
-                sums ? hTensor : x,
-                mean,
-                inverse,
-                factors,
-                null,
-                dh,
-                dgamma,
-                dbeta,
-                Output.OVERWRITE,
-                open.stream());
+        new ResidualNorm(norm)
+                .parameters(factors, null)
+                .statistics(mean, inverse)
+                .gradients(dgamma, dbeta, Output.OVERWRITE)
+                .backward(open.tensor(dtype, dy), sums ? hTensor : x, null, dh, open.stream());
         open.assertClose("dh", Comparison.entries(witness.backward(dy)), open.read(dh), 1, Tolerances.rounded(dtype));
         double magnitude = Math.sqrt(v.rows);
         assertSum("dgamma", weights.gradient("weight").getRow(0), new double[48], dgamma, Output.OVERWRITE, magnitude);
@@ -343,8 +316,14 @@ class ResidualNormConformance {
             QuantizedTensor place = open.scope()
                     .quantized(Scaling.TENSOR, DType.FLOAT8_E4M3, size[0], size[1])
                     .amax(amax);
-            ResidualNorm.forward(LAYER_NORM, x, null, gamma, beta, null, alone, null, mean, inverse, open.stream());
-            ResidualNorm.forward(LAYER_NORM, x, null, gamma, beta, null, y, place, mean, inverse, open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(gamma, beta)
+                    .statistics(mean, inverse)
+                    .forward(x, alone, null, open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(gamma, beta)
+                    .statistics(mean, inverse)
+                    .forward(x, y, place, open.stream());
             float largest = 0;
             for (float value : open.read(y)) {
                 largest = Math.max(largest, Math.abs(value));
@@ -352,7 +331,10 @@ class ResidualNormConformance {
             assertEquals(largest, open.read(amax)[0]);
             assertArrayEquals(open.read(alone), open.read(y), "the same bits as without");
             amax.set(open.stream(), 1e4f);
-            ResidualNorm.forward(LAYER_NORM, x, null, gamma, beta, null, y, place, mean, inverse, open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(gamma, beta)
+                    .statistics(mean, inverse)
+                    .forward(x, y, place, open.stream());
             assertEquals(1e4f, open.read(amax)[0], "raised, not written");
         }
     }
@@ -363,36 +345,24 @@ class ResidualNormConformance {
         Tensor gamma = of(DType.FLOAT32, 8);
         Tensor mean = of(DType.FLOAT32, 0);
         Tensor inverse = of(DType.FLOAT32, 0);
-        ResidualNorm.forward(
-                LAYER_NORM,
-                none,
-                none,
-                gamma,
-                of(DType.FLOAT32, 8),
-                none,
-                of(DType.FLOAT32, 0, 8),
-                null,
-                mean,
-                inverse,
-                open.stream());
+        new ResidualNorm(LAYER_NORM)
+                .parameters(gamma, of(DType.FLOAT32, 8))
+                .statistics(mean, inverse)
+                .sum(null, none, none)
+                .forward(none, of(DType.FLOAT32, 0, 8), null, open.stream());
         Tensor dgamma = open.unwritten(DType.FLOAT32, 8);
         Tensor dbeta = open.tensor(DType.FLOAT32, new double[] {1, 2, 3, 4, 5, 6, 7, 8}, 8);
-        ResidualNorm.backward(
-                LAYER_NORM,
-                none,
-                none,
-                mean,
-                inverse,
-                gamma,
-                none,
-                none,
-                dgamma,
-                open.unwritten(DType.FLOAT32, 8),
-                Output.OVERWRITE,
-                open.stream());
+        new ResidualNorm(LAYER_NORM)
+                .parameters(gamma, null)
+                .statistics(mean, inverse)
+                .gradients(dgamma, open.unwritten(DType.FLOAT32, 8), Output.OVERWRITE)
+                .backward(none, none, none, none, open.stream());
         assertArrayEquals(new float[8], open.read(dgamma));
-        ResidualNorm.backward(
-                LAYER_NORM, none, none, mean, inverse, gamma, none, none, dgamma, dbeta, Output.ADD, open.stream());
+        new ResidualNorm(LAYER_NORM)
+                .parameters(gamma, null)
+                .statistics(mean, inverse)
+                .gradients(dgamma, dbeta, Output.ADD)
+                .backward(none, none, none, none, open.stream());
         assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6, 7, 8}, open.read(dbeta));
     }
 

@@ -93,9 +93,15 @@ class ResidualNormMarginConformance {
             Tensor dh = open.unwritten(dtype, rows, columns);
             Tensor dgamma = open.unwritten(DType.FLOAT32, columns);
             Tensor dbeta = open.unwritten(DType.FLOAT32, columns);
-            ResidualNorm.forward(LAYER_NORM, x, null, gamma, beta, null, y, null, mean, inverse, open.stream());
-            ResidualNorm.backward(
-                    LAYER_NORM, dy, x, mean, inverse, gamma, null, dh, dgamma, dbeta, Output.OVERWRITE, open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(gamma, beta)
+                    .statistics(mean, inverse)
+                    .forward(x, y, null, open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(gamma, null)
+                    .statistics(mean, inverse)
+                    .gradients(dgamma, dbeta, Output.OVERWRITE)
+                    .backward(dy, x, null, dh, open.stream());
             return new Results(open.read(y), open.read(inverse), open.read(dh), open.read(dgamma), open.read(dbeta));
         }
 
@@ -173,21 +179,15 @@ class ResidualNormMarginConformance {
         open.device().multiprocessorMargin(MultiprocessorMargin.NONE.withNorms(margin));
         Results wanted = one.run();
         try (Graph graph = open.stream().capture(() -> {
-            ResidualNorm.forward(
-                    LAYER_NORM, one.x, null, one.gamma, one.beta, null, y, null, mean, inverse, open.stream());
-            ResidualNorm.backward(
-                    LAYER_NORM,
-                    one.dy,
-                    one.x,
-                    mean,
-                    inverse,
-                    one.gamma,
-                    null,
-                    dh,
-                    dgamma,
-                    dbeta,
-                    Output.OVERWRITE,
-                    open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(one.gamma, one.beta)
+                    .statistics(mean, inverse)
+                    .forward(one.x, y, null, open.stream());
+            new ResidualNorm(LAYER_NORM)
+                    .parameters(one.gamma, null)
+                    .statistics(mean, inverse)
+                    .gradients(dgamma, dbeta, Output.OVERWRITE)
+                    .backward(one.dy, one.x, null, dh, open.stream());
         })) {
             leaveNothing();
             graph.launch();

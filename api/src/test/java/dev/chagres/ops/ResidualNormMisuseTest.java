@@ -49,16 +49,22 @@ class ResidualNormMisuseTest {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> ResidualNorm.forward(
-                            norm, x, residual, gamma, beta, h, y, quantized, mean, inverse, open.stream()));
+                    () -> new ResidualNorm(norm)
+                            .parameters(gamma, beta)
+                            .statistics(mean, inverse)
+                            .sum(null, residual, h)
+                            .forward(x, y, quantized, open.stream()));
         }
 
         void refusedBackward(String text) {
             assertThrown(
                     IllegalArgumentException.class,
                     text,
-                    () -> ResidualNorm.backward(
-                            norm, x, h, mean, inverse, gamma, residual, y, dgamma, dbeta, Output.ADD, open.stream()));
+                    () -> new ResidualNorm(norm)
+                            .parameters(gamma, null)
+                            .statistics(mean, inverse)
+                            .gradients(dgamma, dbeta, Output.ADD)
+                            .backward(x, h, residual, y, open.stream()));
         }
     }
 
@@ -124,19 +130,11 @@ class ResidualNormMisuseTest {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> ResidualNorm.forward(
-                        with.norm,
-                        with.x,
-                        bias,
-                        residual,
-                        with.gamma,
-                        with.beta,
-                        h,
-                        with.y,
-                        null,
-                        with.mean,
-                        with.inverse,
-                        open.stream()));
+                () -> new ResidualNorm(with.norm)
+                        .parameters(with.gamma, with.beta)
+                        .statistics(with.mean, with.inverse)
+                        .sum(bias, residual, h)
+                        .forward(with.x, with.y, null, open.stream()));
     }
 
     @Test
@@ -217,32 +215,16 @@ class ResidualNormMisuseTest {
     @Test
     void makesNoGarbage() {
         Arguments in = new Arguments();
+        ResidualNorm norm = new ResidualNorm(in.norm);
         Allocation.assertNone("residual norm", () -> {
-            ResidualNorm.forward(
-                    in.norm,
-                    in.x,
-                    in.residual,
-                    in.gamma,
-                    in.beta,
-                    in.h,
-                    in.y,
-                    null,
-                    in.mean,
-                    in.inverse,
-                    open.stream());
-            ResidualNorm.backward(
-                    in.norm,
-                    in.y,
-                    in.h,
-                    in.mean,
-                    in.inverse,
-                    in.gamma,
-                    in.residual,
-                    in.residual,
-                    in.dgamma,
-                    in.dbeta,
-                    Output.OVERWRITE,
-                    open.stream());
+            norm.parameters(in.gamma, in.beta)
+                    .statistics(in.mean, in.inverse)
+                    .sum(null, in.residual, in.h)
+                    .forward(in.x, in.y, null, open.stream());
+            norm.parameters(in.gamma, null)
+                    .statistics(in.mean, in.inverse)
+                    .gradients(in.dgamma, in.dbeta, Output.OVERWRITE)
+                    .backward(in.y, in.h, in.residual, in.residual, open.stream());
         });
     }
 }

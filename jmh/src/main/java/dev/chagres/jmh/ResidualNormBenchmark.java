@@ -19,6 +19,7 @@ public class ResidualNormBenchmark extends OperationBenchmark {
     public NormFunction.Kind norm;
 
     private NormFunction function;
+    private ResidualNorm residualNorm;
     private Tensor x;
     private Tensor residual;
     private Tensor gamma;
@@ -52,6 +53,11 @@ public class ResidualNormBenchmark extends OperationBenchmark {
         inverse = empty(DType.FLOAT32, tokens);
         dh = empty(DType.BFLOAT16, tokens, shape.hidden());
         dgamma = empty(DType.FLOAT32, shape.hidden());
+        residualNorm = new ResidualNorm(function)
+                .parameters(gamma, beta)
+                .statistics(mean, inverse)
+                .sum(null, residual, h)
+                .gradients(dgamma, dbeta, Output.OVERWRITE);
         residualNormForward();
         near("sum", at(x, 0) + at(residual, 0), at(h, 0), 0.01);
         near("residualNormForward", normed(0) * at(gamma, 0), at(y, 0), 0.02);
@@ -76,14 +82,13 @@ public class ResidualNormBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void residualNormForward() {
-        repeat(() -> ResidualNorm.forward(function, x, residual, gamma, beta, h, y, null, mean, inverse, stream));
+        repeat(() -> residualNorm.forward(x, y, null, stream));
     }
 
     /** Their gradients. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void residualNormBackward() {
-        repeat(() -> ResidualNorm.backward(
-                function, y, h, mean, inverse, gamma, residual, dh, dgamma, dbeta, Output.OVERWRITE, stream));
+        repeat(() -> residualNorm.backward(y, h, residual, dh, stream));
     }
 }
