@@ -321,8 +321,16 @@ class MisuseTest {
         logits.set(stream, wild);
         CrossEntropy loss = new CrossEntropy(5);
         Tensor counted = scope.tensor(DType.INT32, 1);
-        dev.chagres.ops.CrossEntropy.forward(
-                logits, ids, 5, null, scope.tensor(DType.FLOAT32, 4), scope.tensor(DType.FLOAT32, 1), counted, stream);
+        new dev.chagres.ops.CrossEntropy(5, 0)
+                .forward(
+                        logits,
+                        ids,
+                        null,
+                        scope.tensor(DType.FLOAT32, 4),
+                        null,
+                        scope.tensor(DType.FLOAT32, 1),
+                        counted,
+                        stream);
         assertEquals(0, counted.toInts(stream)[0], "labels out of range do not count");
         assertEquals(0f, loss.forward(logits, ids, pass).toFloats(stream)[0]);
         for (float factor : new float[] {Float.NaN, Float.NEGATIVE_INFINITY}) {

@@ -23,10 +23,12 @@ import dev.chagres.nccl.UniqueId;
 import dev.chagres.ops.Adam;
 import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
+import dev.chagres.ops.CrossEntropy;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.ops.ResidualNorm;
+import dev.chagres.ops.VocabularyCrossEntropy;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.LossScaler;
@@ -148,6 +150,9 @@ final class NullSamples implements AutoCloseable {
         sample(
                 ResidualNorm.class,
                 new ResidualNorm(new NormFunction(NormFunction.Kind.RMS_NORM, Normalization.Gamma.PLAIN, 1)));
+        sample(CrossEntropy.class, new CrossEntropy(8, 0));
+        sample(CrossEntropy.Factors.class, CrossEntropy.Factors.one());
+        sample(VocabularyCrossEntropy.class, new VocabularyCrossEntropy(0, 8, 8, 0));
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
         sample(BiasCorrection.class, BiasCorrection.YES);
         sample(WeightStorage.class, WeightStorage.MODEL_TYPE);

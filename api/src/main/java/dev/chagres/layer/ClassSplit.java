@@ -1,10 +1,10 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
-import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.CrossEntropy.Factors;
 import dev.chagres.ops.VocabularyCrossEntropy;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.pass.Pass;
@@ -19,19 +19,31 @@ import org.jspecify.annotations.Nullable;
  */
 final class ClassSplit {
     private final TensorParallel ranks;
-    /** Classes of all ranks. */
-    private final long classes;
     /** Columns of this rank's logits. */
     private final long columns;
-    /** Index of this rank's first class; if it has none, the number of classes. */
-    private final long first;
 
-    ClassSplit(TensorParallel ranks, long classes, long allColumns) {
+    private final VocabularyCrossEntropy own;
+
+    private ClassSplit(TensorParallel ranks, long columns, VocabularyCrossEntropy own) {
         this.ranks = ranks;
-        this.classes = classes;
+        this.columns = columns;
+        this.own = own;
+    }
+
+    static ClassSplit of(TensorParallel ranks, long classes, long allColumns) {
         long begin = ranks.begin(allColumns, ranks.rank());
-        columns = ranks.begin(allColumns, ranks.rank() + 1) - begin;
-        first = Math.min(begin, classes);
+        long columns = ranks.begin(allColumns, ranks.rank() + 1) - begin;
+        // A rank may have padding alone.
+        long first = Math.min(begin, classes);
+        return new ClassSplit(
+                ranks, columns, new VocabularyCrossEntropy(first, Math.min(columns, classes - first), classes, 0));
+    }
+
+    ClassSplit withLabelSmoothing(float labelSmoothing) {
+        return new ClassSplit(
+                ranks,
+                columns,
+                new VocabularyCrossEntropy(own.first(), own.classes(), own.allClasses(), labelSmoothing));
     }
 
     long columns() {
@@ -48,16 +60,10 @@ final class ClassSplit {
         }
     }
 
-    /** Returns how many of the columns are classes. */
-    private long own() {
-        return Math.min(columns, classes - first);
-    }
-
     /** Enqueues {@code ops.CrossEntropy.forward} over the ranks; all ranks get the same. */
     void forward(
             Tensor logits,
             Tensor labels,
-            float labelSmoothing,
             @Nullable Tensor divisor,
             Tensor logSumExp,
             @Nullable Tensor tokenLosses,
@@ -65,47 +71,22 @@ final class ClassSplit {
             Tensor counted,
             Pass pass) {
         Stream stream = pass.stream();
-        Scope temporary = pass.temporary();
-        long tokens = logits.size(0);
-        Tensor maximum = temporary.tensor(DType.FLOAT32, tokens);
-        Tensor sums = temporary.tensor(DType.FLOAT32, VocabularyCrossEntropy.sumRows(labelSmoothing), tokens);
-        VocabularyCrossEntropy.maximum(logits, own(), maximum, stream);
-        ranks.max(maximum, stream);
-        VocabularyCrossEntropy.sums(logits, labels, first, own(), labelSmoothing, maximum, sums, stream);
+        Tensor sums = pass.temporary().tensor(DType.FLOAT32, own.sumRows(), logits.size(0));
+        own.maximum(logits, logSumExp, stream);
+        ranks.max(logSumExp, stream);
+        own.sums(logits, labels, logSumExp, sums, stream);
         ranks.sum(sums, stream);
-        VocabularyCrossEntropy.loss(
-                maximum, sums, labels, classes, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, stream);
+        own.loss(logSumExp, sums, labels, divisor, tokenLosses, loss, counted, stream);
     }
 
     /** Enqueues the gradient of this rank's logits, in their place. */
     void backward(
-            Tensor logits,
-            Tensor labels,
-            float labelSmoothing,
-            Tensor logSumExp,
-            @Nullable Tensor divisor,
-            float factor,
-            @Nullable Tensor lossScale,
-            @Nullable Tensor tokenGradients,
-            Stream stream) {
-        VocabularyCrossEntropy.backward(
-                logits,
-                labels,
-                first,
-                own(),
-                classes,
-                labelSmoothing,
-                logSumExp,
-                divisor,
-                factor,
-                lossScale,
-                tokenGradients,
-                logits,
-                stream);
+            Tensor logits, Tensor labels, Tensor logSumExp, @Nullable Tensor divisor, Factors factors, Stream stream) {
+        own.backward(logits, labels, logSumExp, divisor, factors, logits, stream);
     }
 
     @Override
     public String toString() {
-        return own() + " of " + classes + " classes on " + ranks;
+        return own.classes() + " of " + own.allClasses() + " classes on " + ranks;
     }
 }

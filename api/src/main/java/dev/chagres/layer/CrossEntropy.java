@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.CrossEntropy.Factors;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.pass.ContextPool;
@@ -35,10 +36,13 @@ public final class CrossEntropy {
         private final SavedTensor logSumExp = new SavedTensor("the log-sum-exp");
         /** Empty where forward gave a loss for each token. */
         private final SavedTensor divisor = new SavedTensor("the divisor of the loss");
+        /** Those of the last backward, kept so that the next does not make the same. */
+        private Factors factors = Factors.one();
     }
 
     private final long classes;
     private final float labelSmoothing;
+    private final dev.chagres.ops.CrossEntropy whole;
     /** Null where each rank has all columns. */
     private final @Nullable ClassSplit split;
     /** The number of columns of the logits; 0: any number that is at least the number of classes. */
@@ -73,14 +77,11 @@ public final class CrossEntropy {
                     "columns: expected at least the " + classes + " classes, got " + columns);
         }
         CrossEntropy whole = new CrossEntropy(classes, 0, null, columns);
-        return ranks.isSplit() ? new CrossEntropy(classes, 0, new ClassSplit(ranks, classes, columns), columns) : whole;
+        return ranks.isSplit() ? new CrossEntropy(classes, 0, ClassSplit.of(ranks, classes, columns), columns) : whole;
     }
 
     private CrossEntropy(long classes, float labelSmoothing, @Nullable ClassSplit split, long columns) {
-        Checks.atLeastOne("classes", classes);
-        if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
-            throw new IllegalArgumentException("labelSmoothing: expected 0 to 1, got " + labelSmoothing);
-        }
+        whole = new dev.chagres.ops.CrossEntropy(classes, labelSmoothing);
         this.classes = classes;
         this.labelSmoothing = labelSmoothing;
         this.split = split;
@@ -95,7 +96,8 @@ public final class CrossEntropy {
      * @throws IllegalArgumentException when it is outside
      */
     public CrossEntropy withLabelSmoothing(float newLabelSmoothing) {
-        return new CrossEntropy(classes, newLabelSmoothing, split, columns);
+        ClassSplit smoothed = split == null ? null : split.withLabelSmoothing(newLabelSmoothing);
+        return new CrossEntropy(classes, newLabelSmoothing, smoothed, columns);
     }
 
     /**
@@ -158,12 +160,11 @@ public final class CrossEntropy {
         Tensor logSumExp = kept.tensor(DType.FLOAT32, logits.size(0));
         Tensor counted = kept.tensor(DType.INT32, 1);
         if (split == null) {
-            dev.chagres.ops.CrossEntropy.forward(
-                    logits, labels, classes, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, stream);
+            whole.forward(logits, labels, divisor, logSumExp, tokenLosses, loss, counted, stream);
         } else {
             Scope before = pass.enter();
             try {
-                split.forward(logits, labels, labelSmoothing, divisor, logSumExp, tokenLosses, loss, counted, pass);
+                split.forward(logits, labels, divisor, logSumExp, tokenLosses, loss, counted, pass);
             } finally {
                 pass.leave(before);
             }
@@ -231,9 +232,6 @@ public final class CrossEntropy {
 
     private Tensor backward(float factor, @Nullable Tensor lossScale, @Nullable Tensor tokenGradients, Pass pass) {
         Checks.given("pass", pass).ensureBegun(this);
-        if (!Float.isFinite(factor)) {
-            throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
-        }
         Scores scores = saved.peek(pass);
         if (scores.divisor.isEmpty() != (tokenGradients != null)) {
             throw new IllegalStateException(
@@ -246,32 +244,14 @@ public final class CrossEntropy {
         Tensor logSumExp = scores.logSumExp.get();
         Tensor divisor = tokenGradients == null ? scores.divisor.get() : null;
         checkScales(logits, lossScale, tokenGradients, pass.stream());
+        Factors factors = scores.factors.with(factor, lossScale, tokenGradients);
+        scores.factors = factors;
         saved.pop(pass);
         if (split != null) {
-            split.backward(
-                    logits,
-                    labels,
-                    labelSmoothing,
-                    logSumExp,
-                    divisor,
-                    factor,
-                    lossScale,
-                    tokenGradients,
-                    pass.stream());
-            return logits;
+            split.backward(logits, labels, logSumExp, divisor, factors, pass.stream());
+        } else {
+            whole.backward(logits, labels, logSumExp, divisor, factors, logits, pass.stream());
         }
-        dev.chagres.ops.CrossEntropy.backward(
-                logits,
-                labels,
-                classes,
-                labelSmoothing,
-                logSumExp,
-                divisor,
-                factor,
-                lossScale,
-                tokenGradients,
-                logits,
-                pass.stream());
         return logits;
     }
 

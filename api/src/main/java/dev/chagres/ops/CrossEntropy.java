@@ -19,30 +19,61 @@ import org.jspecify.annotations.Nullable;
  * Rethinking the Inception architecture for computer vision (2016).
  */
 public final class CrossEntropy {
-    private CrossEntropy() {}
+    /**
+     * What the gradient of a loss is multiplied by, besides the reciprocal of the divisor.
+     *
+     * <p>Threading: immutable.
+     *
+     * @param factor finite
+     * @param lossScale FLOAT32 [1]; null: 1
+     * @param tokenGradients FLOAT32 [T], the gradient of each token's loss; null: 1 each
+     */
+    public record Factors(
+            float factor,
+            @Nullable Tensor lossScale,
+            @Nullable Tensor tokenGradients) {
+        private static final Factors ONE = new Factors(1, null, null);
+
+        /**
+         * Checks the factor; the tensors are checked by each call.
+         *
+         * @throws IllegalArgumentException when it is infinite or no number
+         */
+        public Factors {
+            if (!Float.isFinite(factor)) {
+                throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
+            }
+        }
+
+        /** Returns the factor 1, without tensors. */
+        public static Factors one() {
+            return ONE;
+        }
+
+        /**
+         * Returns these where they are the same, else others.
+         *
+         * @throws IllegalArgumentException when the factor is infinite or no number
+         */
+        public Factors with(float newFactor, @Nullable Tensor newLossScale, @Nullable Tensor newTokenGradients) {
+            boolean same = newFactor == factor && newLossScale == lossScale && newTokenGradients == tokenGradients;
+            return same ? this : new Factors(newFactor, newLossScale, newTokenGradients);
+        }
+    }
+
+    /** The classes as those of a single rank. */
+    private final VocabularyCrossEntropy whole;
 
     /**
-     * Enqueues {@code loss = sum over counted tokens of (logsumexp(z[t]) - z[t, label[t]]) / divisor}, 0 if the divisor is not above 0.
+     * Makes a loss over classes.
      *
-     * @param logits z, floating-point numbers [T, at least classes]
-     * @param labels INT32 [T]
      * @param classes columns that take part, at least 1
-     * @param divisor INT32 [1], such as the tokens counted in all micro-batches of a step; null: the tokens counted here
-     * @param logSumExp FLOAT32 [T], what {@link #backward} needs
-     * @param loss FLOAT32 [1]
-     * @param counted INT32 [1]: receives the number of tokens that are not left out
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @param labelSmoothing e, 0 to 1
+     * @throws IllegalArgumentException when a number is outside
      */
-    public static void forward(
-            Tensor logits,
-            Tensor labels,
-            long classes,
-            @Nullable Tensor divisor,
-            Tensor logSumExp,
-            Tensor loss,
-            Tensor counted,
-            Stream stream) {
-        forward(logits, labels, classes, 0, divisor, logSumExp, null, loss, counted, stream);
+    public CrossEntropy(long classes, float labelSmoothing) {
+        Checks.atLeastOne("classes", classes);
+        whole = new VocabularyCrossEntropy(0, classes, classes, labelSmoothing);
     }
 
     /**
@@ -50,29 +81,24 @@ public final class CrossEntropy {
      *
      * @param logits z, floating-point numbers [T, at least classes]
      * @param labels INT32 [T]
-     * @param classes columns that take part, at least 1
-     * @param labelSmoothing e, 0 to 1
      * @param divisor INT32 [1], such as the tokens counted in all micro-batches of a step; null: the tokens counted here
      * @param logSumExp FLOAT32 [T], what {@link #backward} needs
      * @param tokenLosses FLOAT32 [T]: receives l, 0 for ignored tokens; may be null
      * @param loss FLOAT32 [1]
      * @param counted INT32 [1]: receives the number of tokens that are not left out
-     * @throws IllegalArgumentException when shapes, types, labelSmoothing or devices do not fit, or what is written shares
-     *     memory
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      */
-    public static void forward(
+    public void forward(
             Tensor logits,
             Tensor labels,
-            long classes,
-            float labelSmoothing,
             @Nullable Tensor divisor,
             Tensor logSumExp,
             @Nullable Tensor tokenLosses,
             Tensor loss,
             Tensor counted,
             Stream stream) {
-        CrossEntropyChecks.labelSmoothing(labelSmoothing);
-        checkLogits(logits, labels, classes, stream);
+        whole.checkLogits(logits, stream);
+        Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
         Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
         Checks.vector(stream, "loss", loss, DType.FLOAT32, 1);
         Checks.vector(stream, "counted", counted, DType.INT32, 1);
@@ -103,43 +129,17 @@ public final class CrossEntropy {
                         logits.address(),
                         labels.address(),
                         Checks.addressOrNull(divisor),
-                        labelSmoothing,
+                        whole.labelSmoothing(),
                         logSumExp.address(),
                         Checks.addressOrNull(tokenLosses),
                         loss.address(),
                         counted.address(),
                         logits.size(0),
-                        classes,
+                        whole.classes(),
                         logits.size(1),
                         logits.dtype().code(),
                         stream.handle()),
                 "ops_cross_entropy_forward");
-    }
-
-    /**
-     * Enqueues {@code dlogits = factor dloss/dz}; ignored tokens, and columns of padding, get 0.
-     *
-     * @param logits those of forward
-     * @param labels those of forward
-     * @param classes that of forward
-     * @param logSumExp what forward wrote
-     * @param divisor INT32 [1]: forward's or, where that was null, the count that forward wrote
-     * @param factor on the loss, finite
-     * @param dlogits like the logits; may be the logits
-     * @throws IllegalArgumentException when shapes, types, factor or devices do not fit, or dlogits shares memory
-     *     otherwise
-     */
-    public static void backward(
-            Tensor logits,
-            Tensor labels,
-            long classes,
-            Tensor logSumExp,
-            Tensor divisor,
-            float factor,
-            Tensor dlogits,
-            Stream stream) {
-        Checks.given("divisor", divisor);
-        backward(logits, labels, classes, 0, logSumExp, divisor, factor, null, null, dlogits, stream);
     }
 
     /**
@@ -148,51 +148,21 @@ public final class CrossEntropy {
      *
      * @param logits those of forward
      * @param labels those of forward
-     * @param classes that of forward
-     * @param labelSmoothing that of forward
      * @param logSumExp what forward wrote
      * @param divisor INT32 [1]: forward's or, where that was null, the count that forward wrote; null: the gradient is that of
      *     the sum of the losses, or of the losses by token
-     * @param factor on the loss, finite
-     * @param lossScale FLOAT32 [1]; null: 1
-     * @param tokenGradients FLOAT32 [T], the gradient of each token's loss; null: 1 each
      * @param dlogits like the logits; may be the logits
-     * @throws IllegalArgumentException when shapes, types, numbers or devices do not fit, or dlogits shares memory otherwise
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dlogits shares memory otherwise
      */
-    public static void backward(
+    public void backward(
             Tensor logits,
             Tensor labels,
-            long classes,
-            float labelSmoothing,
             Tensor logSumExp,
             @Nullable Tensor divisor,
-            float factor,
-            @Nullable Tensor lossScale,
-            @Nullable Tensor tokenGradients,
+            Factors factors,
             Tensor dlogits,
             Stream stream) {
-        CrossEntropyChecks.labelSmoothing(labelSmoothing);
-        checkLogits(logits, labels, classes, stream);
-        CrossEntropyGradient.enqueue(
-                logits,
-                labels,
-                0,
-                classes,
-                classes,
-                labelSmoothing,
-                logSumExp,
-                divisor,
-                factor,
-                lossScale,
-                tokenGradients,
-                dlogits,
-                stream);
-    }
-
-    private static void checkLogits(Tensor logits, Tensor labels, long classes, Stream stream) {
-        Checks.atLeastOne("classes", classes);
-        CrossEntropyChecks.logits(logits, classes, stream);
-        Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
+        whole.backward(logits, labels, logSumExp, divisor, factors, dlogits, stream);
     }
 
     private static void checkWritten(String argument, Tensor tensor, Tensor logits, Tensor labels) {

@@ -57,6 +57,7 @@ class CrossEntropyConformance {
         private final Tensor loss = open.unwritten(DType.FLOAT32, 1);
         private final Tensor counted = open.ints(-7);
         private final CrossEntropyWitness witness;
+        private final CrossEntropy entropy;
 
         Run(Case c) {
             this.c = c;
@@ -69,15 +70,23 @@ class CrossEntropyConformance {
             labels = open.ints(values);
             logSumExp = open.unwritten(DType.FLOAT32, c.tokens);
             witness = new CrossEntropyWitness(z, values, c.classes);
+            entropy = new CrossEntropy(c.classes, 0);
         }
 
         void forward(@Nullable Tensor divisor) {
-            CrossEntropy.forward(logits, labels, c.classes, divisor, logSumExp, loss, counted, open.stream());
+            entropy.forward(logits, labels, divisor, logSumExp, null, loss, counted, open.stream());
         }
 
         void assertGradient(Tensor divisor, float factor, double expectedFactor) {
             Tensor dlogits = open.unwritten(c.dtype, c.tokens, c.columns);
-            CrossEntropy.backward(logits, labels, c.classes, logSumExp, divisor, factor, dlogits, open.stream());
+            entropy.backward(
+                    logits,
+                    labels,
+                    logSumExp,
+                    divisor,
+                    new CrossEntropy.Factors(factor, null, null),
+                    dlogits,
+                    open.stream());
             RealMatrix expected = witness.gradient(expectedFactor);
             open.assertClose(
                     "dlogits",
@@ -85,7 +94,14 @@ class CrossEntropyConformance {
                     open.read(dlogits),
                     Math.abs(expectedFactor) / Math.max(1, witness.counted()) / 10,
                     Tolerances.rounded(c.dtype));
-            CrossEntropy.backward(logits, labels, c.classes, logSumExp, divisor, factor, logits, open.stream());
+            entropy.backward(
+                    logits,
+                    labels,
+                    logSumExp,
+                    divisor,
+                    new CrossEntropy.Factors(factor, null, null),
+                    logits,
+                    open.stream());
             assertArrayEquals(open.read(dlogits), open.read(logits), "in the place of the logits");
         }
     }
@@ -122,35 +138,26 @@ class CrossEntropyConformance {
         for (float smoothing : new float[] {0, 0.1f, 1}) {
             CrossEntropyWitness witness = new CrossEntropyWitness(run.z, run.values, c.classes, smoothing);
             Tensor losses = open.unwritten(DType.FLOAT32, c.tokens);
-            CrossEntropy.forward(
-                    run.logits,
-                    run.labels,
-                    c.classes,
-                    smoothing,
-                    null,
-                    run.logSumExp,
-                    losses,
-                    run.loss,
-                    run.counted,
-                    open.stream());
+            new CrossEntropy(c.classes, smoothing)
+                    .forward(run.logits, run.labels, null, run.logSumExp, losses, run.loss, run.counted, open.stream());
             Tolerance sums = new Tolerance("cross-entropy of a token, in FP32", 2e-6, 2e-5);
             open.assertClose("losses", witness.losses(), open.read(losses), 1, sums);
             open.assertClose("loss", new double[] {witness.loss()}, open.read(run.loss), 1, sums);
             double[] gradients = open.normal(DType.FLOAT32, c.tokens, 1);
             double[] scaled = Arrays.stream(gradients).map(g -> -0.5 * 1024 * g).toArray();
             Tensor dlogits = open.unwritten(c.dtype, c.tokens, c.columns);
-            CrossEntropy.backward(
-                    run.logits,
-                    run.labels,
-                    c.classes,
-                    smoothing,
-                    run.logSumExp,
-                    null,
-                    -0.5f,
-                    open.tensor(DType.FLOAT32, new double[] {1024}, 1),
-                    open.tensor(DType.FLOAT32, gradients, c.tokens),
-                    dlogits,
-                    open.stream());
+            new CrossEntropy(c.classes, smoothing)
+                    .backward(
+                            run.logits,
+                            run.labels,
+                            run.logSumExp,
+                            null,
+                            new CrossEntropy.Factors(
+                                    -0.5f,
+                                    open.tensor(DType.FLOAT32, new double[] {1024}, 1),
+                                    open.tensor(DType.FLOAT32, gradients, c.tokens)),
+                            dlogits,
+                            open.stream());
             open.assertClose(
                     "dlogits",
                     Comparison.entries(witness.gradient(scaled)),
@@ -177,18 +184,20 @@ class CrossEntropyConformance {
         Tensor logSumExp = open.scope().tensor(DType.FLOAT32, 0);
         Tensor loss = open.unwritten(DType.FLOAT32, 1);
         Tensor counted = open.ints(-7);
-        CrossEntropy.forward(none, labels, 8, null, logSumExp, loss, counted, open.stream());
+        new CrossEntropy(8, 0).forward(none, labels, null, logSumExp, null, loss, counted, open.stream());
         assertEquals(0, open.read(loss)[0]);
         assertEquals(0, counted.toInts(open.stream())[0]);
-        CrossEntropy.backward(none, labels, 8, logSumExp, counted, 1, none, open.stream());
+        new CrossEntropy(8, 0)
+                .backward(none, labels, logSumExp, counted, CrossEntropy.Factors.one(), none, open.stream());
 
         Tensor logits = open.tensor(dtype, open.normal(dtype, 2, 8, 1));
         Tensor out = open.ints(-100, 8);
         Tensor sums = open.unwritten(DType.FLOAT32, 2);
-        CrossEntropy.forward(logits, out, 8, null, sums, loss, counted, open.stream());
+        new CrossEntropy(8, 0).forward(logits, out, null, sums, null, loss, counted, open.stream());
         assertEquals(0, open.read(loss)[0]);
         Tensor gradient = open.unwritten(dtype, 2, 8);
-        CrossEntropy.backward(logits, out, 8, sums, counted, 1, gradient, open.stream());
+        new CrossEntropy(8, 0)
+                .backward(logits, out, sums, counted, CrossEntropy.Factors.one(), gradient, open.stream());
         assertArrayEquals(new float[16], open.read(gradient));
     }
 
@@ -201,7 +210,8 @@ class CrossEntropyConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> CrossEntropy.forward(logits, labels, classes, null, logSumExp, loss, counted, open.stream()));
+                () -> new CrossEntropy(classes, 0)
+                        .forward(logits, labels, null, logSumExp, null, loss, counted, open.stream()));
     }
 
     @Test
@@ -242,15 +252,23 @@ class CrossEntropyConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 "counted: expected memory of its own, got some of divisor" + SHARED,
-                () -> CrossEntropy.forward(z, labels, 8, counted, sums, loss, counted, open.stream()));
+                () -> new CrossEntropy(8, 0).forward(z, labels, counted, sums, null, loss, counted, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "divisor: expected INT32[1], got INT32[4]",
-                () -> CrossEntropy.forward(z, labels, 8, labels, sums, loss, counted, open.stream()));
+                () -> new CrossEntropy(8, 0).forward(z, labels, labels, sums, null, loss, counted, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "factor: expected a finite number, got NaN",
-                () -> CrossEntropy.backward(z, labels, 8, sums, counted, Float.NaN, z, open.stream()));
+                () -> new CrossEntropy(8, 0)
+                        .backward(
+                                z,
+                                labels,
+                                sums,
+                                counted,
+                                new CrossEntropy.Factors(Float.NaN, null, null),
+                                z,
+                                open.stream()));
         refusedWithMore("labelSmoothing: expected 0 to 1, got 1.5", 1.5f, null, loss);
         refusedWithMore("labelSmoothing: expected 0 to 1, got NaN", Float.NaN, null, loss);
         refusedWithMore("tokenLosses: expected FLOAT32[4], got FLOAT32[1]", 0, loss, of(DType.FLOAT32, 1));
@@ -266,7 +284,15 @@ class CrossEntropyConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 "dlogits: expected FLOAT32[4, 8], got FLOAT32[4, 7]",
-                () -> CrossEntropy.backward(z, labels, 8, sums, counted, 1, of(DType.FLOAT32, 4, 7), open.stream()));
+                () -> new CrossEntropy(8, 0)
+                        .backward(
+                                z,
+                                labels,
+                                sums,
+                                counted,
+                                CrossEntropy.Factors.one(),
+                                of(DType.FLOAT32, 4, 7),
+                                open.stream()));
     }
 
     private static void refusedWithMore(String text, float smoothing, @Nullable Tensor tokenLosses, Tensor loss) {
@@ -277,8 +303,8 @@ class CrossEntropyConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> CrossEntropy.forward(
-                        z, labels, 8, smoothing, null, sums, tokenLosses, loss, counted, open.stream()));
+                () -> new CrossEntropy(8, smoothing)
+                        .forward(z, labels, null, sums, tokenLosses, loss, counted, open.stream()));
     }
 
     private static void refusedBackward(
@@ -289,17 +315,32 @@ class CrossEntropyConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> CrossEntropy.backward(
-                        z, labels, 8, smoothing, sums, null, 1, lossScale, tokenGradients, z, open.stream()));
+                () -> new CrossEntropy(8, smoothing)
+                        .backward(
+                                z,
+                                labels,
+                                sums,
+                                null,
+                                new CrossEntropy.Factors(1, lossScale, tokenGradients),
+                                z,
+                                open.stream()));
     }
 
     @Test
     void makesNoGarbage() {
         Run run = new Run(new Case(DType.BFLOAT16, 4, 8, 8));
         Tensor dlogits = open.unwritten(DType.BFLOAT16, 4, 8);
+        CrossEntropy entropy = new CrossEntropy(8, 0);
         Allocation.assertNone("cross-entropy", () -> {
             run.forward(null);
-            CrossEntropy.backward(run.logits, run.labels, 8, run.logSumExp, run.counted, 1, dlogits, open.stream());
+            entropy.backward(
+                    run.logits,
+                    run.labels,
+                    run.logSumExp,
+                    run.counted,
+                    CrossEntropy.Factors.one(),
+                    dlogits,
+                    open.stream());
         });
     }
 }

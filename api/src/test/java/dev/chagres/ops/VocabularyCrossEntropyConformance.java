@@ -9,6 +9,7 @@ import dev.chagres.Shape;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.ops.CrossEntropy.Factors;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
@@ -40,11 +41,12 @@ class VocabularyCrossEntropyConformance {
         float inf = Float.POSITIVE_INFINITY;
         Tensor z = floats(4, 1, 3, inf, -inf, -inf, 0, inf, 2, 0, Float.NaN, 5, 0);
         Tensor labels = open.ints(5, 4, -100, 0);
+        VocabularyCrossEntropy rank = new VocabularyCrossEntropy(4, 2, 6, 0.5f);
         Tensor maximum = of(DType.FLOAT32, 4);
-        VocabularyCrossEntropy.maximum(z, 2, maximum, open.stream());
+        rank.maximum(z, maximum, open.stream());
         assertArrayEquals(new float[] {3, -inf, inf, 5}, open.read(maximum));
         Tensor sums = of(DType.FLOAT32, 3, 4);
-        VocabularyCrossEntropy.sums(z, labels, 4, 2, 0.5f, maximum, sums, open.stream());
+        rank.sums(z, labels, maximum, sums, open.stream());
         float[] actual = open.read(sums);
         assertEquals(1 + Math.exp(-2), actual[0], 1e-6);
         assertEquals(0, actual[1]);
@@ -56,19 +58,20 @@ class VocabularyCrossEntropyConformance {
 
     @Test
     void aRankWithoutClassesGivesNothing() {
+        VocabularyCrossEntropy rank = new VocabularyCrossEntropy(6, 0, 6, 0);
         for (long columns : new long[] {0, 3}) {
             Tensor z = of(DType.FLOAT32, 2, columns);
             Tensor labels = open.ints(0, 6);
             Tensor maximum = open.unwritten(DType.FLOAT32, 1, 2);
             maximum = open.scope().view(maximum, 0, 2);
-            VocabularyCrossEntropy.maximum(z, 0, maximum, open.stream());
+            rank.maximum(z, maximum, open.stream());
             assertArrayEquals(
                     new float[] {Float.NEGATIVE_INFINITY, Float.NEGATIVE_INFINITY}, maximum.toFloats(open.stream()));
             Tensor sums = open.unwritten(DType.FLOAT32, 2, 2);
-            VocabularyCrossEntropy.sums(z, labels, 6, 0, 0, maximum, sums, open.stream());
+            rank.sums(z, labels, maximum, sums, open.stream());
             assertArrayEquals(new float[4], open.read(sums));
             Tensor counted = open.ints(1);
-            VocabularyCrossEntropy.backward(z, labels, 6, 0, 6, 0, maximum, counted, 1, null, null, z, open.stream());
+            rank.backward(z, labels, maximum, counted, Factors.one(), z, open.stream());
             assertArrayEquals(new float[Math.toIntExact(2 * columns)], z.toFloats(open.stream()));
         }
     }
@@ -92,13 +95,13 @@ class VocabularyCrossEntropyConformance {
                 () -> sums(z, labels, Integer.MAX_VALUE - 6, 0, maximum, sums));
         sums(z, labels, Integer.MAX_VALUE - 7, 0, maximum, sums);
         refused("labelSmoothing: expected 0 to 1, got 2.0", () -> sums(z, labels, 0, 2, maximum, sums));
-        refused("labelSmoothing: expected 0 to 1, got NaN", () -> VocabularyCrossEntropy.sumRows(Float.NaN));
+        refused("labelSmoothing: expected 0 to 1, got NaN", () -> new VocabularyCrossEntropy(0, 8, 8, Float.NaN));
         refused("labels: expected INT32[4], got FLOAT32[4]", () -> sums(z, maximum, 0, 0, maximum, sums));
         refused("sums: expected FLOAT32[3, 4], got FLOAT32[2, 4]", () -> sums(z, labels, 0, 0.1f, maximum, sums));
         refused(
                 "sums: expected memory of its own, got some of maximum" + SHARED,
                 () -> sums(z, labels, 0, 0, open.scope().view(sums, 0, 4), sums));
-        refused("classes: expected at least 1 of all ranks together, got 0", () -> loss(0, null, null, one));
+        refused("allClasses: expected at least 1, got 0", () -> new VocabularyCrossEntropy(0, 0, 0, 0));
         refused("divisor: expected INT32[1], got INT32[4]", () -> loss(8, labels, null, one));
         refused("tokenLosses: expected FLOAT32[4], got FLOAT32[1]", () -> loss(8, null, one, of(DType.FLOAT32, 1)));
         refused("loss: expected FLOAT32[1], got FLOAT32[4]", () -> loss(8, null, null, maximum));
@@ -114,44 +117,38 @@ class VocabularyCrossEntropyConformance {
     }
 
     private static void maximum(Tensor logits, long classes, Tensor maximum) {
-        VocabularyCrossEntropy.maximum(logits, classes, maximum, open.stream());
+        new VocabularyCrossEntropy(0, classes, 9, 0).maximum(logits, maximum, open.stream());
     }
 
     private static void sums(Tensor logits, Tensor labels, long first, float smoothing, Tensor maximum, Tensor sums) {
-        VocabularyCrossEntropy.sums(logits, labels, first, 8, smoothing, maximum, sums, open.stream());
+        new VocabularyCrossEntropy(first, 8, Math.max(1, first + 8), smoothing)
+                .sums(logits, labels, maximum, sums, open.stream());
     }
 
     private static void loss(long classes, @Nullable Tensor divisor, @Nullable Tensor tokenLosses, Tensor loss) {
-        VocabularyCrossEntropy.loss(
-                of(DType.FLOAT32, 4),
-                of(DType.FLOAT32, 2, 4),
-                of(DType.INT32, 4),
-                classes,
-                0,
-                divisor,
-                of(DType.FLOAT32, 4),
-                tokenLosses,
-                loss,
-                of(DType.INT32, 1),
-                open.stream());
+        new VocabularyCrossEntropy(0, classes, classes, 0)
+                .loss(
+                        of(DType.FLOAT32, 4),
+                        of(DType.FLOAT32, 2, 4),
+                        of(DType.INT32, 4),
+                        divisor,
+                        tokenLosses,
+                        loss,
+                        of(DType.INT32, 1),
+                        open.stream());
     }
 
     private static void backward(
             Tensor z, Tensor labels, long first, long all, float factor, @Nullable Tensor tokenGradients) {
-        VocabularyCrossEntropy.backward(
-                z,
-                labels,
-                first,
-                8,
-                all,
-                0,
-                of(DType.FLOAT32, 4),
-                null,
-                factor,
-                null,
-                tokenGradients,
-                z,
-                open.stream());
+        new VocabularyCrossEntropy(first, 8, all, 0)
+                .backward(
+                        z,
+                        labels,
+                        of(DType.FLOAT32, 4),
+                        null,
+                        new Factors(factor, null, tokenGradients),
+                        z,
+                        open.stream());
     }
 
     @Test
@@ -159,17 +156,16 @@ class VocabularyCrossEntropyConformance {
         Tensor z = of(DType.BFLOAT16, 4, 8);
         z.zero(open.stream());
         Tensor labels = open.ints(1, 2, 3, -1);
-        Tensor maximum = of(DType.FLOAT32, 4);
         Tensor sums = of(DType.FLOAT32, 2, 4);
         Tensor logSumExp = of(DType.FLOAT32, 4);
         Tensor loss = of(DType.FLOAT32, 1);
         Tensor counted = of(DType.INT32, 1);
+        VocabularyCrossEntropy rank = new VocabularyCrossEntropy(0, 8, 8, 0);
         Allocation.assertNone("vocabulary-parallel cross-entropy", () -> {
-            VocabularyCrossEntropy.maximum(z, 8, maximum, open.stream());
-            VocabularyCrossEntropy.sums(z, labels, 0, 8, 0, maximum, sums, open.stream());
-            VocabularyCrossEntropy.loss(
-                    maximum, sums, labels, 8, 0, null, logSumExp, null, loss, counted, open.stream());
-            VocabularyCrossEntropy.backward(z, labels, 0, 8, 8, 0, logSumExp, counted, 1, null, null, z, open.stream());
+            rank.maximum(z, logSumExp, open.stream());
+            rank.sums(z, labels, logSumExp, sums, open.stream());
+            rank.loss(logSumExp, sums, labels, null, null, loss, counted, open.stream());
+            rank.backward(z, labels, logSumExp, counted, Factors.one(), z, open.stream());
         });
     }
 }
