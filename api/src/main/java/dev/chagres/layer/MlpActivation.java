@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.ops.GatedGradient;
 import dev.chagres.te.Activation;
+import dev.chagres.te.ActivationFunction;
 import dev.chagres.te.ClampedSwiglu;
 import org.jspecify.annotations.Nullable;
 
@@ -14,43 +15,29 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  */
 record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
+    private ActivationFunction function() {
+        return kind == Activation.CLAMPED_SWIGLU ? clampedSwiglu : kind;
+    }
+
     /** {@code amax} is raised to the largest magnitude of y; may be null. */
     void forward(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
-        boolean clamped = kind == Activation.CLAMPED_SWIGLU;
         if (amax == null) {
-            if (clamped) {
-                clampedSwiglu.forward(x, y, stream);
-            } else {
-                kind.forward(x, y, stream);
-            }
-        } else if (clamped) {
-            clampedSwiglu.forward(x, y, amax, stream);
+            function().forward(x, y, stream);
         } else {
-            kind.forward(x, y, amax, stream);
+            function().forward(x, y, amax, stream);
         }
     }
 
     void forward(Tensor x, QuantizedTensor y, Stream stream) {
-        if (kind == Activation.CLAMPED_SWIGLU) {
-            clampedSwiglu.forward(x, y, stream);
-        } else {
-            kind.forward(x, y, stream);
-        }
+        function().forward(x, y, stream);
     }
 
     /** {@code amax} is raised to the largest magnitude of dx; may be null. */
     void backward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
-        boolean clamped = kind == Activation.CLAMPED_SWIGLU;
         if (amax == null) {
-            if (clamped) {
-                clampedSwiglu.backward(dy, x, dx, stream);
-            } else {
-                kind.backward(dy, x, dx, stream);
-            }
-        } else if (clamped) {
-            clampedSwiglu.backward(dy, x, dx, amax, stream);
+            function().backward(dy, x, dx, stream);
         } else {
-            kind.backward(dy, x, dx, amax, stream);
+            function().backward(dy, x, dx, amax, stream);
         }
     }
 

@@ -1,13 +1,9 @@
 package dev.chagres.te;
 
-import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.internal.Checks;
-import dev.chagres.te.ActivationChecks.ActivationForm;
-import dev.chagres.te.ActivationChecks.MeasuredTensor;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -16,14 +12,14 @@ import java.lang.foreign.MemorySegment;
  * <p>One without a gate, {@code y = f(x)}, works element by element on tensors of any shape; its result may overwrite its input. A gated
  * one splits the columns of x into halves, {@code x = [a, b]}, and computes {@code y = f(a) b}: x is [T, 2F], y is [T, F].
  *
- * <p>All tensors of a call have one floating-point type; arithmetic is FP32. {@link ScaledActivation} also multiplies each row by a factor.
+ * <p>{@link ScaledActivation} also multiplies each row by a factor.
  *
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
  *
  * <p>Source: TE's {@code activation.h}; Hendrycks and Gimpel, Gaussian error linear units (2016); Shazeer, GLU variants
  * improve transformer (2020); So et al., Primer (2021).
  */
-public enum Activation implements ActivationForm {
+public enum Activation implements ActivationFunction {
     /** {@code x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))}. */
     GELU(
             Gating.PLAIN,
@@ -124,7 +120,6 @@ public enum Activation implements ActivationForm {
         this.backward = backward;
     }
 
-    /** Returns whether one half of the columns of x gates the other. */
     @Override
     public boolean isGated() {
         return gating == Gating.GATED;
@@ -135,7 +130,6 @@ public enum Activation implements ActivationForm {
         return isGated() ? 2 * outputColumns : outputColumns;
     }
 
-    /** Returns y as a formula of x or, where gated, of its halves a and b. */
     @Override
     public String formula() {
         return formula;
@@ -151,104 +145,11 @@ public enum Activation implements ActivationForm {
         return backwardFunction;
     }
 
-    /**
-     * Enqueues {@code y = f(x)}, or {@code y = f(a) b}.
-     *
-     * @param x any shape; gated [T, 2F]
-     * @param y like x; gated [T, F], in the type of x. Where not gated it may be x
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x otherwise
-     */
-    public void forward(Tensor x, Tensor y, Stream stream) {
-        ActivationChecks.forward(this, x, y, stream);
-        if (y.count() != 0) {
-            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardFunction);
-        }
+    void callForward(Tensor x, MemorySegment y, Stream stream) {
+        Status.te(forward.call(x.handle(), y, stream.handle()), forwardFunction);
     }
 
-    /**
-     * Enqueues y as {@link #forward(Tensor, Tensor, Stream)} does, and {@code amax = max(amax, max |f(x)|)} before y is rounded: a scale
-     * can be computed from it without reading y again.
-     *
-     * @param x [T, F]; gated [T, 2F]
-     * @param y [T, F], in the type of x. Where not gated it may be x
-     * @param amax FLOAT32 [1], at least 0 before
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y or amax shares memory otherwise
-     */
-    public void forward(Tensor x, Tensor y, Tensor amax, Stream stream) {
-        ActivationChecks.forward(this, x, y, stream);
-        ActivationChecks.amax(amax, "y", y, "x", x, stream);
-        if (y.count() != 0) {
-            Status.te(
-                    forward.call(x.handle(), MeasuredTensor.handle(y, amax, stream), stream.handle()), forwardFunction);
-        }
-    }
-
-    /**
-     * Enqueues {@code y = f(x)}, or {@code y = f(a) b}, quantized as {@link Cast#quantize(Tensor, QuantizedTensor, Stream)} does;
-     * amax is of y before scaling.
-     *
-     * @param x [T, F]; if y has rowwise and columnwise data, T is a multiple of 8 and F of 4 (FLOAT32: of 2). Gated: [T, 2F] of any size
-     * @param y [T, F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where wanted
-     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
-     */
-    public void forward(Tensor x, QuantizedTensor y, Stream stream) {
-        ActivationChecks.forward(this, x, y, stream);
-        if (x.count() != 0) {
-            Status.te(forward.call(x.handle(), y.handle(), stream.handle()), forwardFunction);
-        }
-    }
-
-    /**
-     * Enqueues {@code dx = dy f'(x)}, or {@code dx = [dy f'(a) b, dy f(a)]}.
-     *
-     * @param dy gradient of y, like y
-     * @param x what forward read
-     * @param dx gradient of x, like x. Where not gated it may be dy or x
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
-     */
-    public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        ActivationChecks.backward(this, dy, x, dx, stream);
-        if (dx.count() != 0) {
-            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardFunction);
-        }
-    }
-
-    /**
-     * Enqueues dx as {@link #backward(Tensor, Tensor, Tensor, Stream)} does, and {@code amax = max(amax, max |dx|)} before dx is
-     * rounded.
-     *
-     * @param dy gradient of y, [T, F]
-     * @param x what forward read, [T, F]; gated [T, 2F]
-     * @param dx gradient of x, like x. Where not gated it may be dy or x
-     * @param amax FLOAT32 [1], at least 0 before
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory otherwise
-     */
-    public void backward(Tensor dy, Tensor x, Tensor dx, Tensor amax, Stream stream) {
-        ActivationChecks.backward(this, dy, x, dx, stream);
-        ActivationChecks.amax(amax, "dx", dx, "x", x, stream);
-        Checks.apart("amax", amax, "dy", dy);
-        if (dx.count() != 0) {
-            MemorySegment measured = MeasuredTensor.handle(dx, amax, stream);
-            Status.te(backward.call(dy.handle(), x.handle(), measured, stream.handle()), backwardFunction);
-        }
-    }
-
-    /**
-     * Enqueues {@code dx = dy f'(x)}, or {@code dx = [dy f'(a) b, dy f(a)]}, quantized as {@link Cast#quantize(Tensor,
-     * QuantizedTensor, Stream)} does; amax is of dx before scaling. For gated activations the transpose is a second kernel; {@link
-     * Transpose#dactCastTranspose} does both in one kernel for five of them.
-     *
-     * @param dy gradient of y, [T, F]
-     * @param x what forward read, [T, F]; gated [T, 2F]. If dx has rowwise and columnwise data, T is a multiple of 4 and, if not gated, F
-     *     of 2 (FLOAT32: any F)
-     * @param dx gradient of x, of the shape of x, scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and
-     *     columnwise data where wanted
-     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory
-     */
-    public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
-        ActivationChecks.backward(this, dy, x, dx, stream);
-        if (x.count() != 0) {
-            Status.te(backward.call(dy.handle(), x.handle(), dx.handle(), stream.handle()), backwardFunction);
-        }
+    void callBackward(Tensor dy, Tensor x, MemorySegment dx, Stream stream) {
+        Status.te(backward.call(dy.handle(), x.handle(), dx, stream.handle()), backwardFunction);
     }
 }

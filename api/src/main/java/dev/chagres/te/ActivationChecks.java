@@ -13,7 +13,7 @@ import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Checks of the arguments of {@link Activation}, {@link ClampedSwiglu} and {@link SituGlu}.
+ * Checks of the arguments of {@link ActivationFunction}.
  *
  * <p>Threading: the device's thread.
  */
@@ -22,7 +22,7 @@ final class ActivationChecks {
 
     private ActivationChecks() {}
 
-    static void forward(ActivationForm activation, Tensor x, QuantizedTensor y, Stream stream) {
+    static void forward(ActivationFunction activation, Tensor x, QuantizedTensor y, Stream stream) {
         input(activation, x, stream);
         Checks.matrix(stream, "x", x);
         QuantizedChecks.output(stream, "y", y, x.size(0), activation.isGated() ? x.size(1) / 2 : x.size(1));
@@ -34,13 +34,13 @@ final class ActivationChecks {
         }
     }
 
-    static void forward(ActivationForm activation, Tensor x, Tensor y, Stream stream) {
+    static void forward(ActivationFunction activation, Tensor x, Tensor y, Stream stream) {
         input(activation, x, stream);
         half(activation, "y", y, x, stream);
         written(activation, "y", y, "x", x);
     }
 
-    static void backward(ActivationForm activation, Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+    static void backward(ActivationFunction activation, Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
         input(activation, x, stream);
         half(activation, "dy", dy, x, stream);
         Checks.matrix(stream, "x", x);
@@ -55,7 +55,7 @@ final class ActivationChecks {
         }
     }
 
-    static void backward(ActivationForm activation, Tensor dy, Tensor x, Tensor dx, Stream stream) {
+    static void backward(ActivationFunction activation, Tensor dy, Tensor x, Tensor dx, Stream stream) {
         input(activation, x, stream);
         half(activation, "dy", dy, x, stream);
         Checks.like(stream, "dx", dx, x);
@@ -74,7 +74,7 @@ final class ActivationChecks {
     }
 
     /** Checks a tensor that has the shape of y. */
-    private static void half(ActivationForm activation, String argument, Tensor tensor, Tensor x, Stream stream) {
+    private static void half(ActivationFunction activation, String argument, Tensor tensor, Tensor x, Stream stream) {
         if (activation.isGated()) {
             Checks.matrix(stream, argument, tensor, x.dtype(), x.size(0), x.size(1) / 2);
         } else {
@@ -82,36 +82,25 @@ final class ActivationChecks {
         }
     }
 
-    private static void input(ActivationForm activation, Tensor x, Stream stream) {
+    private static void input(ActivationFunction activation, Tensor x, Stream stream) {
         Checks.floats(stream, "x", x);
         if (activation.isGated() && (x.rank() != 2 || x.size(1) % 2 != 0)) {
-            throw new IllegalArgumentException("x: expected [T, 2F] with an even number of columns, for "
-                    + activation.name() + " is " + activation.formula() + ", got " + Checks.describe(x));
+            String name = activation instanceof Activation one
+                    ? one.name()
+                    : activation.getClass().getSimpleName();
+            throw new IllegalArgumentException("x: expected [T, 2F] with an even number of columns, for " + name
+                    + " is " + activation.formula() + ", got " + Checks.describe(x));
         }
     }
 
     private static void written(
-            ActivationForm activation, String argument, Tensor tensor, String readArgument, Tensor read) {
+            ActivationFunction activation, String argument, Tensor tensor, String readArgument, Tensor read) {
         Checks.writable(argument, tensor);
         if (activation.isGated()) {
             Checks.apart(argument, tensor, readArgument, read);
         } else {
             Checks.apartOrSame(argument, tensor, readArgument, read);
         }
-    }
-
-    /**
-     * What checks of arguments need to know of an activation: its name, its formula, and whether it halves the columns.
-     */
-    interface ActivationForm {
-        /** Returns the name that error texts use. */
-        String name();
-
-        /** Returns the formula of an element of y. */
-        String formula();
-
-        /** Returns whether y has half of the columns of x. */
-        boolean isGated();
     }
 
     /**

@@ -1,12 +1,9 @@
 package dev.chagres.te;
 
-import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
-import dev.chagres.internal.Checks;
-import dev.chagres.te.ActivationChecks.MeasuredTensor;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -22,7 +19,7 @@ import java.lang.foreign.MemorySegment;
  * @param alpha factor in the sigmoid
  * @param linearOffset what is added to the clamped b
  */
-public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
+public record ClampedSwiglu(float limit, float alpha, float linearOffset) implements ActivationFunction {
     private static final ClampedSwiglu STANDARD = new ClampedSwiglu(7, 1.702f, 1);
 
     /**
@@ -62,107 +59,18 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) {
         return new ClampedSwiglu(limit, alpha, newOffset);
     }
 
-    /**
-     * Enqueues y.
-     *
-     * @param x [T, 2F]
-     * @param y [T, F], in the type of x
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory with x
-     */
-    public void forward(Tensor x, Tensor y, Stream stream) {
-        ActivationChecks.forward(Activation.CLAMPED_SWIGLU, x, y, stream);
-        if (y.count() != 0) {
-            callForward(x, y.handle(), stream);
-        }
+    @Override
+    public String formula() {
+        return Activation.CLAMPED_SWIGLU.formula();
     }
 
-    /**
-     * Enqueues y and its largest magnitude, as {@link Activation#forward(Tensor, Tensor, Tensor, Stream)} does.
-     *
-     * @param x [T, 2F]
-     * @param y [T, F], in the type of x
-     * @param amax FLOAT32 [1], at least 0 before
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y or amax shares memory
-     */
-    public void forward(Tensor x, Tensor y, Tensor amax, Stream stream) {
-        ActivationChecks.forward(Activation.CLAMPED_SWIGLU, x, y, stream);
-        ActivationChecks.amax(amax, "y", y, "x", x, stream);
-        if (y.count() != 0) {
-            callForward(x, MeasuredTensor.handle(y, amax, stream), stream);
-        }
-    }
-
-    /**
-     * Enqueues y, quantized as {@link Activation#forward(Tensor, QuantizedTensor, Stream)} does.
-     *
-     * @param x [T, 2F]
-     * @param y [T, F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data where wanted
-     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or y shares memory
-     */
-    public void forward(Tensor x, QuantizedTensor y, Stream stream) {
-        ActivationChecks.forward(Activation.CLAMPED_SWIGLU, x, y, stream);
-        if (x.count() != 0) {
-            callForward(x, y.handle(), stream);
-        }
-    }
-
-    /**
-     * Enqueues the gradient of x, which is 0 where x was clamped.
-     *
-     * @param dy gradient of y, like y
-     * @param x what forward read
-     * @param dx gradient of x, like x
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory
-     */
-    public void backward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        ActivationChecks.backward(Activation.CLAMPED_SWIGLU, dy, x, dx, stream);
-        if (dx.count() != 0) {
-            callBackward(dy, x, dx.handle(), stream);
-        }
-    }
-
-    /**
-     * Enqueues the gradient of x and its largest magnitude, as {@link Activation#backward(Tensor, Tensor, Tensor, Tensor, Stream)}
-     * does.
-     *
-     * @param dy gradient of y, like y
-     * @param x what forward read
-     * @param dx gradient of x, like x
-     * @param amax FLOAT32 [1], at least 0 before
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx or amax shares memory
-     */
-    public void backward(Tensor dy, Tensor x, Tensor dx, Tensor amax, Stream stream) {
-        ActivationChecks.backward(Activation.CLAMPED_SWIGLU, dy, x, dx, stream);
-        ActivationChecks.amax(amax, "dx", dx, "x", x, stream);
-        Checks.apart("amax", amax, "dy", dy);
-        if (dx.count() != 0) {
-            callBackward(dy, x, MeasuredTensor.handle(dx, amax, stream), stream);
-        }
-    }
-
-    /**
-     * Enqueues the gradient of x, quantized as {@link Activation#backward(Tensor, Tensor, QuantizedTensor, Stream)} does.
-     *
-     * @param dy gradient of y, [T, F]
-     * @param x what forward read, [T, 2F]; if dx has rowwise and columnwise data, T is a multiple of 4
-     * @param dx gradient of x, [T, 2F], scaled by {@link dev.chagres.Scaling#TENSOR}, with rowwise data, and columnwise data
-     *     where wanted
-     * @throws IllegalArgumentException when shapes, types, parts or devices do not fit, or dx shares memory
-     */
-    public void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
-        ActivationChecks.backward(Activation.CLAMPED_SWIGLU, dy, x, dx, stream);
-        if (x.count() != 0) {
-            callBackward(dy, x, dx.handle(), stream);
-        }
-    }
-
-    private void callForward(Tensor x, MemorySegment y, Stream stream) {
+    void callForward(Tensor x, MemorySegment y, Stream stream) {
         Status.te(
                 TransformerEngine.te_clamped_swiglu_v2(x.handle(), y, limit, alpha, linearOffset, stream.handle()),
                 "te_clamped_swiglu_v2");
     }
 
-    private void callBackward(Tensor dy, Tensor x, MemorySegment dx, Stream stream) {
+    void callBackward(Tensor dy, Tensor x, MemorySegment dx, Stream stream) {
         Status.te(
                 TransformerEngine.te_clamped_dswiglu_v2(
                         dy.handle(), x.handle(), dx, limit, alpha, linearOffset, stream.handle()),

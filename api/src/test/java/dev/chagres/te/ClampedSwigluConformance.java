@@ -115,7 +115,7 @@ class ClampedSwigluConformance {
         Tensor y = open.scope().tensor(DType.BFLOAT16, 2, 3);
         assertThrown(
                 argument,
-                "x: expected [T, 2F] with an even number of columns, for CLAMPED_SWIGLU is "
+                "x: expected [T, 2F] with an even number of columns, for ClampedSwiglu is "
                         + Activation.CLAMPED_SWIGLU.formula() + ", got BFLOAT16[2, 5]",
                 () -> ClampedSwiglu.standard().forward(odd, y, open.stream()));
         assertThrown(

@@ -196,7 +196,7 @@ class SituGluConformance {
         Tensor y = open.scope().tensor(DType.BFLOAT16, 2, 3);
         assertThrown(
                 argument,
-                "x: expected [T, 2F] with an even number of columns, for SITUGLU is beta1 tanh(a / beta1) sigmoid(a) beta2"
+                "x: expected [T, 2F] with an even number of columns, for SituGlu is beta1 tanh(a / beta1) sigmoid(a) beta2"
                         + " tanh(b / beta2), got BFLOAT16[2, 5]",
                 () -> SituGlu.standard().forward(odd, y, open.stream()));
         assertThrown(
