@@ -1,7 +1,9 @@
 package dev.chagres.ops;
 
+import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.SoftmaxType;
 import org.jspecify.annotations.Nullable;
@@ -165,13 +167,91 @@ public final class AttentionScores {
     }
 
     void checkForward(AttentionTensors tensors, Stream stream) {
-        if (!isPlain()) {
-            AttentionScoreChecks.inputs(this, tensors, stream);
+        if (isPlain()) {
+            return;
+        }
+        if (!(softcap >= 0) || Float.isInfinite(softcap)) {
+            throw new IllegalArgumentException(
+                    "softcap: expected 0, which is none, or a finite number above it, got " + softcap);
+        }
+        Checks.given("alignment", alignment);
+        Checks.given("softmaxType", softmaxType);
+        checkSlopes(tensors, stream);
+        checkByScore("bias", bias, tensors.query().dtype(), tensors, stream);
+        checkByScore("mask", mask, DType.BYTE, tensors, stream);
+        if (softmaxType == SoftmaxType.LEARNABLE) {
+            if (sinks == null) {
+                throw new IllegalStateException("sinks: expected FLOAT32[" + heads(tensors)
+                        + "], for the softmax is LEARNABLE, got none; give them with softmax(LEARNABLE, sinks)");
+            }
+            Checks.vector(stream, "sinks", sinks, DType.FLOAT32, heads(tensors));
+            tensors.checkRead("sinks", sinks);
         }
     }
 
     void checkBackward(AttentionTensors tensors, Stream stream) {
         checkForward(tensors, stream);
-        AttentionScoreChecks.gradients(this, tensors, stream);
+        if (biasGradient != null) {
+            if (bias == null) {
+                throw new IllegalArgumentException(
+                        "biasGradient: expected none, for there is no bias, got " + Checks.describe(biasGradient));
+            }
+            tensors.checkApart("biasGradient", Checks.like(stream, "biasGradient", biasGradient, bias));
+        }
+        if (sinksGradient != null) {
+            if (softmaxType != SoftmaxType.LEARNABLE) {
+                throw new IllegalArgumentException("sinksGradient: expected none, for the softmax is " + softmaxType
+                        + ", got " + Checks.describe(sinksGradient));
+            }
+            Checks.vector(stream, "sinksGradient", sinksGradient, DType.FLOAT32, heads(tensors));
+            tensors.checkApart("sinksGradient", sinksGradient);
+        }
+    }
+
+    private static long heads(AttentionTensors tensors) {
+        Tensor query = tensors.query();
+        return query.size(query.rank() - 2);
+    }
+
+    private void checkSlopes(AttentionTensors tensors, Stream stream) {
+        if (slopes == null) {
+            return;
+        }
+        Checks.on(stream, "slopes", slopes);
+        long heads = heads(tensors);
+        int rank = slopes.rank();
+        boolean fits = slopes.dtype() == DType.FLOAT32
+                && rank > 0
+                && slopes.size(rank - 1) == heads
+                && (rank == 1 || (rank == 2 && slopes.size(0) == tensors.sequences()));
+        if (!fits) {
+            throw new IllegalArgumentException("slopes: expected FLOAT32[" + heads + "] or FLOAT32["
+                    + tensors.sequences() + ", " + heads + "], got " + Checks.describe(slopes));
+        }
+        tensors.checkRead("slopes", slopes);
+    }
+
+    private static void checkByScore(
+            String argument, @Nullable Tensor tensor, DType dtype, AttentionTensors tensors, Stream stream) {
+        if (tensor == null) {
+            return;
+        }
+        Checks.on(stream, argument, tensor);
+        boolean fits = tensor.dtype() == dtype
+                && tensor.rank() == 4
+                && isShared(tensor.size(0), tensors.sequences())
+                && isShared(tensor.size(1), heads(tensors))
+                && tensor.size(2) >= tensors.queryLength()
+                && tensor.size(3) >= tensors.keyLength();
+        if (!fits) {
+            throw new IllegalArgumentException(argument + ": expected " + dtype + "[1 or " + tensors.sequences()
+                    + ", 1 or " + heads(tensors) + ", " + tensors.queryLength() + " or more, " + tensors.keyLength()
+                    + " or more], got " + Checks.describe(tensor));
+        }
+        tensors.checkRead(argument, tensor);
+    }
+
+    private static boolean isShared(long size, long all) {
+        return size == 1 || size == all;
     }
 }
