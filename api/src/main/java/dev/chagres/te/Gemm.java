@@ -63,14 +63,14 @@ public final class Gemm {
     public static void gemm(
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor d, Output output, Stream stream) {
         Checks.given("output", output);
-        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        long inner = checked(a, transA, b, transB, d, stream);
         if (isOverNothing(inner, d, output, stream)) {
             return;
         }
         DeviceState device = Inside.state(stream);
         MemorySegment beta = output == Output.OVERWRITE ? device.zero() : device.one();
         MemorySegment config = configs(stream).plain(Accumulator.FAST);
-        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, beta, config, stream);
+        call(a.handle(), transA, b.handle(), transB, d.handle(), beta, config, stream);
     }
 
     /**
@@ -84,14 +84,14 @@ public final class Gemm {
      */
     public static void gemmBias(
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor bias, Tensor d, Stream stream) {
-        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        long inner = checked(a, transA, b, transB, d, stream);
         ProductChecks.bias(bias, d, stream);
         ProductChecks.requireSum(inner, a, d);
         if (d.count() == 0) {
             return;
         }
         GemmConfigs configs = configs(stream);
-        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.bias(bias), stream);
+        call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), configs.bias(bias), stream);
     }
 
     /**
@@ -113,15 +113,22 @@ public final class Gemm {
             Tensor preGelu,
             Tensor d,
             Stream stream) {
-        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        long inner = checked(a, transA, b, transB, d, stream);
         ProductChecks.biasGelu(bias, preGelu, a, b, d, stream);
         ProductChecks.requireSum(inner, a, d);
         if (d.count() == 0) {
             return;
         }
         GemmConfigs configs = configs(stream);
-        GemmCalls.call(
-                a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.biasGelu(bias, preGelu), stream);
+        call(
+                a.handle(),
+                transA,
+                b.handle(),
+                transB,
+                d.handle(),
+                configs.zero(),
+                configs.biasGelu(bias, preGelu),
+                stream);
     }
 
     /**
@@ -135,14 +142,14 @@ public final class Gemm {
      */
     public static void gemmGelu(
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor preGelu, Tensor d, Stream stream) {
-        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        long inner = checked(a, transA, b, transB, d, stream);
         ProductChecks.gelu(preGelu, a, b, d, stream);
         if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             preGelu.zero(stream);
             return;
         }
         GemmConfigs configs = configs(stream);
-        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.gelu(preGelu), stream);
+        call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), configs.gelu(preGelu), stream);
     }
 
     /**
@@ -156,14 +163,13 @@ public final class Gemm {
      */
     public static void gemmGeluGradient(
             Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor preGelu, Tensor d, Stream stream) {
-        long inner = GemmChecks.product(a, transA, b, transB, d, stream);
+        long inner = checked(a, transA, b, transB, d, stream);
         ProductChecks.geluGradient(preGelu, a, d, stream);
         if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             return;
         }
         GemmConfigs configs = configs(stream);
-        GemmCalls.call(
-                a.handle(), transA, b.handle(), transB, d, configs.zero(), configs.geluGradient(preGelu), stream);
+        call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), configs.geluGradient(preGelu), stream);
     }
 
     /**
@@ -178,15 +184,22 @@ public final class Gemm {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
      */
     public static void gemmBiasGradient(Tensor a, Tensor b, Transpose transB, Tensor dbias, Tensor d, Stream stream) {
-        long inner = GemmChecks.product(a, Transpose.YES, b, transB, d, stream);
+        long inner = checked(a, Transpose.YES, b, transB, d, stream);
         ProductChecks.biasGradient(dbias, a, b, d, stream);
         if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             dbias.zero(stream);
             return;
         }
         GemmConfigs configs = configs(stream);
-        GemmCalls.call(
-                a.handle(), Transpose.YES, b.handle(), transB, d, configs.zero(), configs.biasGradient(dbias), stream);
+        call(
+                a.handle(),
+                Transpose.YES,
+                b.handle(),
+                transB,
+                d.handle(),
+                configs.zero(),
+                configs.biasGradient(dbias),
+                stream);
     }
 
     /**
@@ -214,14 +227,14 @@ public final class Gemm {
             Accumulator accumulator,
             Stream stream) {
         Checks.given("output", output);
-        long inner = GemmChecks.product(a, transA, b, transB, d, accumulator, stream);
+        long inner = checked(a, transA, b, transB, d, accumulator, stream);
         if (isOverNothing(inner, d, output, stream)) {
             return;
         }
         DeviceState device = Inside.state(stream);
         MemorySegment beta = output == Output.OVERWRITE ? device.zero() : device.one();
         MemorySegment config = configs(stream).plain(accumulator);
-        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, beta, config, stream);
+        call(a.handle(), transA, b.handle(), transB, d.handle(), beta, config, stream);
     }
 
     /**
@@ -245,7 +258,7 @@ public final class Gemm {
             Tensor d,
             Accumulator accumulator,
             Stream stream) {
-        long inner = GemmChecks.product(a, transA, b, transB, d, accumulator, stream);
+        long inner = checked(a, transA, b, transB, d, accumulator, stream);
         QuantizedProductChecks.bias(bias, d, stream);
         QuantizedProductChecks.requireSum(inner, a, d);
         if (d.count() == 0) {
@@ -253,7 +266,7 @@ public final class Gemm {
         }
         GemmConfigs configs = configs(stream);
         MemorySegment config = configs.bias(bias, accumulator);
-        GemmCalls.call(a.handle(), transA, b.handle(), transB, d, configs.zero(), config, stream);
+        call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), config, stream);
     }
 
     /**
@@ -286,7 +299,7 @@ public final class Gemm {
         }
         GemmConfigs configs = configs(stream);
         MemorySegment config = bias == null ? configs.plain(accumulator) : configs.bias(bias, accumulator);
-        GemmCalls.call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), config, stream);
+        call(a.handle(), transA, b.handle(), transB, d.handle(), configs.zero(), config, stream);
     }
 
     /** Returns whether there is nothing to multiply; if K = 0, sets d to 0. */
@@ -301,85 +314,51 @@ public final class Gemm {
         return Inside.state(stream).get(CONFIGS).current();
     }
 
-    /**
-     * Checks of the arguments that matrix products have in common.
-     */
-    private static final class GemmChecks {
-        private GemmChecks() {}
-
-        /** Checks what all products have in common, and returns K. */
-        static long product(Tensor a, Gemm.Transpose transA, Tensor b, Gemm.Transpose transB, Tensor d, Stream stream) {
-            Checks.given("transA", transA);
-            Checks.given("transB", transB);
-            return ProductChecks.product(a, transA == Gemm.Transpose.YES, b, transB == Gemm.Transpose.YES, d, stream);
-        }
-
-        /** Checks what all products of FP8 numbers have in common, and returns K. */
-        static long product(
-                QuantizedTensor a,
-                Gemm.Transpose transA,
-                QuantizedTensor b,
-                Gemm.Transpose transB,
-                Tensor d,
-                Gemm.Accumulator accumulator,
-                Stream stream) {
-            Checks.given("transA", transA);
-            Checks.given("transB", transB);
-            Checks.given("accumulator", accumulator);
-            return QuantizedProductChecks.product(
-                    a,
-                    transA == Gemm.Transpose.YES,
-                    b,
-                    transB == Gemm.Transpose.YES,
-                    d,
-                    accumulator == Gemm.Accumulator.SPLIT,
-                    stream);
-        }
+    /** Checks what all products have in common, and returns K. */
+    private static long checked(Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor d, Stream stream) {
+        Checks.given("transA", transA);
+        Checks.given("transB", transB);
+        return ProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, stream);
     }
 
-    /**
-     * The call of a matrix product over checked operands.
-     */
-    static final class GemmCalls {
-        private GemmCalls() {}
+    /** Checks what all products of FP8 numbers have in common, and returns K. */
+    private static long checked(
+            QuantizedTensor a,
+            Transpose transA,
+            QuantizedTensor b,
+            Transpose transB,
+            Tensor d,
+            Accumulator accumulator,
+            Stream stream) {
+        Checks.given("transA", transA);
+        Checks.given("transB", transB);
+        boolean split = Checks.given("accumulator", accumulator) == Accumulator.SPLIT;
+        return QuantizedProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, split, stream);
+    }
 
-        /** cuBLAS is column-major, and reads a row-major matrix as its transpose; so the product's operands are exchanged. */
-        static void call(
-                MemorySegment a,
-                Gemm.Transpose transA,
-                MemorySegment b,
-                Gemm.Transpose transB,
-                Tensor d,
-                MemorySegment beta,
-                MemorySegment config,
-                Stream stream) {
-            call(a, transA, b, transB, d.handle(), beta, config, stream);
-        }
-
-        /** {@code destination}: handle of the result. */
-        static void call(
-                MemorySegment a,
-                Gemm.Transpose transA,
-                MemorySegment b,
-                Gemm.Transpose transB,
-                MemorySegment destination,
-                MemorySegment beta,
-                MemorySegment config,
-                Stream stream) {
-            Status.te(
-                    TransformerEngine.te_cublas_gemm_v2(
-                            transB.code(),
-                            transA.code(),
-                            Inside.state(stream).one(),
-                            b,
-                            a,
-                            beta,
-                            destination,
-                            destination,
-                            Inside.workspace(stream).products(),
-                            config,
-                            stream.handle()),
-                    "te_cublas_gemm_v2");
-        }
+    /** cuBLAS is column-major, and reads a row-major matrix as its transpose; so the product's operands are exchanged. */
+    private static void call(
+            MemorySegment a,
+            Transpose transA,
+            MemorySegment b,
+            Transpose transB,
+            MemorySegment d,
+            MemorySegment beta,
+            MemorySegment config,
+            Stream stream) {
+        Status.te(
+                TransformerEngine.te_cublas_gemm_v2(
+                        transB.code(),
+                        transA.code(),
+                        Inside.state(stream).one(),
+                        b,
+                        a,
+                        beta,
+                        d,
+                        d,
+                        Inside.workspace(stream).products(),
+                        config,
+                        stream.handle()),
+                "te_cublas_gemm_v2");
     }
 }

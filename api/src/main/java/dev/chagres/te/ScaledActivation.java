@@ -35,7 +35,8 @@ public final class ScaledActivation {
      * @throws IllegalArgumentException when shapes, types, the layout or devices do not fit, or output shares memory
      */
     public static void scaledSwiglu(Tensor input, Tensor actScales, Tensor output, GluLayout layout, Stream stream) {
-        ScaledActivationChecks.gated(input, actScales, output, layout, stream);
+        checkForward(input, 2, actScales, output, stream);
+        Checks.given("layout", layout).check("output", output.size(1));
         if (output.count() != 0) {
             Status.te(
                     TransformerEngine.te_scaled_swiglu(
@@ -67,7 +68,8 @@ public final class ScaledActivation {
             @Nullable Tensor gradActScales,
             GluLayout layout,
             Stream stream) {
-        ScaledActivationChecks.gatedBackward(grad, input, actScales, gradInput, gradActScales, layout, stream);
+        checkBackward(grad, input, 2, actScales, gradInput, gradActScales, stream);
+        Checks.given("layout", layout).check("grad", grad.size(1));
         if (hasElements(grad, gradActScales, stream)) {
             Status.te(
                     TransformerEngine.te_scaled_dswiglu(
@@ -95,7 +97,8 @@ public final class ScaledActivation {
     public static void scaledSituglu(
             SituGlu situ, Tensor input, Tensor actScales, Tensor output, GluLayout layout, Stream stream) {
         Checks.given("situ", situ);
-        ScaledActivationChecks.gated(input, actScales, output, layout, stream);
+        checkForward(input, 2, actScales, output, stream);
+        Checks.given("layout", layout).check("output", output.size(1));
         if (output.count() != 0) {
             Status.te(
                     TransformerEngine.te_scaled_situglu(
@@ -132,7 +135,8 @@ public final class ScaledActivation {
             GluLayout layout,
             Stream stream) {
         Checks.given("situ", situ);
-        ScaledActivationChecks.gatedBackward(grad, input, actScales, gradInput, gradActScales, layout, stream);
+        checkBackward(grad, input, 2, actScales, gradInput, gradActScales, stream);
+        Checks.given("layout", layout).check("grad", grad.size(1));
         if (hasElements(grad, gradActScales, stream)) {
             Status.te(
                     TransformerEngine.te_scaled_dsituglu(
@@ -163,7 +167,8 @@ public final class ScaledActivation {
     public static void scaledClampedSwiglu(
             ClampedSwiglu clamped, Tensor input, Tensor actScales, Tensor output, GluLayout layout, Stream stream) {
         Checks.given("clamped", clamped);
-        ScaledActivationChecks.gated(input, actScales, output, layout, stream);
+        checkForward(input, 2, actScales, output, stream);
+        Checks.given("layout", layout).check("output", output.size(1));
         if (output.count() != 0) {
             Status.te(
                     TransformerEngine.te_scaled_clamped_swiglu(
@@ -201,7 +206,8 @@ public final class ScaledActivation {
             GluLayout layout,
             Stream stream) {
         Checks.given("clamped", clamped);
-        ScaledActivationChecks.gatedBackward(grad, input, actScales, gradInput, gradActScales, layout, stream);
+        checkBackward(grad, input, 2, actScales, gradInput, gradActScales, stream);
+        Checks.given("layout", layout).check("grad", grad.size(1));
         if (hasElements(grad, gradActScales, stream)) {
             Status.te(
                     TransformerEngine.te_scaled_clamped_dswiglu(
@@ -228,7 +234,7 @@ public final class ScaledActivation {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory
      */
     public static void scaledSrelu(Tensor input, Tensor actScales, Tensor output, Stream stream) {
-        ScaledActivationChecks.plain(input, actScales, output, stream);
+        checkForward(input, 1, actScales, output, stream);
         if (output.count() != 0) {
             Status.te(
                     TransformerEngine.te_scaled_srelu(
@@ -254,7 +260,7 @@ public final class ScaledActivation {
             Tensor gradInput,
             @Nullable Tensor gradActScales,
             Stream stream) {
-        ScaledActivationChecks.plainBackward(grad, input, actScales, gradInput, gradActScales, stream);
+        checkBackward(grad, input, 1, actScales, gradInput, gradActScales, stream);
         if (hasElements(grad, gradActScales, stream)) {
             Status.te(
                     TransformerEngine.te_scaled_dsrelu(
@@ -280,117 +286,59 @@ public final class ScaledActivation {
         return tensor == null ? MemorySegment.NULL : tensor.handle();
     }
 
-    /**
-     * Checks of the arguments of {@link ScaledActivation}.
-     */
-    private static final class ScaledActivationChecks {
-        private ScaledActivationChecks() {}
+    /** Checks forward; a row of the input has {@code halves} times the columns of the output. */
+    private static void checkForward(Tensor input, int halves, Tensor actScales, Tensor output, Stream stream) {
+        Checks.matrix(stream, "output", output);
+        checkSizes("input", input, halves, "output", output, stream);
+        checkScales("actScales", actScales, output, stream);
+        Checks.writable("output", output);
+        Checks.apart("output", output, "input", input);
+        Checks.apart("output", output, "actScales", actScales);
+    }
 
-        /** Checks forward of a gated activation. */
-        static void gated(Tensor input, Tensor actScales, Tensor output, GluLayout layout, Stream stream) {
-            Checks.matrix(stream, "output", output);
-            wide(stream, "input", input, "output", output);
-            Checks.given("layout", layout).check("output", output.size(1));
-            forward(input, actScales, output, stream);
+    /** Checks backward; a row of the input has {@code halves} times the columns of the output's gradient. */
+    private static void checkBackward(
+            Tensor grad,
+            Tensor input,
+            int halves,
+            Tensor actScales,
+            Tensor gradInput,
+            @Nullable Tensor gradActScales,
+            Stream stream) {
+        Checks.matrix(stream, "grad", grad);
+        checkSizes("input", input, halves, "grad", grad, stream);
+        checkSizes("gradInput", gradInput, halves, "grad", grad, stream);
+        checkScales("actScales", actScales, grad, stream);
+        checkWritten("gradInput", gradInput, grad, input, actScales);
+        if (gradActScales != null) {
+            checkScales("gradActScales", gradActScales, grad, stream);
+            checkWritten("gradActScales", gradActScales, grad, input, actScales);
+            Checks.apart("gradActScales", gradActScales, "gradInput", gradInput);
         }
+    }
 
-        /** Checks forward of an activation without a gate. */
-        static void plain(Tensor input, Tensor actScales, Tensor output, Stream stream) {
-            Checks.matrix(stream, "output", output);
-            narrow(stream, "input", input, "output", output);
-            forward(input, actScales, output, stream);
+    private static void checkWritten(String argument, Tensor written, Tensor grad, Tensor input, Tensor actScales) {
+        Checks.writable(argument, written);
+        Checks.apart(argument, written, "grad", grad);
+        Checks.apart(argument, written, "input", input);
+        Checks.apart(argument, written, "actScales", actScales);
+    }
+
+    private static void checkSizes(
+            String argument, Tensor tensor, int halves, String narrowArgument, Tensor narrow, Stream stream) {
+        Checks.matrix(stream, argument, tensor);
+        long columns = halves * narrow.size(1);
+        if (tensor.size(0) != narrow.size(0) || tensor.size(1) != columns) {
+            throw new IllegalArgumentException(argument + ": expected [" + narrow.size(0) + ", " + columns + "] for "
+                    + narrowArgument + " " + Checks.describe(narrow) + ", got " + Checks.describe(tensor));
         }
+    }
 
-        private static void forward(Tensor input, Tensor actScales, Tensor output, Stream stream) {
-            scales(stream, "actScales", actScales, output);
-            Checks.writable("output", output);
-            Checks.apart("output", output, "input", input);
-            Checks.apart("output", output, "actScales", actScales);
-        }
-
-        /** Checks backward of a gated activation. */
-        static void gatedBackward(
-                Tensor grad,
-                Tensor input,
-                Tensor actScales,
-                Tensor gradInput,
-                @Nullable Tensor gradActScales,
-                GluLayout layout,
-                Stream stream) {
-            Checks.matrix(stream, "grad", grad);
-            wide(stream, "input", input, "grad", grad);
-            wide(stream, "gradInput", gradInput, "grad", grad);
-            Checks.given("layout", layout).check("grad", grad.size(1));
-            backward(grad, input, actScales, gradInput, gradActScales, stream);
-        }
-
-        /** Checks backward of an activation without a gate. */
-        static void plainBackward(
-                Tensor grad,
-                Tensor input,
-                Tensor actScales,
-                Tensor gradInput,
-                @Nullable Tensor gradActScales,
-                Stream stream) {
-            Checks.matrix(stream, "grad", grad);
-            narrow(stream, "input", input, "grad", grad);
-            narrow(stream, "gradInput", gradInput, "grad", grad);
-            backward(grad, input, actScales, gradInput, gradActScales, stream);
-        }
-
-        private static void backward(
-                Tensor grad,
-                Tensor input,
-                Tensor actScales,
-                Tensor gradInput,
-                @Nullable Tensor gradActScales,
-                Stream stream) {
-            scales(stream, "actScales", actScales, grad);
-            written("gradInput", gradInput, grad, input, actScales);
-            if (gradActScales != null) {
-                scales(stream, "gradActScales", gradActScales, grad);
-                written("gradActScales", gradActScales, grad, input, actScales);
-                Checks.apart("gradActScales", gradActScales, "gradInput", gradInput);
-            }
-        }
-
-        private static void written(String argument, Tensor written, Tensor grad, Tensor input, Tensor actScales) {
-            Checks.writable(argument, written);
-            Checks.apart(argument, written, "grad", grad);
-            Checks.apart(argument, written, "input", input);
-            Checks.apart(argument, written, "actScales", actScales);
-        }
-
-        private static void wide(Stream stream, String argument, Tensor tensor, String narrowArgument, Tensor narrow) {
-            sized(stream, argument, tensor, narrow.size(0), 2 * narrow.size(1), narrowArgument, narrow);
-        }
-
-        private static void narrow(
-                Stream stream, String argument, Tensor tensor, String narrowArgument, Tensor narrow) {
-            sized(stream, argument, tensor, narrow.size(0), narrow.size(1), narrowArgument, narrow);
-        }
-
-        private static void sized(
-                Stream stream,
-                String argument,
-                Tensor tensor,
-                long rows,
-                long columns,
-                String narrowArgument,
-                Tensor narrow) {
-            Checks.matrix(stream, argument, tensor);
-            if (tensor.size(0) != rows || tensor.size(1) != columns) {
-                throw new IllegalArgumentException(argument + ": expected [" + rows + ", " + columns + "] for "
-                        + narrowArgument + " " + Checks.describe(narrow) + ", got " + Checks.describe(tensor));
-            }
-        }
-
-        private static void scales(Stream stream, String argument, Tensor tensor, Tensor narrow) {
-            Checks.floats(stream, argument, tensor);
-            if (tensor.rank() != 1 || tensor.size(0) != narrow.size(0)) {
-                throw new IllegalArgumentException(
-                        argument + ": expected [" + narrow.size(0) + "], one per row, got " + Checks.describe(tensor));
-            }
+    private static void checkScales(String argument, Tensor tensor, Tensor narrow, Stream stream) {
+        Checks.floats(stream, argument, tensor);
+        if (tensor.rank() != 1 || tensor.size(0) != narrow.size(0)) {
+            throw new IllegalArgumentException(
+                    argument + ": expected [" + narrow.size(0) + "], one per row, got " + Checks.describe(tensor));
         }
     }
 }
