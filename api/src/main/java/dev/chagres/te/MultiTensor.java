@@ -12,7 +12,7 @@ import dev.chagres.te.RecipeUpdates.RecipeChecks;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Operations on many tensors at once, by a few kernels: their norm, steps of stochastic gradient descent, scales from amaxes. {@link
+ * Operations on many tensors at once, by a few kernels: their norm, products with a factor, steps of stochastic gradient descent, scales from amaxes. {@link
  * MultiTensorAdam} has the steps of Adam.
  *
  * <p>With empty lists there is nothing to do: a norm is 0.
@@ -47,6 +47,11 @@ public final class MultiTensor {
     /** amax, scale, scale inverse. */
     private static final int SCALE_LISTS = 3;
 
+    private static final int GRADIENT = 0;
+
+    /** g, p, v; then perhaps a copy of p. */
+    private static final int SGD_LISTS = 3;
+
     private MultiTensor() {}
 
     /**
@@ -60,7 +65,7 @@ public final class MultiTensor {
      * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
      */
     public static void l2norm(Tensor noopFlag, TensorLists lists, Tensor partials, Tensor norm, Stream stream) {
-        MemorySegment array = MultiTensorChecks.norm(noopFlag, lists, partials, norm, stream);
+        MemorySegment array = checkNorm(noopFlag, lists, partials, norm, stream);
         if (lists.tensorCount() == 0) {
             norm.zero(stream);
             return;
@@ -97,7 +102,18 @@ public final class MultiTensor {
      */
     public static void computeScaleAndScaleInverse(
             TensorLists lists, DType dtype, QuantizationConfig config, Stream stream) {
-        MemorySegment array = MultiTensorChecks.scales(lists, dtype, config, stream);
+        Checks.given("stream", stream);
+        MemorySegment array = TensorLists.listed(lists, SCALE_LISTS, stream);
+        for (int i = 0; i < SCALE_LISTS; i++) {
+            for (int j = 0; j < lists.tensorCount(); j++) {
+                TensorLists.ofType(lists, i, j, DType.FLOAT32);
+            }
+        }
+        RecipeChecks.float8(dtype);
+        if (Checks.given("config", config).noop() != null) {
+            throw new IllegalArgumentException(
+                    "config: expected one without a flag, which TE's kernel does not read, got " + config);
+        }
         if (lists.tensorCount() == 0) {
             return;
         }
@@ -117,6 +133,76 @@ public final class MultiTensor {
     }
 
     /**
+     * Enqueues {@code norm = sqrt(sum of (invScale x)^2)} over all tensors of one list, {@code
+     * nvte_multi_tensor_unscale_l2norm_cuda}. The tensors stay as they are.
+     *
+     * @param noopFlag INT32 [1]: receives 1 when a sum of squares is not finite, and else stays as it is
+     * @param lists one list of floating-point numbers of one type
+     * @param invScale factor, FLOAT32 [1]
+     * @param partials FLOAT32 [{@link #NORM_PARTIALS}], scratch
+     * @param norm FLOAT32 [1]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void unscaleL2norm(
+            Tensor noopFlag, TensorLists lists, Tensor invScale, Tensor partials, Tensor norm, Stream stream) {
+        MemorySegment array = checkNorm(noopFlag, lists, partials, norm, stream);
+        Checks.vector(stream, "invScale", invScale, DType.FLOAT32, 1);
+        Checks.apart("noopFlag", noopFlag, "invScale", invScale);
+        Checks.apart("partials", partials, "invScale", invScale);
+        Checks.apart("norm", norm, "invScale", invScale);
+        if (lists.tensorCount() == 0) {
+            norm.zero(stream);
+            return;
+        }
+        // The kernels add to these.
+        partials.zero(stream);
+        Status.te(
+                TransformerEngine.te_multi_tensor_unscale_l2norm_cuda(
+                        CHUNK,
+                        noopFlag.handle(),
+                        array,
+                        1,
+                        lists.tensorCount(),
+                        partials.handle(),
+                        partials.handle(),
+                        norm.handle(),
+                        norm.handle(),
+                        invScale.handle(),
+                        0,
+                        0,
+                        stream.handle()),
+                "te_multi_tensor_unscale_l2norm_cuda");
+    }
+
+    /**
+     * Enqueues {@code y = scale x}, {@code nvte_multi_tensor_scale_cuda}. A graph replays the factor of its capture; {@link
+     * #scaleTensor} reads one on the device.
+     *
+     * @param isInfinite INT32 [1]: receives 1 when an x is not finite, and else stays as it is
+     * @param lists x and y, each of FLOAT32, BFLOAT16 or FLOAT16
+     * @param scale any number
+     * @throws IllegalArgumentException when lists, shapes, types or devices do not fit, or what is written shares memory
+     * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
+     */
+    public static void scale(Tensor isInfinite, TensorLists lists, float scale, Stream stream) {
+        MemorySegment array = checkScaled(isInfinite, lists, stream);
+        if (lists.tensorCount() == 0) {
+            return;
+        }
+        Status.te(
+                TransformerEngine.te_multi_tensor_scale_cuda(
+                        CHUNK,
+                        isInfinite.handle(),
+                        array,
+                        lists.listCount(),
+                        lists.tensorCount(),
+                        scale,
+                        stream.handle()),
+                "te_multi_tensor_scale_cuda");
+    }
+
+    /**
      * Enqueues {@code y = scale x}, {@code nvte_multi_tensor_scale_tensor_cuda}, with a factor that the device reads.
      *
      * @param isInfinite INT32 [1]: receives 1 when an x is not finite, and else stays as it is
@@ -126,7 +212,11 @@ public final class MultiTensor {
      * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
      */
     public static void scaleTensor(Tensor isInfinite, TensorLists lists, Tensor scale, Stream stream) {
-        MemorySegment array = MultiTensorChecks.scaled(isInfinite, lists, scale, stream);
+        MemorySegment array = checkScaled(isInfinite, lists, stream);
+        Checks.vector(stream, "scale", scale, DType.FLOAT32, 1);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            TensorLists.apart("scale", scale, 1, j, lists.tensor(1, j));
+        }
         if (lists.tensorCount() == 0) {
             return;
         }
@@ -164,7 +254,22 @@ public final class MultiTensor {
     public static void sgd(Tensor noopFlag, TensorLists lists, SgdConfig config, SgdStep step, Stream stream) {
         Checks.given("config", config);
         Checks.given("step", step);
-        MemorySegment array = MultiTensorChecks.sgd(noopFlag, lists, stream);
+        Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
+        boolean copies = Checks.given("lists", lists).listCount() == SGD_LISTS + 1;
+        MemorySegment array = TensorLists.listed(lists, copies ? SGD_LISTS + 1 : SGD_LISTS, stream);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            DType type = lists.tensor(GRADIENT, 0).dtype();
+            if (type != DType.FLOAT32 && type != DType.FLOAT16) {
+                throw new IllegalArgumentException(TensorLists.name(GRADIENT, 0)
+                        + ": expected elements of FLOAT32 or FLOAT16, which TE's kernel has, got "
+                        + Checks.describe(lists.tensor(GRADIENT, 0)));
+            }
+            for (int i = 0; i < lists.listCount(); i++) {
+                DType other = copies ? DType.FLOAT32 : type;
+                TensorLists.ofType(lists, i, j, i == GRADIENT ? type : i == SGD_LISTS ? DType.FLOAT16 : other);
+                TensorLists.apart("noopFlag", noopFlag, i, j, lists.tensor(i, j));
+            }
+        }
         if (lists.tensorCount() == 0) {
             return;
         }
@@ -185,5 +290,47 @@ public final class MultiTensor {
                         config.gradientScale(),
                         stream.handle()),
                 "te_multi_tensor_sgd_cuda");
+    }
+
+    private static MemorySegment checkNorm(
+            Tensor noopFlag, TensorLists lists, Tensor partials, Tensor norm, Stream stream) {
+        Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
+        MemorySegment array = TensorLists.listed(lists, 1, stream);
+        Checks.vector(stream, "partials", partials, DType.FLOAT32, MultiTensor.NORM_PARTIALS);
+        Checks.vector(stream, "norm", norm, DType.FLOAT32, 1);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            Tensor tensor = lists.tensor(0, j);
+            TensorLists.ofType(lists, 0, j, TensorLists.floats(lists));
+            TensorLists.apart("noopFlag", noopFlag, 0, j, tensor);
+            TensorLists.apart("partials", partials, 0, j, tensor);
+            TensorLists.apart("norm", norm, 0, j, tensor);
+        }
+        Checks.writable("noopFlag", noopFlag);
+        Checks.writable("partials", partials);
+        Checks.writable("norm", norm);
+        Checks.apart("partials", partials, "noopFlag", noopFlag);
+        Checks.apart("norm", norm, "noopFlag", noopFlag);
+        Checks.apart("norm", norm, "partials", partials);
+        return array;
+    }
+
+    private static MemorySegment checkScaled(Tensor isInfinite, TensorLists lists, Stream stream) {
+        Checks.vector(stream, "isInfinite", isInfinite, DType.INT32, 1);
+        MemorySegment array = TensorLists.listed(lists, 2, stream);
+        for (int j = 0; j < lists.tensorCount(); j++) {
+            DType from = TensorLists.floats(lists);
+            DType to = lists.tensor(1, 0).dtype();
+            if (!to.isFloat()) {
+                throw new IllegalArgumentException(
+                        TensorLists.name(1, 0) + ": expected elements of FLOAT32, BFLOAT16 or" + " FLOAT16, got "
+                                + Checks.describe(lists.tensor(1, 0)));
+            }
+            for (int i = 0; i < 2; i++) {
+                TensorLists.ofType(lists, i, j, i == 0 ? from : to);
+                TensorLists.apart("isInfinite", isInfinite, i, j, lists.tensor(i, j));
+            }
+        }
+        Checks.writable("isInfinite", isInfinite);
+        return array;
     }
 }

@@ -80,9 +80,9 @@ public record MultiTensorAdam(
     public void adam(TensorLists lists, float lr, int step, Stream stream) {
         checkHost(lr, step, stream);
         boolean masters = Checks.given("lists", lists).listCount() == MASTER + 1;
-        MemorySegment array = MultiTensorChecks.listed(lists, masters ? MASTER + 1 : MASTER, stream);
+        MemorySegment array = TensorLists.listed(lists, masters ? MASTER + 1 : MASTER, stream);
         for (int j = 0; j < lists.tensorCount(); j++) {
-            MultiTensorChecks.ofType(lists, PARAMETER, j, MultiTensorChecks.floats(lists, PARAMETER));
+            TensorLists.ofType(lists, PARAMETER, j, TensorLists.floats(lists, PARAMETER));
             checkVectors(lists, j, masters ? DType.FLOAT32 : null);
         }
         enqueue(
@@ -109,9 +109,9 @@ public record MultiTensorAdam(
      */
     public void adamParamRemainder(TensorLists lists, float lr, int step, Stream stream) {
         checkHost(lr, step, stream);
-        MemorySegment array = MultiTensorChecks.listed(lists, MASTER + 1, stream);
+        MemorySegment array = TensorLists.listed(lists, MASTER + 1, stream);
         for (int j = 0; j < lists.tensorCount(); j++) {
-            MultiTensorChecks.ofType(lists, PARAMETER, j, DType.BFLOAT16);
+            TensorLists.ofType(lists, PARAMETER, j, DType.BFLOAT16);
             checkVectors(lists, j, DType.INT16);
         }
         enqueue(
@@ -142,11 +142,11 @@ public record MultiTensorAdam(
         checkHost(lr, step, stream);
         RecipeChecks.float8(dtype);
         int cells = TensorLists.SCALE_CELLS;
-        MemorySegment array = MultiTensorChecks.listed(lists, MASTER + 1 + cells, cells, stream);
+        MemorySegment array = TensorLists.listed(lists, MASTER + 1 + cells, cells, stream);
         for (int j = 0; j < lists.tensorCount(); j++) {
-            DType type = MultiTensorChecks.floats(lists);
+            DType type = TensorLists.floats(lists);
             for (int i = 0; i <= MASTER; i++) {
-                MultiTensorChecks.ofType(lists, i, j, i == GRADIENT ? type : i == PARAMETER ? dtype : DType.FLOAT32);
+                TensorLists.ofType(lists, i, j, i == GRADIENT ? type : i == PARAMETER ? dtype : DType.FLOAT32);
             }
         }
         if (lists.tensorCount() == 0) {
@@ -217,16 +217,16 @@ public record MultiTensorAdam(
 
     /** Checks gradients, moments, for which TE has kernels both of FLOAT32 and both of BFLOAT16, and masters. */
     private static void checkVectors(TensorLists lists, int index, @Nullable DType masters) {
-        MultiTensorChecks.ofType(lists, GRADIENT, index, MultiTensorChecks.floats(lists, GRADIENT));
+        TensorLists.ofType(lists, GRADIENT, index, TensorLists.floats(lists, GRADIENT));
         Tensor first = lists.tensor(MEAN, 0);
         if (first.dtype() != DType.FLOAT32 && first.dtype() != DType.BFLOAT16) {
             throw new IllegalArgumentException(TensorLists.name(MEAN, 0)
                     + ": expected elements of FLOAT32 or BFLOAT16, got " + Checks.describe(first));
         }
-        MultiTensorChecks.ofType(lists, MEAN, index, first.dtype());
-        MultiTensorChecks.ofType(lists, SQUARE, index, first.dtype());
+        TensorLists.ofType(lists, MEAN, index, first.dtype());
+        TensorLists.ofType(lists, SQUARE, index, first.dtype());
         if (masters != null) {
-            MultiTensorChecks.ofType(lists, MASTER, index, masters);
+            TensorLists.ofType(lists, MASTER, index, masters);
         }
     }
 
@@ -260,18 +260,18 @@ public record MultiTensorAdam(
     private void enqueueCapturable(
             int count, Tensor noopFlag, TensorLists lists, Tensor lr, Tensor step, Tensor invScale, Stream stream) {
         Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
-        MemorySegment array = MultiTensorChecks.listed(lists, count, stream);
+        MemorySegment array = TensorLists.listed(lists, count, stream);
         Checks.vector(stream, "lr", lr, DType.FLOAT32, 1);
         Checks.vector(stream, "step", step, DType.INT32, 1);
         Checks.vector(stream, "invScale", invScale, DType.FLOAT32, 1);
         for (int j = 0; j < lists.tensorCount(); j++) {
-            DType type = MultiTensorChecks.floats(lists);
+            DType type = TensorLists.floats(lists);
             for (int i = 0; i < count; i++) {
-                MultiTensorChecks.ofType(lists, i, j, i == GRADIENT || i == PARAMETER ? type : DType.FLOAT32);
-                MultiTensorChecks.apart("noopFlag", noopFlag, i, j, lists.tensor(i, j));
-                MultiTensorChecks.apart("lr", lr, i, j, lists.tensor(i, j));
-                MultiTensorChecks.apart("step", step, i, j, lists.tensor(i, j));
-                MultiTensorChecks.apart("invScale", invScale, i, j, lists.tensor(i, j));
+                TensorLists.ofType(lists, i, j, i == GRADIENT || i == PARAMETER ? type : DType.FLOAT32);
+                TensorLists.apart("noopFlag", noopFlag, i, j, lists.tensor(i, j));
+                TensorLists.apart("lr", lr, i, j, lists.tensor(i, j));
+                TensorLists.apart("step", step, i, j, lists.tensor(i, j));
+                TensorLists.apart("invScale", invScale, i, j, lists.tensor(i, j));
             }
         }
         if (lists.tensorCount() == 0) {

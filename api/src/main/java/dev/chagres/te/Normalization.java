@@ -214,30 +214,7 @@ public final class Normalization {
      * @throws IllegalStateException without gamma
      */
     public void rmsnormBwd(Tensor dz, Tensor x, Tensor rsigma, Tensor dx, Tensor dgamma, Stream stream) {
-        Tensor factors = checkBackward(dz, x, rsigma, dx, dgamma, stream);
-        if (x.count() == 0) {
-            dgamma.zero(stream);
-            return;
-        }
-        long addresses = dz.address() | x.address() | rsigma.address() | factors.address();
-        addresses |= dx.address() | dgamma.address();
-        NormWorkspace space =
-                NormWorkspace.All.of(stream).rmsnormBwd.of(x, factors, dz.dtype(), gammaKind, addresses, stream);
-        do {
-            Status.te(
-                    TransformerEngine.te_rmsnorm_bwd(
-                            dz.handle(),
-                            x.handle(),
-                            rsigma.handle(),
-                            factors.handle(),
-                            dx.handle(),
-                            dgamma.handle(),
-                            space.memory(),
-                            space.multiprocessors(),
-                            gammaKind == Gamma.ZERO_CENTERED,
-                            stream.handle()),
-                    "te_rmsnorm_bwd");
-        } while (space.wasAsked());
+        rmsnormGradients(dz, x, null, rsigma, dx, dgamma, stream);
     }
 
     /**
@@ -257,33 +234,57 @@ public final class Normalization {
      * @throws IllegalStateException without gamma
      */
     public void rmsnormBwdAdd(Tensor dz, Tensor x, Tensor add, Tensor rsigma, Tensor dx, Tensor dgamma, Stream stream) {
+        rmsnormGradients(dz, x, Checks.given("add", add), rsigma, dx, dgamma, stream);
+    }
+
+    private void rmsnormGradients(
+            Tensor dz, Tensor x, @Nullable Tensor add, Tensor rsigma, Tensor dx, Tensor dgamma, Stream stream) {
         Tensor factors = checkBackward(dz, x, rsigma, dx, dgamma, stream);
-        Checks.matrix(stream, "add", add, factors.dtype(), x.size(0), x.size(1));
-        Checks.apart("dx", dx, "add", add);
-        Checks.apart("dgamma", dgamma, "add", add);
+        if (add != null) {
+            Checks.matrix(stream, "add", add, factors.dtype(), x.size(0), x.size(1));
+            Checks.apart("dx", dx, "add", add);
+            Checks.apart("dgamma", dgamma, "add", add);
+        }
         if (x.count() == 0) {
             dgamma.zero(stream);
             return;
         }
-        long addresses = dz.address() | x.address() | add.address() | rsigma.address() | factors.address();
-        addresses |= dx.address() | dgamma.address();
-        NormWorkspace space =
-                NormWorkspace.All.of(stream).rmsnormBwdAdd.of(x, factors, dz.dtype(), gammaKind, addresses, stream);
+        long addresses = dz.address() | x.address() | Checks.addressOrNull(add) | rsigma.address();
+        addresses |= factors.address() | dx.address() | dgamma.address();
+        NormWorkspace.All spaces = NormWorkspace.All.of(stream);
+        NormWorkspace space = (add == null ? spaces.rmsnormBwd : spaces.rmsnormBwdAdd)
+                .of(x, factors, dz.dtype(), gammaKind, addresses, stream);
         do {
-            Status.te(
-                    TransformerEngine.te_rmsnorm_bwd_add(
-                            dz.handle(),
-                            x.handle(),
-                            add.handle(),
-                            rsigma.handle(),
-                            factors.handle(),
-                            dx.handle(),
-                            dgamma.handle(),
-                            space.memory(),
-                            space.multiprocessors(),
-                            gammaKind == Gamma.ZERO_CENTERED,
-                            stream.handle()),
-                    "te_rmsnorm_bwd_add");
+            if (add == null) {
+                Status.te(
+                        TransformerEngine.te_rmsnorm_bwd(
+                                dz.handle(),
+                                x.handle(),
+                                rsigma.handle(),
+                                factors.handle(),
+                                dx.handle(),
+                                dgamma.handle(),
+                                space.memory(),
+                                space.multiprocessors(),
+                                gammaKind == Gamma.ZERO_CENTERED,
+                                stream.handle()),
+                        "te_rmsnorm_bwd");
+            } else {
+                Status.te(
+                        TransformerEngine.te_rmsnorm_bwd_add(
+                                dz.handle(),
+                                x.handle(),
+                                add.handle(),
+                                rsigma.handle(),
+                                factors.handle(),
+                                dx.handle(),
+                                dgamma.handle(),
+                                space.memory(),
+                                space.multiprocessors(),
+                                gammaKind == Gamma.ZERO_CENTERED,
+                                stream.handle()),
+                        "te_rmsnorm_bwd_add");
+            }
         } while (space.wasAsked());
     }
 

@@ -2,6 +2,7 @@ package dev.chagres.te;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -211,6 +212,62 @@ public final class TensorLists implements AutoCloseable {
             }
         }
         return lists;
+    }
+
+    /** Checks that there are {@code count} lists on the stream's device, and returns their array. */
+    static MemorySegment listed(TensorLists lists, int count, Stream stream) {
+        return listed(lists, count, 0, stream);
+    }
+
+    /** The same where the last {@code cells} lists hold one number for each tensor. */
+    static MemorySegment listed(TensorLists lists, int count, int cells, Stream stream) {
+        MemorySegment array = Checks.given("lists", lists).lists();
+        if (lists.listCount() != count) {
+            throw new IllegalArgumentException("lists: expected " + count + " lists, got " + lists.listCount());
+        }
+        if (lists.cellLists() != cells) {
+            throw new IllegalArgumentException(
+                    cells == 0
+                            ? "lists: expected lists of TensorLists.of, got some of TensorLists.ofScaled"
+                            : "lists: expected lists of TensorLists.ofScaled, got some of TensorLists.of");
+        }
+        for (int i = 0; i < count; i++) {
+            for (int j = 0; j < lists.tensorCount(); j++) {
+                Checks.on(stream, "lists", lists.tensor(i, j));
+                Checks.writable("lists", lists.tensor(i, j));
+            }
+        }
+        return array;
+    }
+
+    /** Returns the type of the first tensor of the first list, after a check that all of that list have it. */
+    static DType floats(TensorLists lists) {
+        return floats(lists, 0);
+    }
+
+    /** Returns the type of the first tensor of a list, after a check that all of that list have it. */
+    static DType floats(TensorLists lists, int list) {
+        Tensor first = lists.tensor(list, 0);
+        if (!first.dtype().isFloat()) {
+            throw new IllegalArgumentException(name(list, 0)
+                    + ": expected elements of FLOAT32, FLOAT16 or BFLOAT16, got " + Checks.describe(first));
+        }
+        return first.dtype();
+    }
+
+    static void ofType(TensorLists lists, int list, int index, DType type) {
+        Tensor tensor = lists.tensor(list, index);
+        if (tensor.dtype() != type) {
+            throw new IllegalArgumentException(
+                    name(list, index) + ": expected elements of " + type + ", got " + Checks.describe(tensor));
+        }
+    }
+
+    static void apart(String argument, Tensor tensor, int list, int index, Tensor other) {
+        if (Checks.overlaps(tensor, other)) {
+            throw new IllegalArgumentException(argument + ": expected memory of its own, got some of "
+                    + name(list, index) + "'s; one is written to while the other is read or written");
+        }
     }
 
     static String name(int list, int index) {

@@ -17,7 +17,7 @@
  *   <li>{@code hadamard_transform.h}: {@link dev.chagres.te.HadamardTransform}
  *   <li>{@code topk.h}: {@link dev.chagres.te.Topk}
  *   <li>{@code padding.h}: {@link dev.chagres.te.Padding}
- *   <li>{@code multi_tensor.h}: {@link dev.chagres.te.MultiTensor}, {@link dev.chagres.te.MultiTensorScale}, {@link
+ *   <li>{@code multi_tensor.h}: {@link dev.chagres.te.MultiTensor}, {@link
  *       dev.chagres.te.MultiTensorAdam}
  *   <li>{@code transformer_engine.h}: {@link dev.chagres.te.SplitsToOffsets}
  *   <li>{@code utils.h}: {@link dev.chagres.te.HostToDevice}

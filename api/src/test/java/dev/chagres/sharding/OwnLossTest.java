@@ -20,7 +20,6 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Pass;
 import dev.chagres.te.MultiTensor;
-import dev.chagres.te.MultiTensorScale;
 import dev.chagres.te.TensorLists;
 import java.util.Arrays;
 import java.util.List;
@@ -67,7 +66,7 @@ class OwnLossTest {
 
         /** Returns {@code dy = 2 (y - target) / n}. */
         Tensor backward(float n, Stream stream) {
-            MultiTensorScale.scale(isInfinite, scaled, 2 / n, stream);
+            MultiTensor.scale(isInfinite, scaled, 2 / n, stream);
             return gradient;
         }
 

@@ -40,26 +40,22 @@ class MultiTensorAdamConformance {
                 MultiTensorData.BETA_1, MultiTensorData.BETA_2, MultiTensorData.EPSILON, decay, weights.clone());
     }
 
+    private static MultiTensorAdam of(WeightDecay mode, BiasCorrection correction) {
+        return new MultiTensorAdam(
+                MultiTensorData.BETA_1,
+                MultiTensorData.BETA_2,
+                MultiTensorData.EPSILON,
+                mode,
+                correction,
+                MultiTensorData.DECAY);
+    }
+
     private static void adam(TensorLists lists, int step, WeightDecay mode, BiasCorrection correction) {
-        new MultiTensorAdam(
-                        MultiTensorData.BETA_1,
-                        MultiTensorData.BETA_2,
-                        MultiTensorData.EPSILON,
-                        mode,
-                        correction,
-                        MultiTensorData.DECAY)
-                .adam(lists, RATE, step, open.stream());
+        of(mode, correction).adam(lists, RATE, step, open.stream());
     }
 
     private static void adamParamRemainder(TensorLists lists, int step) {
-        new MultiTensorAdam(
-                        MultiTensorData.BETA_1,
-                        MultiTensorData.BETA_2,
-                        MultiTensorData.EPSILON,
-                        WeightDecay.DECOUPLED,
-                        BiasCorrection.YES,
-                        MultiTensorData.DECAY)
-                .adamParamRemainder(lists, RATE, step, open.stream());
+        of(WeightDecay.DECOUPLED, BiasCorrection.YES).adamParamRemainder(lists, RATE, step, open.stream());
     }
 
     @Test
@@ -161,7 +157,8 @@ class MultiTensorAdamConformance {
             float[] weights = open.read(p[0]);
             assertEquals(true, Float.isNaN(weights[0]));
             assertEquals(true, Float.isFinite(weights[1]));
-            Allocation.assertNone("step", () -> adam(lists, 2, WeightDecay.DECOUPLED, BiasCorrection.YES));
+            MultiTensorAdam adam = of(WeightDecay.DECOUPLED, BiasCorrection.YES);
+            Allocation.assertNone("step", () -> adam.adam(lists, RATE, 2, open.stream()));
         }
     }
 

@@ -109,27 +109,27 @@ class MultiTensorMisuseTest {
             assertThrown(
                     IllegalArgumentException.class,
                     "lists: expected 2 lists, got 1",
-                    () -> MultiTensorScale.scale(flag, one, 2, open.stream()));
+                    () -> MultiTensor.scale(flag, one, 2, open.stream()));
             assertThrown(
                     IllegalArgumentException.class,
                     "list 1, tensor 0: expected elements of FLOAT32, BFLOAT16 or FLOAT16, got INT32[4]",
-                    () -> MultiTensorScale.scale(flag, bytes, 2, open.stream()));
+                    () -> MultiTensor.scale(flag, bytes, 2, open.stream()));
             assertThrown(
                     IllegalArgumentException.class,
                     "isInfinite: expected INT32[1], got FLOAT32[1]",
-                    () -> MultiTensorScale.scale(norm, bytes, 2, open.stream()));
+                    () -> MultiTensor.scale(norm, bytes, 2, open.stream()));
             assertThrown(
                     IllegalArgumentException.class,
                     "lists: expected 1 lists, got 2",
-                    () -> MultiTensorScale.unscaleL2norm(flag, bytes, norm, partials, norm, open.stream()));
+                    () -> MultiTensor.unscaleL2norm(flag, bytes, norm, partials, norm, open.stream()));
             assertThrown(
                     IllegalArgumentException.class,
                     "invScale: expected FLOAT32[1], got INT32[1]",
-                    () -> MultiTensorScale.unscaleL2norm(flag, one, flag, partials, norm, open.stream()));
+                    () -> MultiTensor.unscaleL2norm(flag, one, flag, partials, norm, open.stream()));
             assertThrown(
                     IllegalArgumentException.class,
                     "norm: expected memory of its own, got some of invScale's; it is written to while that is read or written",
-                    () -> MultiTensorScale.unscaleL2norm(flag, one, norm, partials, norm, open.stream()));
+                    () -> MultiTensor.unscaleL2norm(flag, one, norm, partials, norm, open.stream()));
         }
     }
 

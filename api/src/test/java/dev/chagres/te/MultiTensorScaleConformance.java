@@ -13,7 +13,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 
-/** {@code MultiTensorScale} against double precision, over tensors of very different sizes. */
+/** {@code MultiTensor} against double precision, over tensors of very different sizes. */
 @Tag("L0")
 @Tag("L1")
 class MultiTensorScaleConformance {
@@ -35,12 +35,12 @@ class MultiTensorScaleConformance {
                 double[] expected =
                         Arrays.stream(data.read(x)).map(value -> value * -3.25).toArray();
                 try (TensorLists lists = TensorLists.of(x, y)) {
-                    MultiTensorScale.scale(flag, lists, -3.25f, open.stream());
+                    MultiTensor.scale(flag, lists, -3.25f, open.stream());
                     float[] actual = MultiTensorData.floats(data.read(y));
                     open.assertClose("y", expected, actual, 0, Tolerances.rounded(to));
                     assertEquals(0, flag.toInts(open.stream())[0]);
                     open.set(x[0], Float.NEGATIVE_INFINITY);
-                    MultiTensorScale.scale(flag, lists, -3.25f, open.stream());
+                    MultiTensor.scale(flag, lists, -3.25f, open.stream());
                     assertEquals(1, flag.toInts(open.stream())[0]);
                     assertEquals(Float.POSITIVE_INFINITY, open.read(y[0])[0]);
                 }
@@ -62,13 +62,13 @@ class MultiTensorScaleConformance {
                 Tensor factor = data.scalar(0.3f);
                 // Twice: the kernels add to the partial sums.
                 for (int round = 0; round < 2; round++) {
-                    MultiTensorScale.unscaleL2norm(flag, lists, factor, partials, norm, open.stream());
+                    MultiTensor.unscaleL2norm(flag, lists, factor, partials, norm, open.stream());
                     open.assertClose("norm", new double[] {expected}, norm, Tolerances.rounded(DType.FLOAT32));
                 }
                 assertEquals(0, flag.toInts(open.stream())[0]);
                 assertEquals(Arrays.toString(before), Arrays.toString(data.read(x)), "are read alone");
                 open.set(factor, Float.POSITIVE_INFINITY);
-                MultiTensorScale.unscaleL2norm(flag, lists, factor, partials, norm, open.stream());
+                MultiTensor.unscaleL2norm(flag, lists, factor, partials, norm, open.stream());
                 assertEquals(1, flag.toInts(open.stream())[0]);
             }
         }
@@ -81,11 +81,11 @@ class MultiTensorScaleConformance {
         Tensor norm = open.unwritten(DType.FLOAT32, 1);
         Tensor factor = data.scalar(2);
         try (TensorLists none = TensorLists.of(new Tensor[0], new Tensor[0])) {
-            MultiTensorScale.scale(flag, none, 2, open.stream());
+            MultiTensor.scale(flag, none, 2, open.stream());
             assertEquals(0, flag.toInts(open.stream())[0]);
         }
         try (TensorLists none = TensorLists.of(new Tensor[][] {new Tensor[0]})) {
-            MultiTensorScale.unscaleL2norm(flag, none, factor, partials, norm, open.stream());
+            MultiTensor.unscaleL2norm(flag, none, factor, partials, norm, open.stream());
             assertEquals(0, open.read(norm)[0]);
         }
         Tensor x = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 33, 1), 33);
@@ -93,8 +93,8 @@ class MultiTensorScaleConformance {
                 TensorLists two = TensorLists.of(
                         new Tensor[] {x}, new Tensor[] {open.scope().like(x)})) {
             Allocation.assertNone("scaling", () -> {
-                MultiTensorScale.scale(flag, two, 2, open.stream());
-                MultiTensorScale.unscaleL2norm(flag, one, factor, partials, norm, open.stream());
+                MultiTensor.scale(flag, two, 2, open.stream());
+                MultiTensor.unscaleL2norm(flag, one, factor, partials, norm, open.stream());
             });
         }
     }

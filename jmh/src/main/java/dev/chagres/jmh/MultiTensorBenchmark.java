@@ -7,7 +7,6 @@ import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.SgdStep;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import dev.chagres.te.MultiTensorAdam;
-import dev.chagres.te.MultiTensorScale;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.SgdConfig;
 import dev.chagres.te.TensorLists;
@@ -171,14 +170,14 @@ public class MultiTensorBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaleByHost() {
-        repeat(() -> MultiTensorScale.scale(flag, scaled, 0.25f, stream));
+        repeat(() -> MultiTensor.scale(flag, scaled, 0.25f, stream));
     }
 
     /** The norm of all scaled gradients. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void unscaleL2norm() {
-        repeat(() -> MultiTensorScale.unscaleL2norm(flag, gradients, scale, partials, norm, stream));
+        repeat(() -> MultiTensor.unscaleL2norm(flag, gradients, scale, partials, norm, stream));
     }
 
     /** A step over FP32 weights. */
