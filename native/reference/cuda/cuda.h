@@ -63,6 +63,9 @@ cudaError_t cuda_caught() noexcept;
 /* Sets what ncclGetLastError answers on this thread. */
 void keep_nccl_error(const std::string &error);
 
+/* Sets what cudnnGetLastErrorString answers on this thread. */
+void keep_cudnn_error(const std::string &error);
+
 /* Keeps the name of a function that the reference lacks, for reference_last_unsupported(). */
 void keep_unsupported(const char *function);
 const char *last_unsupported_function(); /* "" when there was none */

@@ -1,11 +1,12 @@
-/* The functions of cuDNN that compute nothing: versions and texts. The reference's attention and norms are Transformer
- * Engine's functions; cuDNN's own are in unsupported.cpp.
+/* Versions, names of codes, and the text of the last refusal. The backend is in the files beside this one; functions that
+ * are in none are in unsupported.cpp.
  */
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <new>
 
-#include "cuda/cuda.h"
+#include "cudnn/backend.h"
 
 namespace chagres::reference {
 
@@ -71,7 +72,44 @@ constexpr StatusName kStatusNames[] = {
     {5004, "CUDNN_STATUS_EXECUTION_FAILED_CURAND"},
 };
 
+thread_local std::string last_error;
+
 }  // namespace
+
+void keep_cudnn_error(const std::string &error) { last_error = error; }
+
+namespace cudnn {
+
+namespace {
+
+/* Without a text where there is no memory for it. */
+void keep_text(const char *message) noexcept try {
+  last_error = message;
+} catch (...) {
+  last_error.clear();
+}
+
+}  // namespace
+
+int caught() noexcept {
+  try {
+    throw;
+  } catch (const Refusal &refusal) {
+    keep_text(refusal.what());
+    return refusal.status();
+  } catch (const std::bad_alloc &) {
+    keep_text("the host has no memory for it");
+    return kHostAllocationFailed;
+  } catch (const std::exception &failure) {
+    keep_text(failure.what());
+    return kInternalError;
+  } catch (...) {
+    keep_text("");
+    return kInternalError;
+  }
+}
+
+}  // namespace cudnn
 
 }  // namespace chagres::reference
 
@@ -89,10 +127,9 @@ CHAGRES_EXPORT const char *cudnnGetErrorString(int status) {
   return found != std::end(kStatusNames) && found->code == status ? found->name : "CUDNN_UNKNOWN_STATUS";
 }
 
-/* The only errors are those of functions that are not there. */
+/* cuDNN forgets the text when it has been asked for. */
 CHAGRES_EXPORT void cudnnGetLastErrorString(char *message, size_t size) {
   if (message == nullptr || size == 0) return;
-  const char *function = last_unsupported_function();
-  const bool ours = std::strncmp(function, "cudnn", 5) == 0;
-  std::snprintf(message, size, "%s%s", ours ? function : "", ours ? " is not provided by the CPU reference" : "");
+  std::snprintf(message, size, "%s", last_error.c_str());
+  last_error.clear();
 }

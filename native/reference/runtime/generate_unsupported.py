@@ -49,8 +49,11 @@ int refuse_nccl(const char *function) try {
   return kNcclInvalidUsage;
 }
 
-int refuse_cudnn(const char *function) {
+int refuse_cudnn(const char *function) try {
   keep_unsupported(function);
+  keep_cudnn_error(text(function, " is not provided by the CPU reference"));
+  return kCudnnNotSupported;
+} catch (...) {
   return kCudnnNotSupported;
 }
 

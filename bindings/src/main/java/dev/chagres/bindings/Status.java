@@ -162,7 +162,7 @@ public final class Status {
 
     private static CudnnException cudnnFailure(int status, String function) {
         String text = ErrorTexts.cudnnLastError();
-        String name = orUnknown(ErrorTexts.text("cudnnGetErrorString"), "cudnnStatus_t");
+        String name = orUnknown(ErrorTexts.text("cudnnGetErrorString", status), "cudnnStatus_t");
         return new CudnnException(failure(CudnnException.LIBRARY, function, status, name, text));
     }
 

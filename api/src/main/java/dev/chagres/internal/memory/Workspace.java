@@ -73,6 +73,12 @@ public final class Workspace implements AutoCloseable {
         return askedHandle;
     }
 
+    /** Returns the address of {@code bytes} of memory. */
+    public long grownAddress(long bytes) {
+        grow(bytes);
+        return grown.address();
+    }
+
     /** Returns the bytes reserved now. */
     public long byteSize() {
         return (productMemory.address() == 0 ? 0 : PRODUCT_BYTES) + grownBytes;

@@ -1,0 +1,301 @@
+package dev.chagres.cudnn;
+
+import dev.chagres.DType;
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.internal.Checks;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Takes the tensors and operations of a graph, one after the other, and infers what each operation gives.
+ *
+ * <p>Results are virtual, of type FLOAT and without gaps, until {@link #output} names them. Each tensor and each operation has a name of its own; a
+ * result has its operation's. Arithmetic is FP32 unless {@link #computeType} says otherwise. A refusal names the operation, the argument, what was expected, and what
+ * came; nothing is added then.
+ *
+ * {@snippet file="dev/chagres/cudnn/FusedProductConformance.java" region="graph"}
+ *
+ * <p>Threading: one thread at a time.
+ *
+ * <p>Source: operations of {@code cudnn_graph.h}.
+ */
+public final class GraphBuilder {
+    /** Elements of memory that a tensor may span: 2^40. */
+    private static final long MOST = 1L << 40;
+
+    private final String name;
+    private final List<GraphTensor> tensors = new ArrayList<>();
+    private final List<Operation> operations = new ArrayList<>();
+    private final Set<String> names = new HashSet<>();
+    private DataType compute = DataType.FLOAT;
+    private DataType intermediate = DataType.FLOAT;
+    private boolean built;
+
+    GraphBuilder(String name) {
+        this.name = Checks.given("name", name);
+    }
+
+    /**
+     * Sets the arithmetic of operations that are added from now on; at first {@link DataType#FLOAT}.
+     *
+     * @throws IllegalStateException after {@link #build}
+     */
+    public GraphBuilder computeType(DataType type) {
+        ensureOpen();
+        compute = Checks.given("type", type);
+        return this;
+    }
+
+    /**
+     * Sets the type of results that are added from now on; at first {@link DataType#FLOAT}. Comparisons give {@link DataType#BOOLEAN}, indices
+     * {@link DataType#INT32}.
+     *
+     * @throws IllegalStateException after {@link #build}
+     */
+    public GraphBuilder intermediateType(DataType type) {
+        ensureOpen();
+        intermediate = Checks.given("type", type);
+        return this;
+    }
+
+    /**
+     * Adds a tensor whose elements lie without gaps, the last dimension fastest.
+     *
+     * @throws IllegalArgumentException when the name is taken, cuDNN's graphs lack the type, or a size is below 1
+     */
+    public GraphTensor tensor(String tensorName, DType dtype, long... dims) {
+        return tensor(tensorName, DataType.of(dtype), dims);
+    }
+
+    /** Adds a tensor of cuDNN's type, such as a mask of {@link DataType#BOOLEAN}; else as {@link #tensor(String, DType, long...)}. */
+    public GraphTensor tensor(String tensorName, DataType type, long... dims) {
+        checkDims("tensor", tensorName, dims);
+        return tensor(tensorName, type, dims, GraphTensor.rowMajor(dims));
+    }
+
+    /**
+     * Adds a tensor with strides, in elements: of a transposed matrix, or of channels that lie innermost.
+     *
+     * @throws IllegalArgumentException when the name is taken, cuDNN's graphs lack the type, a size or stride is below 1, or there are not
+     *     as many strides as sizes
+     */
+    public GraphTensor tensor(String tensorName, DType dtype, long[] dims, long[] strides) {
+        return tensor(tensorName, DataType.of(dtype), dims, strides);
+    }
+
+    /** Adds a tensor of cuDNN's type with strides; else as {@link #tensor(String, DType, long[], long[])}. */
+    public GraphTensor tensor(String tensorName, DataType type, long[] dims, long[] strides) {
+        checkDims("tensor", tensorName, dims);
+        checkStrides("tensor", tensorName, dims, strides);
+        Checks.given("type", type);
+        claim("tensor", tensorName);
+        return keep(GraphTensor.real(this, tensors.size() + 1L, tensorName, type, dims.clone(), strides.clone()));
+    }
+
+    /**
+     * Adds a number, in the shape [1, …] of {@code rank} dimensions, for pointwise operations.
+     *
+     * @throws IllegalArgumentException when the name is taken, the rank is not 1 to 8, or the number is NaN
+     */
+    public GraphTensor scalar(String tensorName, int rank, float value) {
+        if (rank < 1 || rank > GraphTensor.MAX_RANK) {
+            throw refusal("scalar", tensorName, "rank", "1 to " + GraphTensor.MAX_RANK, rank);
+        }
+        if (Float.isNaN(value)) {
+            throw refusal("scalar", tensorName, "value", "a number", value);
+        }
+        claim("scalar", tensorName);
+        return keep(GraphTensor.scalar(this, tensors.size() + 1L, tensorName, rank, value));
+    }
+
+    /**
+     * Adds the product c[…, M, N] = a[…, M, K] b[…, K, N]; leading dimensions are alike or 1.
+     *
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor matmul(String operation, GraphTensor a, GraphTensor b) {
+        return Products.matmul(this, operation, a, b);
+    }
+
+    /**
+     * Adds {@code mode} of the inputs, whose sizes are alike or 1.
+     *
+     * @throws IllegalArgumentException when there are not {@link PointwiseMode#inputs} of them, or the sizes do not fit
+     */
+    public GraphTensor pointwise(String operation, PointwiseMode mode, GraphTensor... inputs) {
+        return pointwise(operation, mode, PointwiseConfig.DEFAULT, inputs);
+    }
+
+    /**
+     * The same with numbers of the formula. Inputs are x, b, t of forward modes, dy and x of backward ones.
+     *
+     * @throws IllegalArgumentException when there are not {@link PointwiseMode#inputs} of them, the sizes do not fit, or the axis is none
+     */
+    public GraphTensor pointwise(String operation, PointwiseMode mode, PointwiseConfig config, GraphTensor... inputs) {
+        return Pointwises.pointwise(this, operation, mode, config, inputs);
+    }
+
+    /**
+     * Adds a reduction over {@code axes}, which have the size 1 in the result.
+     *
+     * @throws IllegalArgumentException when an axis is none of x, or there is none
+     */
+    public GraphTensor reduction(String operation, ReductionMode mode, GraphTensor x, int... axes) {
+        return Pointwises.reduction(this, operation, mode, x, axes);
+    }
+
+    /**
+     * Gives a result memory, so that the plan writes it; {@link #tensor tensors} have memory already.
+     *
+     * @throws IllegalArgumentException when it is no result of this graph
+     */
+    public GraphTensor output(GraphTensor result) {
+        return output(result, own("output", name, "result", result).type());
+    }
+
+    /**
+     * The same with elements of {@code type}, to which the result is rounded.
+     *
+     * @throws IllegalArgumentException when it is no result of this graph
+     */
+    public GraphTensor output(GraphTensor result, DataType type) {
+        return output(result, type, own("output", name, "result", result).strides());
+    }
+
+    /**
+     * The same with strides in elements.
+     *
+     * @throws IllegalArgumentException when it is no result of this graph, or the strides do not fit
+     */
+    public GraphTensor output(GraphTensor result, DataType type, long... strides) {
+        own("output", name, "result", result);
+        Checks.given("type", type);
+        checkStrides("output", result.name(), result.dims(), strides);
+        if (operations.stream().noneMatch(operation -> operation.writes().contains(result))) {
+            throw refusal("output", name, "result", "the result of an operation", result);
+        }
+        result.makeReal(type, strides.clone());
+        return result;
+    }
+
+    /**
+     * Makes the graph; the builder takes nothing more.
+     *
+     * @throws IllegalArgumentException when there is no operation, or a result is neither read nor an output
+     * @throws IllegalStateException when it was built already
+     */
+    public OperationGraph build() {
+        ensureOpen();
+        if (operations.isEmpty()) {
+            throw new IllegalArgumentException("graph " + ForeignText.quoted(name) + ": expected operations, got none");
+        }
+        Set<GraphTensor> read = new HashSet<>();
+        operations.forEach(operation -> read.addAll(operation.reads()));
+        for (GraphTensor tensor : tensors) {
+            boolean lost = tensor.isVirtual()
+                    || operations.stream().noneMatch(o -> o.writes().contains(tensor));
+            if (lost && !read.contains(tensor)) {
+                throw new IllegalArgumentException("graph " + ForeignText.quoted(name)
+                        + ": expected tensors that an operation reads or that are outputs, got " + tensor);
+            }
+        }
+        built = true;
+        return new OperationGraph(name, tensors, operations);
+    }
+
+    private void ensureOpen() {
+        if (built) {
+            throw new IllegalStateException("graph " + ForeignText.quoted(name) + " is built, and takes nothing more");
+        }
+    }
+
+    private GraphTensor keep(GraphTensor tensor) {
+        tensors.add(tensor);
+        return tensor;
+    }
+
+    private void claim(String kind, String wanted) {
+        ensureOpen();
+        Checks.given("name", wanted);
+        if (wanted.isBlank() || !names.add(wanted)) {
+            throw refusal(
+                    kind,
+                    wanted,
+                    "name",
+                    "one that no other tensor or operation of the graph has",
+                    ForeignText.quoted(wanted));
+        }
+    }
+
+    static void checkDims(String kind, String operation, long... dims) {
+        Checks.given("dims", dims);
+        boolean fits = dims.length >= 1 && dims.length <= GraphTensor.MAX_RANK;
+        long count = 1;
+        for (int i = 0; fits && i < dims.length; i++) {
+            fits = dims[i] >= 1 && count <= MOST / dims[i];
+            count *= dims[i];
+        }
+        if (!fits) {
+            throw refusal(
+                    kind,
+                    operation,
+                    "dims",
+                    "1 to " + GraphTensor.MAX_RANK + " sizes of at least 1, and at most " + MOST + " elements",
+                    java.util.Arrays.toString(dims));
+        }
+    }
+
+    private static void checkStrides(String kind, String operation, long[] dims, long... strides) {
+        Checks.given("strides", strides);
+        boolean fits = strides.length == dims.length;
+        for (int i = 0; fits && i < dims.length; i++) {
+            fits = strides[i] >= 1 && strides[i] <= MOST / dims[i];
+        }
+        if (!fits) {
+            throw refusal(
+                    kind,
+                    operation,
+                    "strides",
+                    dims.length + " of at least 1, over at most " + MOST + " elements",
+                    java.util.Arrays.toString(strides));
+        }
+    }
+
+    DataType compute() {
+        return compute;
+    }
+
+    DataType intermediate() {
+        return intermediate;
+    }
+
+    /** Returns the exception of an argument that does not fit. */
+    static IllegalArgumentException refusal(
+            String kind, String operation, String argument, String expected, @Nullable Object got) {
+        return new IllegalArgumentException(kind + " " + ForeignText.quoted(operation) + ", " + argument + ": expected "
+                + expected + ", got " + got);
+    }
+
+    /** Checks that a tensor is one of this graph. */
+    GraphTensor own(String kind, String operation, String argument, GraphTensor tensor) {
+        ensureOpen();
+        if (Checks.given(argument, tensor).builder() != this) {
+            throw refusal(kind, operation, argument, "a tensor of this graph", tensor + " of another");
+        }
+        return tensor;
+    }
+
+    /** Checks an operation's name and makes a result of that name. */
+    GraphTensor result(String kind, String resultName, DataType type, long[] dims, long[] strides) {
+        checkDims(kind, resultName, dims);
+        claim(kind, resultName);
+        return keep(GraphTensor.result(this, tensors.size() + 1L, resultName, type, dims, strides));
+    }
+
+    void add(Operation operation) {
+        operations.add(operation);
+    }
+}

@@ -1,0 +1,53 @@
+package dev.chagres.cudnn;
+
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * An operation of a graph.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param kind such as {@code matmul}
+ * @param name of the operation
+ * @param description of the operation, without what {@code detail} describes
+ * @param detail what cuDNN describes apart, such as a pointwise mode; null where there is none
+ * @param detailName the attribute that names the detail
+ */
+record Operation(
+        String kind,
+        String name,
+        List<GraphTensor> reads,
+        List<GraphTensor> writes,
+        Description description,
+        @Nullable Description detail,
+        int detailName) {
+    Operation {
+        reads = List.copyOf(reads);
+        writes = List.copyOf(writes);
+    }
+
+    /** Adds the descriptors of this operation to {@code made}, and returns the operation's own, the last of them. */
+    BackendDescriptor make(Map<GraphTensor, BackendDescriptor> tensors, List<BackendDescriptor> made) {
+        String what = kind + " \"" + name + "\"";
+        Description present = detail;
+        if (present == null) {
+            made.add(description.make(what, tensors));
+        } else {
+            BackendDescriptor inner = present.make(what);
+            made.add(inner);
+            made.add(description.make(what, tensors, detailName, inner));
+        }
+        return made.getLast();
+    }
+
+    @Override
+    public String toString() {
+        return Stream.of(writes, reads)
+                .map(some -> some.stream().map(GraphTensor::toString).collect(Collectors.joining(", ")))
+                .collect(Collectors.joining(" = " + kind + "(", "", ")"));
+    }
+}

@@ -1,0 +1,110 @@
+package dev.chagres.cudnn;
+
+import dev.chagres.Device;
+import dev.chagres.internal.Checks;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.stream.Collectors;
+
+/**
+ * Operations over symbolic tensors, as {@link GraphBuilder} made them. A graph has no memory and belongs to no device: it can be planned for
+ * several.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: {@code CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR} of {@code cudnn_graph.h}.
+ */
+public final class OperationGraph {
+    private final String name;
+    private final List<GraphTensor> tensors;
+    private final List<Operation> operations;
+    private final List<GraphTensor> bound;
+
+    OperationGraph(String name, List<GraphTensor> tensors, List<Operation> operations) {
+        this.name = name;
+        this.operations = List.copyOf(operations);
+        List<GraphTensor> used = new ArrayList<>(tensors);
+        used.removeIf(tensor -> operations.stream()
+                .noneMatch(o -> o.reads().contains(tensor) || o.writes().contains(tensor)));
+        this.tensors = List.copyOf(used);
+        bound = used.stream()
+                .filter(tensor -> !tensor.isVirtual() && !tensor.isByValue())
+                .toList();
+    }
+
+    /** Begins a graph; {@code name} stands in errors and explanations. */
+    public static GraphBuilder builder(String name) {
+        return new GraphBuilder(name);
+    }
+
+    /** Returns the name. */
+    public String name() {
+        return name;
+    }
+
+    /** Returns the tensors that the operations read and that have memory, in the order of the builder. */
+    public List<GraphTensor> inputs() {
+        return bound.stream().filter(tensor -> !isWritten(tensor)).toList();
+    }
+
+    /** Returns the tensors that the operations write to memory, in the order of the builder. */
+    public List<GraphTensor> outputs() {
+        return bound.stream().filter(this::isWritten).toList();
+    }
+
+    /** Returns the tensor of that name, if the operations use one. */
+    public Optional<GraphTensor> tensor(String tensorName) {
+        Checks.given("tensorName", tensorName);
+        return tensors.stream()
+                .filter(tensor -> tensor.name().equals(tensorName))
+                .findFirst();
+    }
+
+    boolean isWritten(GraphTensor tensor) {
+        return operations.stream().anyMatch(operation -> operation.writes().contains(tensor));
+    }
+
+    /** Returns the tensors that need memory. */
+    List<GraphTensor> bound() {
+        return bound;
+    }
+
+    List<GraphTensor> tensors() {
+        return tensors;
+    }
+
+    List<Operation> operations() {
+        return operations;
+    }
+
+    /**
+     * Plans the graph with {@link PlanOptions#DEFAULT}.
+     *
+     * @throws UnsupportedGraphException when no engine computes it
+     * @throws dev.chagres.bindings.CudnnException when cuDNN refuses the graph itself
+     */
+    public ExecutionPlan plan(Device device) {
+        return plan(device, PlanOptions.DEFAULT);
+    }
+
+    /**
+     * Asks cuDNN for engines that compute the graph, and takes the first that the options allow. This compiles kernels, allocates, and may take
+     * seconds: plan once, outside of captures.
+     *
+     * @throws UnsupportedGraphException when no engine computes it within the options; it has the reason of each
+     * @throws dev.chagres.bindings.CudnnException when cuDNN refuses the graph itself
+     * @throws IllegalStateException while a stream of the device captures
+     */
+    public ExecutionPlan plan(Device device, PlanOptions options) {
+        return ExecutionPlan.of(this, Checks.given("device", device), Checks.given("options", options));
+    }
+
+    /** Returns the operations, a line each. */
+    @Override
+    public String toString() {
+        return operations.stream()
+                .map(Operation::toString)
+                .collect(Collectors.joining("\n  ", "graph " + name + "\n  ", ""));
+    }
+}

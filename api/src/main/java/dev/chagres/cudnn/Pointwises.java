@@ -1,0 +1,168 @@
+package dev.chagres.cudnn;
+
+import dev.chagres.bindings.cudnn.Cudnn;
+import dev.chagres.internal.Checks;
+import java.util.Arrays;
+import java.util.List;
+
+/**
+ * Adds pointwise operations and reductions to graphs.
+ *
+ * <p>Threading: that of the builder.
+ */
+final class Pointwises {
+    private static final int[] FORWARD_INPUTS = {
+        Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_XDESC(),
+        Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_BDESC(),
+        Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_TDESC()
+    };
+    private static final int[] BACKWARD_INPUTS = {
+        Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_DYDESC(), Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_XDESC()
+    };
+    private static final String[] FORWARD_NAMES = {"x", "b", "t"};
+    private static final String[] BACKWARD_NAMES = {"dy", "x"};
+
+    private Pointwises() {}
+
+    static GraphTensor pointwise(
+            GraphBuilder graph, String name, PointwiseMode mode, PointwiseConfig config, GraphTensor... inputs) {
+        String kind = Checks.given("mode", mode).name();
+        Checks.given("config", config);
+        Checks.givenAll("inputs", inputs);
+        if (inputs.length != mode.inputs()) {
+            throw GraphBuilder.refusal(kind, name, "inputs", mode.inputs() + " tensors", Arrays.toString(inputs));
+        }
+        String[] arguments = mode.isBackward() ? BACKWARD_NAMES : FORWARD_NAMES;
+        long[] dims = dims(graph, kind, name, arguments, inputs);
+        checkConfig(kind, name, mode, config, dims);
+        GraphTensor y = graph.result(kind, name, type(graph, mode), dims, GraphTensor.ordered(dims, widest(inputs)));
+        Description description = new Description(Cudnn.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR());
+        int[] attributes = mode.isBackward() ? BACKWARD_INPUTS : FORWARD_INPUTS;
+        for (int i = 0; i < inputs.length; i++) {
+            description.tensor(attributes[i], inputs[i]);
+        }
+        int result = mode.isBackward()
+                ? Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_DXDESC()
+                : Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_YDESC();
+        description.tensor(result, y);
+        if (config.alpha1() != 1) {
+            description.single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1(), config.alpha1());
+        }
+        if (config.alpha2() != 1) {
+            description.single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2(), config.alpha2());
+        }
+        graph.add(new Operation(
+                kind,
+                name,
+                List.of(inputs),
+                List.of(y),
+                description,
+                detail(graph, mode, config),
+                Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR()));
+        return y;
+    }
+
+    private static GraphTensor widest(GraphTensor... inputs) {
+        GraphTensor widest = inputs[0];
+        for (GraphTensor input : inputs) {
+            widest = input.count() > widest.count() ? input : widest;
+        }
+        return widest;
+    }
+
+    private static DataType type(GraphBuilder graph, PointwiseMode mode) {
+        return switch (mode.kind()) {
+            case COMPARISON -> DataType.BOOLEAN;
+            case INDEX -> DataType.INT32;
+            case FORWARD, BACKWARD -> graph.intermediate();
+        };
+    }
+
+    private static long[] dims(
+            GraphBuilder graph, String kind, String name, String[] arguments, GraphTensor... inputs) {
+        long[] dims = graph.own(kind, name, arguments[0], inputs[0]).dims();
+        for (int i = 1; i < inputs.length; i++) {
+            graph.own(kind, name, arguments[i], inputs[i]);
+            boolean fits = inputs[i].rank() == dims.length;
+            for (int d = 0; fits && d < dims.length; d++) {
+                fits = dims[d] == inputs[i].dim(d) || dims[d] == 1 || inputs[i].dim(d) == 1;
+                dims[d] = Math.max(dims[d], inputs[i].dim(d));
+            }
+            if (!fits) {
+                throw GraphBuilder.refusal(
+                        kind, name, arguments[i], "sizes of " + Arrays.toString(dims) + " or 1", inputs[i]);
+            }
+        }
+        return dims;
+    }
+
+    private static void checkConfig(
+            String kind, String name, PointwiseMode mode, PointwiseConfig config, long... dims) {
+        if (mode == PointwiseMode.GEN_INDEX && config.axis() >= dims.length) {
+            throw GraphBuilder.refusal(
+                    kind, name, "axis", "one of " + dims.length + " dimensions, from 0", config.axis());
+        }
+        if (mode.isBackward() && (config.alpha1() != 1 || config.alpha2() != 1)) {
+            throw GraphBuilder.refusal(
+                    kind, name, "alpha1, alpha2", "1 for a gradient", config.alpha1() + " and " + config.alpha2());
+        }
+    }
+
+    private static Description detail(GraphBuilder graph, PointwiseMode mode, PointwiseConfig config) {
+        Description detail = new Description(Cudnn.CUDNN_BACKEND_POINTWISE_DESCRIPTOR())
+                .integer(Cudnn.CUDNN_ATTR_POINTWISE_MODE(), Cudnn.CUDNN_TYPE_POINTWISE_MODE(), mode.code())
+                .type(Cudnn.CUDNN_ATTR_POINTWISE_MATH_PREC(), graph.compute());
+        return switch (mode) {
+            case RELU_FWD, RELU_BWD -> clips(detail, config.clip());
+            case ELU_FWD, ELU_BWD -> detail.number(Cudnn.CUDNN_ATTR_POINTWISE_ELU_ALPHA(), config.eluAlpha());
+            case SOFTPLUS_FWD, SOFTPLUS_BWD -> detail.number(Cudnn.CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA(), config.beta());
+            case SWISH_FWD, SWISH_BWD -> detail.number(Cudnn.CUDNN_ATTR_POINTWISE_SWISH_BETA(), config.beta());
+            case GEN_INDEX -> detail.longs(Cudnn.CUDNN_ATTR_POINTWISE_AXIS(), config.axis());
+            default -> detail;
+        };
+    }
+
+    private static Description clips(Description detail, PointwiseConfig.Clip clip) {
+        detail.number(Cudnn.CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP(), clip.lower());
+        if (clip.upper() != Double.POSITIVE_INFINITY) {
+            detail.number(Cudnn.CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP(), clip.upper());
+        }
+        if (clip.slope() != 0) {
+            detail.number(Cudnn.CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE(), clip.slope());
+        }
+        return detail;
+    }
+
+    static GraphTensor reduction(GraphBuilder graph, String name, ReductionMode mode, GraphTensor x, int... axes) {
+        String kind = "reduction " + Checks.given("mode", mode).name();
+        graph.own(kind, name, "x", x);
+        long[] dims = x.dims();
+        boolean fits = Checks.given("axes", axes).length != 0;
+        for (int axis : axes) {
+            fits = fits && axis >= 0 && axis < dims.length;
+            if (fits) {
+                dims[axis] = 1;
+            }
+        }
+        if (!fits) {
+            throw GraphBuilder.refusal(kind, name, "axes", "some of the dimensions of " + x, Arrays.toString(axes));
+        }
+        GraphTensor y = graph.result(kind, name, graph.intermediate(), dims, GraphTensor.ordered(dims, x));
+        graph.add(new Operation(
+                kind,
+                name,
+                List.of(x),
+                List.of(y),
+                new Description(Cudnn.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR())
+                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_XDESC(), x)
+                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_YDESC(), y),
+                new Description(Cudnn.CUDNN_BACKEND_REDUCTION_DESCRIPTOR())
+                        .integer(
+                                Cudnn.CUDNN_ATTR_REDUCTION_OPERATOR(),
+                                Cudnn.CUDNN_TYPE_REDUCTION_OPERATOR_TYPE(),
+                                mode.code())
+                        .type(Cudnn.CUDNN_ATTR_REDUCTION_COMP_TYPE(), graph.compute()),
+                Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_DESC()));
+        return y;
+    }
+}

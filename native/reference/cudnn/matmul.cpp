@@ -1,0 +1,51 @@
+/* Matrix products C[…, M, N] = A[…, M, K] B[…, K, N]; the dimensions before are those of C, or 1. */
+#include "cudnn/backend.h"
+
+namespace chagres::reference::cudnn {
+
+namespace {
+
+constexpr int kA = 1520, kB = 1521, kC = 1522, kDescription = 1523, kComputeType = 1500;
+
+Dims batch_of(const Dims &dims) { return Dims(dims.begin(), dims.end() - 2); }
+
+}  // namespace
+
+void check_matmul(const Descriptor &operation) {
+  const TensorSpec &a = operation.spec(kA), &b = operation.spec(kB), &c = operation.spec(kC);
+  const size_t rank = c.dims.size();
+  require(rank >= 2 && a.dims.size() == rank && b.dims.size() == rank, kShapeMismatch,
+          "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected tensors of as many dimensions, at least 2, got ", a.text(), ", ",
+          b.text(), ", ", c.text());
+  require(a.dims[rank - 2] == c.dims[rank - 2] && b.dims[rank - 1] == c.dims[rank - 1] && a.dims[rank - 1] == b.dims[rank - 2] &&
+              broadcasts(batch_of(a.dims), batch_of(c.dims)) && broadcasts(batch_of(b.dims), batch_of(c.dims)),
+          kShapeMismatch, "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected A[…, M, K], B[…, K, N], C[…, M, N], got ",
+          a.text(), ", ", b.text(), ", ", c.text());
+}
+
+void compute_matmul(Evaluation &values, const Descriptor &operation) {
+  const Array &a = values.read(operation, kA), &b = values.read(operation, kB);
+  const int math = static_cast<int>(operation.descriptor(kDescription).integer(kComputeType));
+  Array c(operation.spec(kC).dims);
+  const size_t rank = c.dims.size();
+  const int64_t m = c.dims[rank - 2], n = c.dims[rank - 1], k = a.dims[rank - 1];
+  const Dims batch = batch_of(c.dims);
+  std::vector<std::array<int64_t, 2>> starts(static_cast<size_t>(count_of(batch)));
+  walk<2>(batch, {broadcast_strides(batch_of(a.dims), batch), broadcast_strides(batch_of(b.dims), batch)},
+          [&](int64_t position, const std::array<int64_t, 2> &at) { starts[static_cast<size_t>(position)] = at; });
+  parallel_for(0, static_cast<int64_t>(starts.size()) * m, grain_for(n * k), [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      const std::array<int64_t, 2> &start = starts[static_cast<size_t>(row / m)];
+      const double *left = a.values.data() + (start[0] * m + row % m) * k;
+      double *sum = c.values.data() + row * n;
+      for (int64_t i = 0; i < k; ++i) {
+        const double *right = b.values.data() + (start[1] * k + i) * n;
+        for (int64_t j = 0; j < n; ++j) sum[j] += left[i] * right[j];
+      }
+      for (int64_t j = 0; j < n; ++j) sum[j] = rounded(sum[j], math);
+    }
+  });
+  values.write(operation, kC, std::move(c));
+}
+
+}  // namespace chagres::reference::cudnn

@@ -1,0 +1,57 @@
+/* Reductions over the dimensions in which the result has one element. */
+#include <cmath>
+
+#include "cudnn/backend.h"
+
+namespace chagres::reference::cudnn {
+
+namespace {
+
+enum Operator { kAdd, kMul, kMin, kMax, kAmax, kAvg, kNorm1, kNorm2, kMulNoZeros };
+
+constexpr int kOperator = 1600, kComputeType = 1601, kX = 1610, kY = 1611, kDescription = 1612;
+
+double first(int64_t mode) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  return mode == kMin ? infinity : mode == kMax ? -infinity : mode == kMul || mode == kMulNoZeros ? 1 : 0;
+}
+
+double merged(int64_t mode, double so_far, double x) {
+  switch (mode) {
+    case kMul: return so_far * x;
+    case kMin: return std::isnan(x) || x < so_far ? x : so_far;
+    case kMax: return std::isnan(x) || x > so_far ? x : so_far;
+    case kAmax: return std::isnan(x) || std::fabs(x) > so_far ? std::fabs(x) : so_far;
+    case kNorm1: return so_far + std::fabs(x);
+    case kNorm2: return so_far + x * x;
+    case kMulNoZeros: return x == 0 ? so_far : so_far * x;
+    default: return so_far + x; /* kAdd, kAvg */
+  }
+}
+
+}  // namespace
+
+void check_reduction(const Descriptor &operation) {
+  const TensorSpec &x = operation.spec(kX), &y = operation.spec(kY);
+  require(broadcasts(y.dims, x.dims), kShapeMismatch, "CUDNN_ATTR_OPERATION_REDUCTION_YDESC: expected dimensions of ", x.text(),
+          " or 1, got ", y.text());
+}
+
+void compute_reduction(Evaluation &values, const Descriptor &operation) {
+  const Descriptor &description = operation.descriptor(kDescription);
+  const int64_t mode = description.integer(kOperator);
+  const Array &x = values.read(operation, kX);
+  Array y(operation.spec(kY).dims);
+  std::fill(y.values.begin(), y.values.end(), first(mode));
+  walk<1>(x.dims, {broadcast_strides(y.dims, x.dims)}, [&](int64_t position, const std::array<int64_t, 1> &at) {
+    double &result = y.values[static_cast<size_t>(at[0])];
+    result = merged(mode, result, x.values[static_cast<size_t>(position)]);
+  });
+  const int math = static_cast<int>(description.integer(kComputeType));
+  const double share = static_cast<double>(y.values.size()) / static_cast<double>(x.values.size());
+  for (double &value : y.values)
+    value = rounded(mode == kAvg ? value * share : mode == kNorm2 ? std::sqrt(value) : value, math);
+  values.write(operation, kY, std::move(y));
+}
+
+}  // namespace chagres::reference::cudnn
