@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -12,9 +13,9 @@ import org.jspecify.annotations.Nullable;
 /**
  * Takes the tensors and operations of a graph, one after the other, and infers what each operation gives.
  *
- * <p>Results are virtual, of type FLOAT and without gaps, until {@link #output} names them. Each tensor and each operation has a name of its own; a
- * result has its operation's. Arithmetic is FP32 unless {@link #computeType} says otherwise. A refusal names the operation, the argument, what was expected, and what
- * came; nothing is added then.
+ * <p>Results are virtual, of type FLOAT and without gaps, until {@link #output} names them. Each tensor and each operation has a name of
+ * its own; a result has its operation's. Arithmetic is FP32 unless {@link #computeType} says otherwise. A refusal names the operation, the
+ * argument, what was expected, and what came.
  *
  * {@snippet file="dev/chagres/cudnn/FusedProductConformance.java" region="graph"}
  *
@@ -148,6 +149,203 @@ public final class GraphBuilder {
     }
 
     /**
+     * Adds the elements of x, which lie without gaps, in other sizes.
+     *
+     * @throws IllegalArgumentException when x has gaps or another order, or the sizes have another number of elements
+     */
+    public GraphTensor reshape(String operation, GraphTensor x, long... dims) {
+        return Layouts.reshape(this, operation, x, dims);
+    }
+
+    /**
+     * Adds x with its dimensions in another order: dimension i of the result is {@code permutation[i]} of x. Nothing moves, the strides change.
+     *
+     * @throws IllegalArgumentException when the permutation lacks a dimension
+     */
+    public GraphTensor transpose(String operation, GraphTensor x, int... permutation) {
+        return Layouts.transpose(this, operation, x, permutation);
+    }
+
+    /**
+     * Adds the inputs, which have one type, one behind the other along {@code axis}.
+     *
+     * @throws IllegalArgumentException when they do not fit, or the axis is none
+     */
+    public GraphTensor concatenate(String operation, int axis, GraphTensor... inputs) {
+        return Layouts.concatenate(this, operation, axis, inputs);
+    }
+
+    /**
+     * Adds the convolution y[N, K, …] of x[N, C, …] with filters w[K, C / groups, …].
+     *
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor convolution(String operation, GraphTensor x, GraphTensor w, ConvolutionConfig config) {
+        return Windows.forward(this, operation, x, w, config);
+    }
+
+    /**
+     * Adds the gradient of a convolution's x, which has the sizes {@code dims}.
+     *
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor convolutionBackwardData(
+            String operation, GraphTensor dy, GraphTensor w, ConvolutionConfig config, long... dims) {
+        return Windows.backwardData(this, operation, dy, w, config, dims);
+    }
+
+    /**
+     * Adds the gradient of a convolution's filters, which have the sizes {@code dims}.
+     *
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor convolutionBackwardFilter(
+            String operation, GraphTensor dy, GraphTensor x, ConvolutionConfig config, long... dims) {
+        return Windows.backwardFilter(this, operation, dy, x, config, dims);
+    }
+
+    /**
+     * Adds the windows of x[N, C, …].
+     *
+     * @throws IllegalArgumentException when no window fits into x
+     */
+    public GraphTensor resample(String operation, GraphTensor x, ResampleConfig config) {
+        return Windows.resample(this, operation, x, config);
+    }
+
+    /**
+     * Adds the gradient of {@link #resample} for averages; dx has the sizes {@code dims}.
+     *
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor resampleBackward(String operation, GraphTensor dy, ResampleConfig config, long... dims) {
+        return Windows.resampleBackward(this, operation, dy, null, null, config, dims);
+    }
+
+    /**
+     * Adds the gradient of {@link #resample} for maxima, which are found by x and y.
+     *
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor resampleBackward(
+            String operation, GraphTensor dy, GraphTensor x, GraphTensor y, ResampleConfig config) {
+        Checks.given("y", y);
+        return Windows.resampleBackward(
+                this, operation, dy, own("resampleBackward", operation, "x", x), y, config, x.dims());
+    }
+
+    /**
+     * Adds the norm scale (x - mean) / sqrt(variance + epsilon) + bias with what its gradient needs.
+     *
+     * @param scale [1, C, 1, …] of instance and batch norm; [1, …] with the sizes over which layer and RMS norm go, else 1
+     * @param bias like scale, or null for none
+     * @throws IllegalArgumentException when the shapes do not fit, or epsilon is not positive
+     */
+    public NormTraining normTraining(
+            String operation,
+            NormMode mode,
+            GraphTensor x,
+            GraphTensor scale,
+            @Nullable GraphTensor bias,
+            float epsilon) {
+        return Norms.training(this, operation, mode, x, scale, bias, epsilon);
+    }
+
+    /**
+     * Adds layer or RMS norm alone; else as {@link #normTraining}.
+     *
+     * @throws IllegalArgumentException when the shapes do not fit, epsilon is not positive, or the mode is another
+     */
+    public GraphTensor normInference(
+            String operation,
+            NormMode mode,
+            GraphTensor x,
+            GraphTensor scale,
+            @Nullable GraphTensor bias,
+            float epsilon) {
+        return Norms.inference(this, operation, mode, x, scale, bias, epsilon);
+    }
+
+    /**
+     * Adds the gradients of {@link #normTraining}.
+     *
+     * @param saved mean and inverse variance of the forward pass, results or tensors of this graph; y is not read
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public NormGradients normBackward(
+            String operation, NormMode mode, GraphTensor dy, GraphTensor x, NormTraining saved, GraphTensor scale) {
+        return Norms.backward(this, operation, mode, dy, x, saved, scale);
+    }
+
+    /**
+     * Adds random numbers, which follow from seed, offset and place. The reference and each engine draw others.
+     *
+     * @param seed one INT32 or INT64
+     * @param offset one INT32 or INT64
+     * @throws IllegalArgumentException when seed or offset do not fit
+     */
+    public GraphTensor rng(
+            String operation, RngDistribution distribution, GraphTensor seed, GraphTensor offset, long... dims) {
+        return Randoms.rng(this, operation, distribution, seed, offset, dims);
+    }
+
+    /**
+     * Adds exp(x - max) / sum exp(x - max) along {@code axis}, as five operations whose names begin with {@code operation}.
+     *
+     * @throws IllegalArgumentException when the axis is none of x
+     */
+    public GraphTensor softmax(String operation, GraphTensor x, int axis) {
+        GraphTensor most = reduction(operation + ".max", ReductionMode.MAX, x, axis);
+        GraphTensor exponent = pointwise(operation + ".exponent", PointwiseMode.SUB, x, most);
+        GraphTensor power = pointwise(operation + ".exp", PointwiseMode.EXP, exponent);
+        GraphTensor sum = reduction(operation + ".sum", ReductionMode.ADD, power, axis);
+        return pointwise(operation, PointwiseMode.DIV, power, sum);
+    }
+
+    /**
+     * Adds x where the index along {@code rows} is at least that along {@code columns}, else {@code masked}: for scores of queries and keys, those of
+     * keys that a causal model sees. Four operations, whose names begin with {@code operation}.
+     *
+     * @throws IllegalArgumentException when an axis is none of x, or {@code masked} is NaN
+     */
+    public GraphTensor causalMask(String operation, GraphTensor x, int rows, int columns, float masked) {
+        GraphTensor row =
+                pointwise(operation + ".row", PointwiseMode.GEN_INDEX, PointwiseConfig.DEFAULT.withAxis(rows), x);
+        GraphTensor column =
+                pointwise(operation + ".column", PointwiseMode.GEN_INDEX, PointwiseConfig.DEFAULT.withAxis(columns), x);
+        GraphTensor seen = pointwise(operation + ".seen", PointwiseMode.CMP_GE, row, column);
+        GraphTensor number = scalar(operation + ".masked", x.rank(), masked);
+        return pointwise(operation, PointwiseMode.BINARY_SELECT, x, number, seen);
+    }
+
+    /**
+     * Adds scaled-dot-product attention, softmax(scale q kT) v: products, a scale and a softmax, whose names begin with {@code operation}.
+     *
+     * @param q queries [B, H, Sq, D]
+     * @param kT keys [B, H, D, Skv]: sizes and strides of the keys with their last two swapped
+     * @param v values [B, H, Skv, D]
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor attention(String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
+        GraphTensor scores = scores(operation, q, kT, scale);
+        return matmul(operation, softmax(operation + ".softmax", scores, scores.rank() - 1), v);
+    }
+
+    /** Adds {@link #attention} in which a query sees the keys up to its own place. */
+    public GraphTensor causalAttention(String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
+        GraphTensor scores = scores(operation, q, kT, scale);
+        int columns = scores.rank() - 1;
+        GraphTensor masked = causalMask(operation + ".mask", scores, columns - 1, columns, Float.NEGATIVE_INFINITY);
+        return matmul(operation, softmax(operation + ".softmax", masked, columns), v);
+    }
+
+    private GraphTensor scores(String operation, GraphTensor q, GraphTensor kT, float scale) {
+        GraphTensor product = matmul(operation + ".product", q, kT);
+        return pointwise(
+                operation + ".scores", PointwiseMode.MUL, product, scalar(operation + ".scale", product.rank(), scale));
+    }
+
+    /**
      * Gives a result memory, so that the plan writes it; {@link #tensor tensors} have memory already.
      *
      * @throws IllegalArgumentException when it is no result of this graph
@@ -244,7 +442,7 @@ public final class GraphBuilder {
                     operation,
                     "dims",
                     "1 to " + GraphTensor.MAX_RANK + " sizes of at least 1, and at most " + MOST + " elements",
-                    java.util.Arrays.toString(dims));
+                    Arrays.toString(dims));
         }
     }
 
@@ -260,7 +458,7 @@ public final class GraphBuilder {
                     operation,
                     "strides",
                     dims.length + " of at least 1, over at most " + MOST + " elements",
-                    java.util.Arrays.toString(strides));
+                    Arrays.toString(strides));
         }
     }
 

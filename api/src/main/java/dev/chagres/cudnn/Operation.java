@@ -30,6 +30,11 @@ record Operation(
         writes = List.copyOf(writes);
     }
 
+    /** An operation that cuDNN describes in one. */
+    Operation(String kind, String name, List<GraphTensor> reads, List<GraphTensor> writes, Description description) {
+        this(kind, name, reads, writes, description, null, 0);
+    }
+
     /** Adds the descriptors of this operation to {@code made}, and returns the operation's own, the last of them. */
     BackendDescriptor make(Map<GraphTensor, BackendDescriptor> tensors, List<BackendDescriptor> made) {
         String what = kind + " \"" + name + "\"";

@@ -26,6 +26,9 @@ public final class VariantPack implements AutoCloseable {
     private final List<GraphTensor> bound;
     private final @Nullable Tensor[] tensors;
     private final boolean[] written;
+    /** What errors call the tensors. */
+    private final String[] arguments;
+
     private final Arena arena = Arena.ofShared();
     private final MemorySegment uids;
     private final MemorySegment pointers;
@@ -42,6 +45,7 @@ public final class VariantPack implements AutoCloseable {
         bound = plan.graph().bound();
         tensors = new Tensor[bound.size()];
         written = new boolean[bound.size()];
+        arguments = new String[bound.size()];
         List<GraphTensor> numbers =
                 plan.graph().tensors().stream().filter(GraphTensor::isByValue).toList();
         count = (long) bound.size() + numbers.size();
@@ -49,6 +53,7 @@ public final class VariantPack implements AutoCloseable {
         pointers = arena.allocate(ValueLayout.JAVA_LONG, count);
         for (int i = 0; i < bound.size(); i++) {
             uids.setAtIndex(ValueLayout.JAVA_LONG, i, bound.get(i).uid());
+            arguments[i] = "tensor " + ForeignText.quoted(bound.get(i).name());
             written[i] = plan.graph().isWritten(bound.get(i));
         }
         for (int i = 0; i < numbers.size(); i++) {
@@ -93,7 +98,7 @@ public final class VariantPack implements AutoCloseable {
     private VariantPack set(int index, Tensor tensor) {
         ensureOpen();
         GraphTensor of = bound.get(index);
-        String argument = "tensor " + ForeignText.quoted(of.name());
+        String argument = arguments[index];
         Checks.on(plan.device().stream(), argument, tensor);
         DType dtype = of.type().dtype();
         boolean gaps = of.span() != of.count();
@@ -164,7 +169,7 @@ public final class VariantPack implements AutoCloseable {
                 Tensor one = tensors[i];
                 Tensor other = tensors[j];
                 if (i != j && one != null && other != null && Checks.overlaps(one, other)) {
-                    throw shared("tensor " + ForeignText.quoted(bound.get(i).name()), bound.get(j));
+                    throw shared(arguments[i], bound.get(j));
                 }
             }
         }
