@@ -257,9 +257,15 @@ const std::vector<Attribute> &attributes() {
 }
 
 const Attribute &attribute(int descriptor, int name) {
-  for (const Attribute &candidate : attributes())
-    if (candidate.descriptor == descriptor && candidate.name == name) return candidate;
-  refuse(kBadParam, "attribute ", name, ": expected one of ", descriptor_name(descriptor));
+  static const std::map<int, const Attribute *> by_name = [] {
+    std::map<int, const Attribute *> all;
+    for (const Attribute &one : attributes()) all[one.name] = &one;
+    return all;
+  }();
+  const auto found = by_name.find(name);
+  CHAGRES_REQUIRE(found != by_name.end() && found->second->descriptor == descriptor, kBadParam, "attribute ", name,
+                  ": expected one of ", descriptor_name(descriptor));
+  return *found->second;
 }
 
 int64_t Descriptor::integer(int name) const {
@@ -289,7 +295,7 @@ Dims Descriptor::integers(int name) const {
     if (value.type == kFractionType) {
       int32_t fraction[2];
       std::memcpy(fraction, value.bytes.data() + 8 * i, 8);
-      require(fraction[1] != 0 && fraction[0] % fraction[1] == 0, kNotSupported, attribute(type, name).text,
+      CHAGRES_REQUIRE(fraction[1] != 0 && fraction[0] % fraction[1] == 0, kNotSupported, attribute(type, name).text,
               ": expected whole numbers, got ", fraction[0], "/", fraction[1]);
       all[i] = fraction[0] / fraction[1];
     } else {

@@ -127,10 +127,11 @@ template <class... Parts>
   throw Refusal(status, text(parts...));
 }
 
-template <class... Parts>
-void require(bool holds, int status, const Parts &...parts) {
-  if (!holds) refuse(status, parts...);
-}
+/* CHAGRES_REQUIRE(rank > 0, kBadParam, "x: expected dimensions, got ", rank); the text is only made for a refusal. */
+#define CHAGRES_REQUIRE(condition, ...)                                    \
+  do {                                                                     \
+    if (!(condition)) ::chagres::reference::cudnn::refuse(__VA_ARGS__);    \
+  } while (false)
 
 /* To be called inside a catch: the status of what was thrown, whose text cudnnGetLastErrorString gets. */
 int caught() noexcept;

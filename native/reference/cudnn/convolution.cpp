@@ -86,22 +86,22 @@ void check_convolution(const Descriptor &operation) {
   const Descriptor &description = operation.descriptor(at.description);
   const TensorSpec &x = operation.spec(at.x), &w = operation.spec(at.w), &y = operation.spec(at.y);
   const size_t rank = x.dims.size();
-  require(rank >= 3 && w.dims.size() == rank && y.dims.size() == rank, kShapeMismatch, descriptor_name(operation.type),
+  CHAGRES_REQUIRE(rank >= 3 && w.dims.size() == rank && y.dims.size() == rank, kShapeMismatch, descriptor_name(operation.type),
           ": expected x[N, C, …], w[K, C / groups, …], y[N, K, …] of as many dimensions, at least 3, got ", x.text(), ", ", w.text(),
           ", ", y.text());
-  require(description.integer(kSpatial) == static_cast<int64_t>(rank) - 2, kBadParam,
+  CHAGRES_REQUIRE(description.integer(kSpatial) == static_cast<int64_t>(rank) - 2, kBadParam,
           "CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS: expected ", rank - 2, " for ", x.text(), ", got ", description.integer(kSpatial));
   for (const int name : {kStrides, kDilations})
     require_each(description.integers(name), rank - 2, 1, attribute(kConvolution, name).text);
   for (const int name : {kPre, kPost}) require_each(description.integers(name), rank - 2, 0, attribute(kConvolution, name).text);
-  require(x.dims[1] % w.dims[1] == 0 && w.dims[0] % (x.dims[1] / w.dims[1]) == 0, kShapeMismatch, descriptor_name(operation.type),
+  CHAGRES_REQUIRE(x.dims[1] % w.dims[1] == 0 && w.dims[0] % (x.dims[1] / w.dims[1]) == 0, kShapeMismatch, descriptor_name(operation.type),
           ": expected groups of channels that divide ", x.text(), " and ", w.text());
   const Problem all = problem(operation);
   Dims wanted{x.dims[0], w.dims[0]};
   for (const int64_t size : all.windows.result_sizes()) wanted.push_back(size);
-  require(y.dims == wanted, kShapeMismatch, descriptor_name(operation.type), ": expected ", dims_text(wanted), " for ", x.text(),
+  CHAGRES_REQUIRE(y.dims == wanted, kShapeMismatch, descriptor_name(operation.type), ": expected ", dims_text(wanted), " for ", x.text(),
           " and ", w.text(), ", got ", y.text());
-  require(operation.number(at.beta, 0) == 0, kNotSupported, attribute(operation.type, at.beta).text,
+  CHAGRES_REQUIRE(operation.number(at.beta, 0) == 0, kNotSupported, attribute(operation.type, at.beta).text,
           ": only 0 is computed by the CPU reference");
 }
 

@@ -53,7 +53,7 @@ void check_values(const Attribute &attribute, const Value &value) {
   for (int64_t i = 0; count != 0 && i < value.count; ++i) {
     int32_t number;
     std::memcpy(&number, value.bytes.data() + 4 * i, sizeof(number));
-    require(number >= 0 && number < count, kBadParam, attribute.text, ": expected 0 to ", count - 1, " of ",
+    CHAGRES_REQUIRE(number >= 0 && number < count, kBadParam, attribute.text, ": expected 0 to ", count - 1, " of ",
             attribute_type_name(value.type), ", got ", number);
   }
 }
@@ -65,8 +65,8 @@ Value make_value(const Attribute &attribute, int type, int64_t count, const void
   if (type == kDescriptorType) {
     for (const void *handle : pointers(elements, count)) {
       const Living *living = descriptors().find(handle);
-      require(living != nullptr, kBadParam, attribute.text, ": expected descriptors that live, got ", handle);
-      require(living->descriptor->finalized, kNotFinalized, attribute.text, ": expected a finalized descriptor, got ",
+      CHAGRES_REQUIRE(living != nullptr, kBadParam, attribute.text, ": expected descriptors that live, got ", handle);
+      CHAGRES_REQUIRE(living->descriptor->finalized, kNotFinalized, attribute.text, ": expected a finalized descriptor, got ",
               descriptor_name(living->descriptor->type), " that is not");
       value.descriptors.push_back(living->descriptor);
     }
@@ -80,7 +80,7 @@ Value make_value(const Attribute &attribute, int type, int64_t count, const void
 }
 
 void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, const void *elements) {
-  require(!descriptor.finalized, kNotInitialized, descriptor_name(descriptor.type), ": expected one that is not finalized");
+  CHAGRES_REQUIRE(!descriptor.finalized, kNotInitialized, descriptor_name(descriptor.type), ": expected one that is not finalized");
   const Attribute &wanted = attribute(descriptor.type, name);
   bool fits = false;
   std::string types;
@@ -88,21 +88,21 @@ void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, co
     fits = fits || allowed == type;
     types += (types.empty() ? "" : " or ") + attribute_type_name(allowed);
   }
-  require(fits, kAttributeType, wanted.text, ": expected ", types, ", got ", attribute_type_name(type));
+  CHAGRES_REQUIRE(fits, kAttributeType, wanted.text, ": expected ", types, ", got ", attribute_type_name(type));
   const bool answered = wanted.most == 0 && !(descriptor.type == kEngineConfig && wanted.type_is(kDescriptorType));
-  require(!answered, kBadParam, wanted.text, ": expected to be asked for, got a value to be set");
+  CHAGRES_REQUIRE(!answered, kBadParam, wanted.text, ": expected to be asked for, got a value to be set");
   /* The one engine has no knobs to choose. */
-  require(wanted.most != 0 || count == 0, kNotSupported, wanted.text, ": the CPU reference has none to choose, got ", count);
-  require(count >= wanted.least && count <= wanted.most, kBadParam, wanted.text, ": expected ", wanted.least, " to ",
+  CHAGRES_REQUIRE(wanted.most != 0 || count == 0, kNotSupported, wanted.text, ": the CPU reference has none to choose, got ", count);
+  CHAGRES_REQUIRE(count >= wanted.least && count <= wanted.most, kBadParam, wanted.text, ": expected ", wanted.least, " to ",
           wanted.most, " elements, got ", count);
-  require(elements != nullptr || count == 0, kNullPointer, wanted.text, ": expected elements, got null");
+  CHAGRES_REQUIRE(elements != nullptr || count == 0, kNullPointer, wanted.text, ": expected elements, got null");
   descriptor.values[name] = make_value(wanted, type, count, elements);
 }
 
 /* Gives what a finalized descriptor answers, of which none was set. */
 void fill(Descriptor &result, const Descriptor &source, int type) {
-  require(!result.finalized, kBadParam, "arrayOfElements: expected descriptors that are not finalized");
-  require(result.type == type, kDescriptorMismatch, "arrayOfElements: expected ", descriptor_name(type), ", got ",
+  CHAGRES_REQUIRE(!result.finalized, kBadParam, "arrayOfElements: expected descriptors that are not finalized");
+  CHAGRES_REQUIRE(result.type == type, kDescriptorMismatch, "arrayOfElements: expected ", descriptor_name(type), ", got ",
           descriptor_name(result.type));
   result.values = source.values;
   result.tensor = source.tensor;
@@ -115,7 +115,7 @@ void copy_descriptors(const std::vector<std::shared_ptr<const Descriptor>> &sour
   const std::vector<void *> results = pointers(elements, count);
   for (size_t i = 0; i < results.size(); ++i) {
     Living *living = descriptors().find(results[i]);
-    require(living != nullptr, kBadParam, "arrayOfElements: expected descriptors that live, got ", results[i]);
+    CHAGRES_REQUIRE(living != nullptr, kBadParam, "arrayOfElements: expected descriptors that live, got ", results[i]);
     fill(*living->descriptor, *sources[i], sources[i]->type);
   }
 }
@@ -155,17 +155,17 @@ int64_t answered(const Descriptor &descriptor, int name, int64_t requested, void
 }
 
 int64_t get_attribute(const Descriptor &descriptor, int name, int type, int64_t requested, void *elements) {
-  require(descriptor.finalized, kNotFinalized, descriptor_name(descriptor.type), ": expected a finalized one");
+  CHAGRES_REQUIRE(descriptor.finalized, kNotFinalized, descriptor_name(descriptor.type), ": expected a finalized one");
   const Attribute &wanted = attribute(descriptor.type, name);
-  require(requested >= 0, kBadParam, wanted.text, ": expected a count of at least 0, got ", requested);
-  require(elements != nullptr || requested == 0, kNullPointer, wanted.text, ": expected a place for elements, got null");
+  CHAGRES_REQUIRE(requested >= 0, kBadParam, wanted.text, ": expected a count of at least 0, got ", requested);
+  CHAGRES_REQUIRE(elements != nullptr || requested == 0, kNullPointer, wanted.text, ": expected a place for elements, got null");
   const auto found = descriptor.values.find(name);
   if (found == descriptor.values.end()) {
-    require(wanted.type_is(type), kAttributeType, wanted.text, ": got ", attribute_type_name(type));
+    CHAGRES_REQUIRE(wanted.type_is(type), kAttributeType, wanted.text, ": got ", attribute_type_name(type));
     return answered(descriptor, name, requested, elements);
   }
   const Value &value = found->second;
-  require(value.type == type, kAttributeType, wanted.text, ": expected ", attribute_type_name(value.type), ", got ",
+  CHAGRES_REQUIRE(value.type == type, kAttributeType, wanted.text, ": expected ", attribute_type_name(value.type), ", got ",
           attribute_type_name(type));
   if (type == kDescriptorType) {
     copy_descriptors(value.descriptors, requested, elements);
@@ -179,7 +179,7 @@ int64_t get_attribute(const Descriptor &descriptor, int name, int type, int64_t 
 
 std::shared_ptr<Descriptor> living_descriptor(const void *handle, const char *argument) {
   const Living *living = descriptors().find(handle);
-  require(living != nullptr, kBadParam, argument, ": expected a descriptor that lives");
+  CHAGRES_REQUIRE(living != nullptr, kBadParam, argument, ": expected a descriptor that lives");
   return living->descriptor;
 }
 
@@ -189,10 +189,10 @@ using namespace chagres::reference;
 using namespace chagres::reference::cudnn;
 
 CHAGRES_EXPORT int cudnnBackendCreateDescriptor(int type, void **descriptor) try {
-  require(descriptor != nullptr, kNullPointer, "descriptor: expected a place for the descriptor, got null");
+  CHAGRES_REQUIRE(descriptor != nullptr, kNullPointer, "descriptor: expected a place for the descriptor, got null");
   bool known = false;
   for (const Attribute &candidate : attributes()) known = known || candidate.descriptor == type;
-  require(known, kNotSupported, descriptor_name(type), " (", type, ") is not provided by the CPU reference");
+  CHAGRES_REQUIRE(known, kNotSupported, descriptor_name(type), " (", type, ") is not provided by the CPU reference");
   auto made = std::make_shared<Descriptor>();
   made->type = type;
   *descriptor = descriptors().add(std::move(made));
@@ -200,7 +200,7 @@ CHAGRES_EXPORT int cudnnBackendCreateDescriptor(int type, void **descriptor) try
 } CHAGRES_CUDNN_CATCH
 
 CHAGRES_EXPORT int cudnnBackendDestroyDescriptor(void *descriptor) try {
-  require(descriptors().remove(descriptor), kBadParam, "descriptor: expected a descriptor that lives");
+  CHAGRES_REQUIRE(descriptors().remove(descriptor), kBadParam, "descriptor: expected a descriptor that lives");
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 
@@ -214,7 +214,7 @@ CHAGRES_EXPORT int cudnnBackendInitialize(void *descriptor) try {
 
 CHAGRES_EXPORT int cudnnBackendFinalize(void *descriptor) try {
   const auto living = living_descriptor(descriptor, "descriptor");
-  require(!living->finalized, kBadParam, descriptor_name(living->type), ": expected one that is not finalized");
+  CHAGRES_REQUIRE(!living->finalized, kBadParam, descriptor_name(living->type), ": expected one that is not finalized");
   finalize(*living);
   return kSuccess;
 } CHAGRES_CUDNN_CATCH

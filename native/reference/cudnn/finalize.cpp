@@ -14,7 +14,7 @@ std::string dims_of(const Dims &dims) {
 void check_required(const Descriptor &descriptor) {
   for (const Attribute &attribute : attributes())
     if (attribute.descriptor == descriptor.type && attribute.required)
-      require(descriptor.has(attribute.name), kBadParam, descriptor_name(descriptor.type), ": expected ", attribute.text,
+      CHAGRES_REQUIRE(descriptor.has(attribute.name), kBadParam, descriptor_name(descriptor.type), ": expected ", attribute.text,
               " to be set");
 }
 
@@ -56,25 +56,25 @@ void check_descriptors(const Descriptor &descriptor) {
     const Attribute &holder = attribute(descriptor.type, name);
     const int wanted = wanted_descriptor(holder);
     for (const auto &held : value.descriptors)
-      require(wanted == 0 || held->type == wanted, kDescriptorMismatch, holder.text, ": expected ", descriptor_name(wanted),
+      CHAGRES_REQUIRE(wanted == 0 || held->type == wanted, kDescriptorMismatch, holder.text, ": expected ", descriptor_name(wanted),
               ", got ", descriptor_name(held->type));
   }
 }
 
 void check_dimensions(const TensorSpec &tensor) {
-  require(tensor.dims.size() == tensor.strides.size(), kBadParam, "CUDNN_ATTR_TENSOR_STRIDES: expected ", tensor.dims.size(),
+  CHAGRES_REQUIRE(tensor.dims.size() == tensor.strides.size(), kBadParam, "CUDNN_ATTR_TENSOR_STRIDES: expected ", tensor.dims.size(),
           " elements, as CUDNN_ATTR_TENSOR_DIMENSIONS has, got ", tensor.strides.size());
   constexpr int64_t most = int64_t(1) << 40;
   int64_t count = 1, last = 0;
   for (size_t i = 0; i < tensor.dims.size(); ++i) {
-    require(tensor.dims[i] >= 1 && tensor.dims[i] <= most, kBadParam, "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at least 1, got ",
+    CHAGRES_REQUIRE(tensor.dims[i] >= 1 && tensor.dims[i] <= most, kBadParam, "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at least 1, got ",
             dims_of(tensor.dims));
-    require(tensor.strides[i] >= 1 && tensor.strides[i] <= most, kBadParam,
+    CHAGRES_REQUIRE(tensor.strides[i] >= 1 && tensor.strides[i] <= most, kBadParam,
             "CUDNN_ATTR_TENSOR_STRIDES: expected at least 1, got ", dims_of(tensor.strides));
-    require(count <= most / tensor.dims[i], kNotSupported, "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at most ", most,
+    CHAGRES_REQUIRE(count <= most / tensor.dims[i], kNotSupported, "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at most ", most,
             " elements, got ", dims_of(tensor.dims));
     count *= tensor.dims[i];
-    require(tensor.dims[i] == 1 || tensor.strides[i] <= most / (tensor.dims[i] - 1), kNotSupported,
+    CHAGRES_REQUIRE(tensor.dims[i] == 1 || tensor.strides[i] <= most / (tensor.dims[i] - 1), kNotSupported,
             "CUDNN_ATTR_TENSOR_STRIDES: expected at most ", most, " elements between the first and the last, got ",
             dims_of(tensor.strides));
     last += (tensor.dims[i] - 1) * tensor.strides[i];
@@ -92,21 +92,21 @@ void finalize_tensor(Descriptor &descriptor) {
   tensor.alignment = descriptor.integer(kAlignment);
   tensor.is_virtual = descriptor.integer(kVirtual, 0) != 0;
   tensor.is_by_value = descriptor.integer(kByValue, 0) != 0;
-  require(data_type_size(tensor.type) != 0, kUnsupportedDataType, "CUDNN_ATTR_TENSOR_DATA_TYPE: ", data_type_name(tensor.type),
+  CHAGRES_REQUIRE(data_type_size(tensor.type) != 0, kUnsupportedDataType, "CUDNN_ATTR_TENSOR_DATA_TYPE: ", data_type_name(tensor.type),
           " is not computed by the CPU reference");
   check_dimensions(tensor);
   const int64_t bytes = static_cast<int64_t>(data_type_size(tensor.type));
-  require(tensor.alignment > 0 && (tensor.alignment & (tensor.alignment - 1)) == 0 && tensor.alignment % bytes == 0, kBadParam,
+  CHAGRES_REQUIRE(tensor.alignment > 0 && (tensor.alignment & (tensor.alignment - 1)) == 0 && tensor.alignment % bytes == 0, kBadParam,
           "CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT: expected a power of 2 that is a multiple of ", bytes, ", got ", tensor.alignment);
-  require(!tensor.is_virtual || !tensor.is_by_value, kBadParam, "CUDNN_ATTR_TENSOR_IS_BY_VALUE: expected false, for ",
+  CHAGRES_REQUIRE(!tensor.is_virtual || !tensor.is_by_value, kBadParam, "CUDNN_ATTR_TENSOR_IS_BY_VALUE: expected false, for ",
           tensor.text(), " is virtual");
-  require(!tensor.is_by_value || count_of(tensor.dims) == 1, kBadParam,
+  CHAGRES_REQUIRE(!tensor.is_by_value || count_of(tensor.dims) == 1, kBadParam,
           "CUDNN_ATTR_TENSOR_IS_BY_VALUE: expected a tensor of one element, got ", tensor.text());
-  require(descriptor.integer(kVectorCount, 1) == 1, kNotSupported,
+  CHAGRES_REQUIRE(descriptor.integer(kVectorCount, 1) == 1, kNotSupported,
           "CUDNN_ATTR_TENSOR_VECTOR_COUNT: the CPU reference has no vectorized tensors");
-  require(descriptor.integer(kReordering, 0) == 0, kNotSupported,
+  CHAGRES_REQUIRE(descriptor.integer(kReordering, 0) == 0, kNotSupported,
           "CUDNN_ATTR_TENSOR_REORDERING_MODE: the CPU reference has no reordered tensors");
-  require(!descriptor.has(kRagged), kNotSupported,
+  CHAGRES_REQUIRE(!descriptor.has(kRagged), kNotSupported,
           "CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC: the CPU reference has no ragged tensors");
   descriptor.tensor = tensor;
 }
@@ -114,19 +114,19 @@ void finalize_tensor(Descriptor &descriptor) {
 void finalize_variant_pack(const Descriptor &pack) {
   constexpr int kUniqueIds = 1000, kPointers = 1001;
   const Dims uids = pack.integers(kUniqueIds);
-  require(pack.values.at(kPointers).count == static_cast<int64_t>(uids.size()), kBadParam,
+  CHAGRES_REQUIRE(pack.values.at(kPointers).count == static_cast<int64_t>(uids.size()), kBadParam,
           "CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: expected ", uids.size(), " pointers, one for each unique id, got ",
           pack.values.at(kPointers).count);
   Dims sorted = uids;
   std::sort(sorted.begin(), sorted.end());
-  require(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), kDuplicatedEntries,
+  CHAGRES_REQUIRE(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), kDuplicatedEntries,
           "CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: expected each id once");
 }
 
 void finalize_engine(Descriptor &engine) {
   constexpr int kGraphOfEngine = 1300, kIndex = 1301;
   engine.graph = engine.descriptor(kGraphOfEngine).graph;
-  require(engine.integer(kIndex) == 0, kOutOfBound, "CUDNN_ATTR_ENGINE_GLOBAL_INDEX: expected 0, the only engine, got ",
+  CHAGRES_REQUIRE(engine.integer(kIndex) == 0, kOutOfBound, "CUDNN_ATTR_ENGINE_GLOBAL_INDEX: expected 0, the only engine, got ",
           engine.integer(kIndex));
   check_support(*engine.graph);
 }

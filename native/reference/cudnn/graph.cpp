@@ -8,7 +8,7 @@ namespace {
 void add_tensor(Graph &graph, const TensorSpec &tensor) {
   const auto [found, added] = graph.tensors.emplace(tensor.uid, tensor);
   const TensorSpec &first = found->second;
-  require(added || (first.type == tensor.type && first.dims == tensor.dims && first.strides == tensor.strides &&
+  CHAGRES_REQUIRE(added || (first.type == tensor.type && first.dims == tensor.dims && first.strides == tensor.strides &&
                     first.is_virtual == tensor.is_virtual && first.is_by_value == tensor.is_by_value),
           kBadParam, "CUDNN_ATTR_TENSOR_UNIQUE_ID: expected one tensor of each id, got ", first.text(), " and ", tensor.text());
 }
@@ -22,7 +22,7 @@ bool is_operation(int type) {
 Step make_step(Graph &graph, const std::shared_ptr<const Descriptor> &operation) {
   Step step;
   step.operation = operation;
-  require(is_operation(operation->type), kDescriptorMismatch, "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected operations, got ",
+  CHAGRES_REQUIRE(is_operation(operation->type), kDescriptorMismatch, "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected operations, got ",
           descriptor_name(operation->type));
   for (const auto &[name, value] : operation->values) {
     const Attribute &holder = attribute(operation->type, name);
@@ -39,14 +39,14 @@ void check_writers(const Graph &graph, std::vector<Step> &steps) {
   std::map<int64_t, int> writers;
   for (const Step &step : steps)
     for (const TensorSpec *tensor : step.writes) {
-      require(!tensor->is_by_value, kBadParam, tensor->text(), ": expected one in device memory, got one by value that ",
+      CHAGRES_REQUIRE(!tensor->is_by_value, kBadParam, tensor->text(), ": expected one in device memory, got one by value that ",
               descriptor_name(step.operation->type), " writes");
-      require(++writers[tensor->uid] == 1, kBadParam, tensor->text(), ": expected one operation that writes it");
+      CHAGRES_REQUIRE(++writers[tensor->uid] == 1, kBadParam, tensor->text(), ": expected one operation that writes it");
     }
   for (const auto &[uid, tensor] : graph.tensors) {
-    require(!tensor.is_virtual || writers.count(uid) != 0, kBadParam, tensor.text(),
+    CHAGRES_REQUIRE(!tensor.is_virtual || writers.count(uid) != 0, kBadParam, tensor.text(),
             ": expected an operation that writes it, for it is virtual");
-    require(count_of(tensor.dims) <= kMostElements, kNotSupported, tensor.text(), ": the CPU reference computes at most ",
+    CHAGRES_REQUIRE(count_of(tensor.dims) <= kMostElements, kNotSupported, tensor.text(), ": the CPU reference computes at most ",
             kMostElements, " elements");
   }
 }
@@ -61,7 +61,7 @@ std::vector<Step> ordered(std::vector<Step> steps) {
     const auto ready = std::find_if(steps.begin(), steps.end(), [&](const Step &step) {
       return std::none_of(step.reads.begin(), step.reads.end(), [&](const TensorSpec *tensor) { return pending[tensor->uid]; });
     });
-    require(ready != steps.end(), kBadParam, "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected no cycle, but each of ", steps.size(),
+    CHAGRES_REQUIRE(ready != steps.end(), kBadParam, "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected no cycle, but each of ", steps.size(),
             " operations waits for another, such as ", descriptor_name(steps.front().operation->type));
     for (const TensorSpec *tensor : ready->writes) pending[tensor->uid] = false;
     done.push_back(*ready);
@@ -73,7 +73,7 @@ std::vector<Step> ordered(std::vector<Step> steps) {
 void check_resample_support(const Descriptor &operation, int descriptor_name_of) {
   constexpr int kMode = 1700, kNearest = 0, kBilinear = 1;
   const int64_t mode = operation.descriptor(descriptor_name_of).integer(kMode);
-  require(mode != kNearest && mode != kBilinear, kNotSupported, descriptor_name(operation.type),
+  CHAGRES_REQUIRE(mode != kNearest && mode != kBilinear, kNotSupported, descriptor_name(operation.type),
           ": nearest and bilinear resampling are not computed by the CPU reference");
 }
 
@@ -83,7 +83,7 @@ void check_step_support(const Descriptor &operation) {
   switch (operation.type) {
     case kMatmulOperation:
       for (const int name : {1525, 1526, 1527})
-        require(!operation.has(name), kNotSupported, attribute(kMatmulOperation, name).text,
+        CHAGRES_REQUIRE(!operation.has(name), kNotSupported, attribute(kMatmulOperation, name).text,
                 ": products of fewer rows or columns are not computed by the CPU reference");
       return;
     case kResampleForward:
@@ -93,9 +93,9 @@ void check_step_support(const Descriptor &operation) {
     case kNormForward:
     case kNormBackward: {
       const int64_t mode = operation.integer(kNormModes[operation.type == kNormBackward]);
-      require(mode == kLayer || mode == kInstance || mode == kBatch || mode == kRms, kNotSupported,
+      CHAGRES_REQUIRE(mode == kLayer || mode == kInstance || mode == kBatch || mode == kRms, kNotSupported,
               descriptor_name(operation.type), ": norm mode ", mode, " is not computed by the CPU reference");
-      require(!operation.has(2014) && !operation.has(2110), kNotSupported, descriptor_name(operation.type),
+      CHAGRES_REQUIRE(!operation.has(2014) && !operation.has(2110), kNotSupported, descriptor_name(operation.type),
               ": statistics over several devices are not computed by the CPU reference");
       return;
     }

@@ -11,7 +11,7 @@ Objects<Handle> &handles() {
 
 Handle &living_handle(const void *handle) {
   Handle *found = handles().find(handle);
-  require(found != nullptr, kBadParam, "handle: expected one that cudnnCreate made and nobody destroyed");
+  CHAGRES_REQUIRE(found != nullptr, kBadParam, "handle: expected one that cudnnCreate made and nobody destroyed");
   return *found;
 }
 
@@ -21,25 +21,25 @@ using namespace chagres::reference;
 using namespace chagres::reference::cudnn;
 
 CHAGRES_EXPORT int cudnnCreate(void **handle) try {
-  require(handle != nullptr, kNullPointer, "handle: expected a place for the handle, got null");
+  CHAGRES_REQUIRE(handle != nullptr, kNullPointer, "handle: expected a place for the handle, got null");
   *handle = handles().add(current_device(), nullptr);
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 
 CHAGRES_EXPORT int cudnnDestroy(void *handle) try {
-  require(handles().remove(handle), kBadParam, "handle: expected one that cudnnCreate made and nobody destroyed");
+  CHAGRES_REQUIRE(handles().remove(handle), kBadParam, "handle: expected one that cudnnCreate made and nobody destroyed");
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 
 CHAGRES_EXPORT int cudnnSetStream(void *handle, void *stream) try {
   Handle &living = living_handle(handle);
-  require(is_stream(stream), kBadParam, "streamId: expected a stream of the CUDA runtime that was not destroyed");
+  CHAGRES_REQUIRE(is_stream(stream), kBadParam, "streamId: expected a stream of the CUDA runtime that was not destroyed");
   living.stream = stream;
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 
 CHAGRES_EXPORT int cudnnGetStream(void *handle, void **stream) try {
-  require(stream != nullptr, kNullPointer, "streamId: expected a place for the stream, got null");
+  CHAGRES_REQUIRE(stream != nullptr, kNullPointer, "streamId: expected a place for the stream, got null");
   *stream = living_handle(handle).stream;
   return kSuccess;
 } CHAGRES_CUDNN_CATCH

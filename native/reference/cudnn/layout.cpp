@@ -12,9 +12,9 @@ constexpr int kAxis = 1800, kInputs = 1801, kOutput = 1803;
 
 void check_reshape(const Descriptor &operation) {
   const TensorSpec &x = operation.spec(kReshapeX), &y = operation.spec(kReshapeY);
-  require(count_of(x.dims) == count_of(y.dims) && x.span() == y.span(), kShapeMismatch,
+  CHAGRES_REQUIRE(count_of(x.dims) == count_of(y.dims) && x.span() == y.span(), kShapeMismatch,
           "CUDNN_ATTR_OPERATION_RESHAPE_YDESC: expected as many elements over as much memory as ", x.text(), ", got ", y.text());
-  require(x.span() <= kMostElements, kNotSupported, "CUDNN_ATTR_OPERATION_RESHAPE_XDESC: the CPU reference reshapes at most ",
+  CHAGRES_REQUIRE(x.span() <= kMostElements, kNotSupported, "CUDNN_ATTR_OPERATION_RESHAPE_XDESC: the CPU reference reshapes at most ",
           kMostElements, " elements");
 }
 
@@ -35,7 +35,7 @@ void compute_reshape(Evaluation &values, const Descriptor &operation) {
 void check_concatenate(const Descriptor &operation) {
   const TensorSpec &output = operation.spec(kOutput);
   const int64_t axis = operation.integer(kAxis);
-  require(axis >= 0 && axis < static_cast<int64_t>(output.dims.size()), kOutOfBound,
+  CHAGRES_REQUIRE(axis >= 0 && axis < static_cast<int64_t>(output.dims.size()), kOutOfBound,
           "CUDNN_ATTR_OPERATION_CONCAT_AXIS: expected an axis of ", output.text(), ", got ", axis);
   Dims sum = output.dims;
   sum[static_cast<size_t>(axis)] = 0;
@@ -43,11 +43,11 @@ void check_concatenate(const Descriptor &operation) {
     const Dims &dims = input->tensor.dims;
     bool fits = dims.size() == sum.size();
     for (size_t i = 0; fits && i < dims.size(); ++i) fits = static_cast<int64_t>(i) == axis || dims[i] == sum[i];
-    require(fits, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS: expected ", output.text(), " but along axis ", axis,
+    CHAGRES_REQUIRE(fits, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS: expected ", output.text(), " but along axis ", axis,
             ", got ", input->tensor.text());
     sum[static_cast<size_t>(axis)] += dims[static_cast<size_t>(axis)];
   }
-  require(sum == output.dims, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC: expected ", dims_text(sum), ", got ",
+  CHAGRES_REQUIRE(sum == output.dims, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC: expected ", dims_text(sum), ", got ",
           output.text());
 }
 

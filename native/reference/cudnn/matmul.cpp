@@ -14,10 +14,10 @@ Dims batch_of(const Dims &dims) { return Dims(dims.begin(), dims.end() - 2); }
 void check_matmul(const Descriptor &operation) {
   const TensorSpec &a = operation.spec(kA), &b = operation.spec(kB), &c = operation.spec(kC);
   const size_t rank = c.dims.size();
-  require(rank >= 2 && a.dims.size() == rank && b.dims.size() == rank, kShapeMismatch,
+  CHAGRES_REQUIRE(rank >= 2 && a.dims.size() == rank && b.dims.size() == rank, kShapeMismatch,
           "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected tensors of as many dimensions, at least 2, got ", a.text(), ", ",
           b.text(), ", ", c.text());
-  require(a.dims[rank - 2] == c.dims[rank - 2] && b.dims[rank - 1] == c.dims[rank - 1] && a.dims[rank - 1] == b.dims[rank - 2] &&
+  CHAGRES_REQUIRE(a.dims[rank - 2] == c.dims[rank - 2] && b.dims[rank - 1] == c.dims[rank - 1] && a.dims[rank - 1] == b.dims[rank - 2] &&
               broadcasts(batch_of(a.dims), batch_of(c.dims)) && broadcasts(batch_of(b.dims), batch_of(c.dims)),
           kShapeMismatch, "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected A[…, M, K], B[…, K, N], C[…, M, N], got ",
           a.text(), ", ", b.text(), ", ", c.text());

@@ -26,18 +26,18 @@ Dims statistics_dims(int64_t mode, const Dims &x, const Dims *scale) {
 
 void require_dims(const Descriptor &operation, int name, const Dims &dims) {
   if (!operation.has(name)) return;
-  require(operation.spec(name).dims == dims, kShapeMismatch, attribute(operation.type, name).text, ": expected ",
+  CHAGRES_REQUIRE(operation.spec(name).dims == dims, kShapeMismatch, attribute(operation.type, name).text, ": expected ",
           dims_text(dims), ", got ", operation.spec(name).text());
 }
 
 void require_scale(const Descriptor &operation, int name, const TensorSpec &x) {
   if (!operation.has(name)) return;
-  require(broadcasts(operation.spec(name).dims, x.dims), kShapeMismatch, attribute(operation.type, name).text,
+  CHAGRES_REQUIRE(broadcasts(operation.spec(name).dims, x.dims), kShapeMismatch, attribute(operation.type, name).text,
           ": expected dimensions of ", x.text(), " or 1, got ", operation.spec(name).text());
 }
 
 void require_set(const Descriptor &operation, int name) {
-  require(operation.has(name), kBadParam, descriptor_name(operation.type), ": expected ", attribute(operation.type, name).text,
+  CHAGRES_REQUIRE(operation.has(name), kBadParam, descriptor_name(operation.type), ": expected ", attribute(operation.type, name).text,
           " to be set");
 }
 
@@ -46,7 +46,7 @@ const Dims *dims_or_null(const Descriptor &operation, int name) {
 }
 
 void check_rank(const TensorSpec &x, int64_t mode) {
-  require(x.dims.size() >= ((mode == kInstance || mode == kBatch) ? 3u : 2u), kShapeMismatch, "norm: expected ",
+  CHAGRES_REQUIRE(x.dims.size() >= ((mode == kInstance || mode == kBatch) ? 3u : 2u), kShapeMismatch, "norm: expected ",
           (mode == kInstance || mode == kBatch) ? "x[N, C, …]" : "x[N, …]", ", got ", x.text());
 }
 

@@ -133,13 +133,13 @@ double derivative(const Parameters &p, double x) {
 }
 
 void require_tensor(const Descriptor &operation, int name, int64_t mode) {
-  require(operation.has(name), kBadParam, attribute(kPointwiseOperation, name).text, ": expected a tensor for pointwise mode ",
+  CHAGRES_REQUIRE(operation.has(name), kBadParam, attribute(kPointwiseOperation, name).text, ": expected a tensor for pointwise mode ",
           mode, ", got none");
 }
 
 void require_broadcast(const Descriptor &operation, int name, const TensorSpec &result) {
   if (!operation.has(name)) return;
-  require(broadcasts(operation.spec(name).dims, result.dims), kShapeMismatch, attribute(kPointwiseOperation, name).text,
+  CHAGRES_REQUIRE(broadcasts(operation.spec(name).dims, result.dims), kShapeMismatch, attribute(kPointwiseOperation, name).text,
           ": expected dimensions of ", result.text(), " or 1, got ", operation.spec(name).text());
 }
 
@@ -170,14 +170,14 @@ void compute_index(Evaluation &values, const Descriptor &operation, int64_t axis
 void check_pointwise(const Descriptor &operation) {
   const Descriptor &description = operation.descriptor(kDescription);
   const int64_t mode = description.integer(kModeName);
-  require(is_known(mode), kBadParam, "CUDNN_ATTR_POINTWISE_MODE: expected a mode of cudnnPointwiseMode_t, got ", mode);
+  CHAGRES_REQUIRE(is_known(mode), kBadParam, "CUDNN_ATTR_POINTWISE_MODE: expected a mode of cudnnPointwiseMode_t, got ", mode);
   require_tensor(operation, kX, mode);
   if (is_backward(mode)) {
     require_tensor(operation, kDy, mode);
     require_tensor(operation, kDx, mode);
     require_broadcast(operation, kX, operation.spec(kDx));
     require_broadcast(operation, kDy, operation.spec(kDx));
-    require(operation.number(kAlpha1, 1) == 1 && operation.number(kAlpha2, 1) == 1, kNotSupported,
+    CHAGRES_REQUIRE(operation.number(kAlpha1, 1) == 1 && operation.number(kAlpha2, 1) == 1, kNotSupported,
             "CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, ALPHA2: only 1 is computed by the CPU reference for pointwise mode ", mode);
     return;
   }
@@ -187,7 +187,7 @@ void check_pointwise(const Descriptor &operation) {
   for (const int name : {kX, kB, kT}) require_broadcast(operation, name, operation.spec(kY));
   if (mode == kGenIndex) {
     const int64_t axis = description.integer(kAxis, -1);
-    require(axis >= 0 && axis < static_cast<int64_t>(operation.spec(kY).dims.size()), kOutOfBound,
+    CHAGRES_REQUIRE(axis >= 0 && axis < static_cast<int64_t>(operation.spec(kY).dims.size()), kOutOfBound,
             "CUDNN_ATTR_POINTWISE_AXIS: expected an axis of ", operation.spec(kY).text(), ", got ", axis);
   }
 }

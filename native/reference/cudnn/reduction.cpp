@@ -33,7 +33,7 @@ double merged(int64_t mode, double so_far, double x) {
 
 void check_reduction(const Descriptor &operation) {
   const TensorSpec &x = operation.spec(kX), &y = operation.spec(kY);
-  require(broadcasts(y.dims, x.dims), kShapeMismatch, "CUDNN_ATTR_OPERATION_REDUCTION_YDESC: expected dimensions of ", x.text(),
+  CHAGRES_REQUIRE(broadcasts(y.dims, x.dims), kShapeMismatch, "CUDNN_ATTR_OPERATION_REDUCTION_YDESC: expected dimensions of ", x.text(),
           " or 1, got ", y.text());
 }
 

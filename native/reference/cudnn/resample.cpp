@@ -65,27 +65,27 @@ void check_resample(const Descriptor &operation) {
   const Descriptor &description = operation.descriptor(forward ? kDescription : kBackDescription);
   const TensorSpec &x = operation.spec(forward ? kX : kDx), &y = operation.spec(forward ? kY : kDy);
   const size_t rank = x.dims.size();
-  require(rank >= 3 && y.dims.size() == rank && x.dims[0] == y.dims[0] && x.dims[1] == y.dims[1], kShapeMismatch,
+  CHAGRES_REQUIRE(rank >= 3 && y.dims.size() == rank && x.dims[0] == y.dims[0] && x.dims[1] == y.dims[1], kShapeMismatch,
           descriptor_name(operation.type), ": expected x[N, C, …] and y[N, C, …], got ", x.text(), " and ", y.text());
-  require(description.integer(kSpatial) == static_cast<int64_t>(rank) - 2, kBadParam,
+  CHAGRES_REQUIRE(description.integer(kSpatial) == static_cast<int64_t>(rank) - 2, kBadParam,
           "CUDNN_ATTR_RESAMPLE_SPATIAL_DIMS: expected ", rank - 2, " for ", x.text(), ", got ", description.integer(kSpatial));
   for (const int name : {kStrides, kWindow})
     require_each(description.integers(name), rank - 2, 1, attribute(kResample, name).text);
   for (const int name : {kPre, kPost}) require_each(description.integers(name), rank - 2, 0, attribute(kResample, name).text);
-  require(description.integer(kPadding) != kEdge, kNotSupported, descriptor_name(operation.type),
+  CHAGRES_REQUIRE(description.integer(kPadding) != kEdge, kNotSupported, descriptor_name(operation.type),
           ": padding by the edge's values is not computed by the CPU reference");
   if (description.integer(kMode) > 1)
-    require(windows(description, x.dims, y.dims).result_sizes() == spatial(y.dims), kShapeMismatch, descriptor_name(operation.type),
+    CHAGRES_REQUIRE(windows(description, x.dims, y.dims).result_sizes() == spatial(y.dims), kShapeMismatch, descriptor_name(operation.type),
             ": expected sizes ", dims_text(windows(description, x.dims, y.dims).result_sizes()), " for ", x.text(), ", got ", y.text());
   const int index = forward ? kIndex : kBackIndex;
-  require(!operation.has(index) || operation.spec(index).dims == y.dims, kShapeMismatch, attribute(operation.type, index).text,
+  CHAGRES_REQUIRE(!operation.has(index) || operation.spec(index).dims == y.dims, kShapeMismatch, attribute(operation.type, index).text,
           ": expected ", dims_text(y.dims));
-  require(operation.number(forward ? kBeta : kBackBeta, 0) == 0, kNotSupported, descriptor_name(operation.type),
+  CHAGRES_REQUIRE(operation.number(forward ? kBeta : kBackBeta, 0) == 0, kNotSupported, descriptor_name(operation.type),
           ": only a beta of 0 is computed by the CPU reference");
   if (forward || description.integer(kMode) != kMaximum) return;
-  require(operation.has(kBackIndex) || operation.has(kBackX), kBadParam, descriptor_name(operation.type),
+  CHAGRES_REQUIRE(operation.has(kBackIndex) || operation.has(kBackX), kBadParam, descriptor_name(operation.type),
           ": expected CUDNN_ATTR_OPERATION_RESAMPLE_BWD_XDESC or IDXDESC to be set for maxima");
-  require(!operation.has(kBackX) || operation.spec(kBackX).dims == x.dims, kShapeMismatch,
+  CHAGRES_REQUIRE(!operation.has(kBackX) || operation.spec(kBackX).dims == x.dims, kShapeMismatch,
           "CUDNN_ATTR_OPERATION_RESAMPLE_BWD_XDESC: expected ", dims_text(x.dims));
 }
 

@@ -19,9 +19,9 @@ double unit(uint32_t word) { return (static_cast<double>(word) + 1) * 0x1p-32; }
 
 void check_rng(const Descriptor &operation) {
   const Value &seed = operation.values.at(kSeed);
-  require(seed.type == kInt64Type || count_of(operation.spec(kSeed).dims) == 1, kShapeMismatch,
+  CHAGRES_REQUIRE(seed.type == kInt64Type || count_of(operation.spec(kSeed).dims) == 1, kShapeMismatch,
           "CUDNN_ATTR_OPERATION_RNG_SEED: expected a tensor of one element");
-  require(!operation.has(kOffset) || count_of(operation.spec(kOffset).dims) == 1, kShapeMismatch,
+  CHAGRES_REQUIRE(!operation.has(kOffset) || count_of(operation.spec(kOffset).dims) == 1, kShapeMismatch,
           "CUDNN_ATTR_OPERATION_RNG_OFFSET_DESC: expected a tensor of one element");
 }
 

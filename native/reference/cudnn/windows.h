@@ -56,9 +56,9 @@ inline Dims index_at(const Dims &dims, int64_t position) {
 
 /* Refuses numbers that no window can have; `what` is the attribute's name. */
 inline void require_each(const Dims &numbers, size_t count, int64_t least, const char *what) {
-  require(numbers.size() == count, kBadParam, what, ": expected ", count, " elements, got ", numbers.size());
+  CHAGRES_REQUIRE(numbers.size() == count, kBadParam, what, ": expected ", count, " elements, got ", numbers.size());
   for (const int64_t number : numbers)
-    require(number >= least && number <= (int64_t(1) << 20), kBadParam, what, ": expected at least ", least, ", got ",
+    CHAGRES_REQUIRE(number >= least && number <= (int64_t(1) << 20), kBadParam, what, ": expected at least ", least, ", got ",
             dims_text(numbers));
 }
 
