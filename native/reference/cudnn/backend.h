@@ -175,11 +175,24 @@ struct Value {
 
 enum class Role { kNone, kRead, kWritten };
 
+/* One type or two that an attribute may have. */
+class AttributeTypes {
+ public:
+  AttributeTypes(int first) : types_{first, first}, count_(1) {}
+  AttributeTypes(int first, int second) : types_{first, second}, count_(2) {}
+  const int *begin() const { return types_; }
+  const int *end() const { return types_ + count_; }
+
+ private:
+  int types_[2];
+  int count_;
+};
+
 /* What a descriptor may have set: types, and how many elements; most 0: cuDNN answers it and nobody sets it. */
 struct Attribute {
   int descriptor, name;
   const char *text;
-  std::vector<int> types;
+  AttributeTypes types;
   int64_t least, most;
   bool required;
   Role role; /* of the tensor that an operation's attribute names */

@@ -198,6 +198,7 @@ std::vector<Case> te_list_cases();
 std::vector<Case> fused_attn_cases();
 std::vector<Case> ops_cases();
 std::vector<Case> cuda_cases();
+std::vector<Case> cudnn_cases();
 std::vector<Case> nccl_cases();
 
 }  // namespace extremes

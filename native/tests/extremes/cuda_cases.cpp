@@ -1,4 +1,4 @@
-/* The CUDA runtime's functions, and cuDNN's. */
+/* The CUDA runtime's functions. */
 #include "cases.h"
 
 namespace extremes {
@@ -212,21 +212,11 @@ std::vector<Case> graphs() {
   };
 }
 
-std::vector<Case> cudnn() {
-  return {
-      CASE_AS(cudnnGetVersion, size_t()),
-      CASE_AS(cudnnGetMaxDeviceVersion, size_t()),
-      CASE_AS(cudnnGetCudartVersion, size_t()),
-      CASE_AS(cudnnGetErrorString, const char *(int), 1),
-      CASE_AS(cudnnGetLastErrorString, void(char *, size_t), f.out<char>(256), 256),
-  };
-}
-
 }  // namespace
 
 std::vector<Case> cuda_cases() {
   std::vector<Case> all;
-  for (const auto &some : {devices(), errors(), allocations(), copies(), streams(), graphs(), cudnn()})
+  for (const auto &some : {devices(), errors(), allocations(), copies(), streams(), graphs()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

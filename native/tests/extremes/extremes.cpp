@@ -374,7 +374,7 @@ int main(int count, char **arguments) {
     return 2;
   }
   std::vector<Case> cases;
-  for (const auto &some : {te_cases(), te_list_cases(), fused_attn_cases(), ops_cases(), cuda_cases(), nccl_cases()})
+  for (const auto &some : {te_cases(), te_list_cases(), fused_attn_cases(), ops_cases(), cuda_cases(), cudnn_cases(), nccl_cases()})
     cases.insert(cases.end(), some.begin(), some.end());
   const Exported exported = exported_functions();
   const int uncovered = print_uncovered(cases, exported);

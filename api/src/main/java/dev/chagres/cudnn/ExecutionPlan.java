@@ -23,7 +23,7 @@ import org.jspecify.annotations.Nullable;
  * <p>{@link #run} enqueues the graph's operations and returns. From the second run on the same tensors on, it makes no Java object. It can be
  * captured: the graph repeats it on the same memory.
  *
- * {@snippet file="dev/chagres/cudnn/FusedProductConformance.java" region="plan"}
+ * {@snippet file="dev/chagres/cudnn/GraphExamplesTest.java" region="plan"}
  *
  * <p>Threading: the device's thread.
  *

@@ -17,7 +17,7 @@ import org.jspecify.annotations.Nullable;
  * its own; a result has its operation's. Arithmetic is FP32 unless {@link #computeType} says otherwise. A refusal names the operation, the
  * argument, what was expected, and what came.
  *
- * {@snippet file="dev/chagres/cudnn/FusedProductConformance.java" region="graph"}
+ * {@snippet file="dev/chagres/cudnn/GraphExamplesTest.java" region="graph"}
  *
  * <p>Threading: one thread at a time.
  *

@@ -80,12 +80,35 @@ class DrawnGraphsTest {
 
     private GraphTensor next(GraphWitness graph, SplittableRandom random, String name, GraphTensor x) {
         int kind = random.nextInt(9);
-        counts.merge(List.of("unary", "binary", "product", "reduction", "transpose", "concatenate", "softmax", "select", "scalar").get(kind), 1, Integer::sum);
+        counts.merge(
+                List.of(
+                                "unary",
+                                "binary",
+                                "product",
+                                "reduction",
+                                "transpose",
+                                "concatenate",
+                                "softmax",
+                                "select",
+                                "scalar")
+                        .get(kind),
+                1,
+                Integer::sum);
         long[] dims = x.dims();
         return switch (kind) {
             case 0 -> unary(graph, random, name, x);
             case 1 -> binary(graph, random, name, x, input(graph, random, name + ".b", broadcast(random, dims)));
-            case 2 -> graph.matmul(name, x, input(graph, random, name + ".w", random.nextInt(2) == 0 ? 1 : dims[0], dims[2], 1 + random.nextInt(12)));
+            case 2 ->
+                graph.matmul(
+                        name,
+                        x,
+                        input(
+                                graph,
+                                random,
+                                name + ".w",
+                                random.nextInt(2) == 0 ? 1 : dims[0],
+                                dims[2],
+                                1 + random.nextInt(12)));
             case 3 -> reduction(graph, random, name, x);
             case 4 -> graph.transpose(name, x, random.nextInt(2) == 0 ? new int[] {0, 2, 1} : new int[] {1, 0, 2});
             case 5 -> concatenate(graph, random, name, x);
@@ -122,7 +145,9 @@ class DrawnGraphsTest {
     }
 
     private static GraphTensor reduction(GraphWitness graph, SplittableRandom random, String name, GraphTensor x) {
-        ReductionMode[] modes = {ReductionMode.ADD, ReductionMode.MAX, ReductionMode.AVG, ReductionMode.AMAX, ReductionMode.NORM2};
+        ReductionMode[] modes = {
+            ReductionMode.ADD, ReductionMode.MAX, ReductionMode.AVG, ReductionMode.AMAX, ReductionMode.NORM2
+        };
         return graph.reduction(name, modes[random.nextInt(modes.length)], x, random.nextInt(3));
     }
 

@@ -36,7 +36,6 @@ class FusedProductConformance {
     }
 
     static OperationGraph graph(Case c) {
-        // @start region="graph"
         GraphBuilder builder = OperationGraph.builder("feed-forward");
         GraphTensor x = builder.tensor("x", c.dtype, c.batch, c.m, c.k);
         GraphTensor w = builder.tensor("w", c.dtype, 1, c.k, c.n);
@@ -47,9 +46,7 @@ class FusedProductConformance {
         GraphTensor active = builder.pointwise("active", PointwiseMode.GELU_FWD, shifted);
         GraphTensor y = builder.pointwise("y", PointwiseMode.ADD, active, residual);
         builder.output(y, DataType.of(c.dtype));
-        OperationGraph graph = builder.build();
-        // @end
-        return graph;
+        return builder.build();
     }
 
     private static double[] expected(Case c, double[] x, double[] w, double[] bias, double[] residual) {
@@ -97,13 +94,11 @@ class FusedProductConformance {
     @Test
     void runsOnAWorkspaceOfTheCallerWithoutGarbage() {
         Case c = cases().getFirst();
-        // @start region="plan"
         try (ExecutionPlan plan = graph(c).plan(open.device(), PlanOptions.DEFAULT.deterministic())) {
             Tensor y = open.scope().tensor(c.dtype, c.batch, c.m, c.n);
             Tensor workspace = open.scope().tensor(DType.BYTE, plan.workspaceBytes());
             VariantPack pack = filled(plan, c).set("y", y);
             plan.run(open.stream(), pack, workspace);
-            // @end
             float[] first = open.read(y);
             y.zero(open.stream());
             plan.run(open.stream(), pack);

@@ -28,19 +28,21 @@ class GraphNormConformance {
         /** The place of the mean of an element. */
         int group(int i) {
             long[] at = GraphWitness.index(x, i);
-            return (int) switch (mode) {
-                case BATCH_NORM -> at[1];
-                case INSTANCE_NORM -> at[0] * x[1] + at[1];
-                default -> at[0];
-            };
+            return (int)
+                    switch (mode) {
+                        case BATCH_NORM -> at[1];
+                        case INSTANCE_NORM -> at[0] * x[1] + at[1];
+                        default -> at[0];
+                    };
         }
 
         int groups() {
-            return (int) switch (mode) {
-                case BATCH_NORM -> x[1];
-                case INSTANCE_NORM -> x[0] * x[1];
-                default -> x[0];
-            };
+            return (int)
+                    switch (mode) {
+                        case BATCH_NORM -> x[1];
+                        case INSTANCE_NORM -> x[0] * x[1];
+                        default -> x[0];
+                    };
         }
 
         int scaleOf(int i) {
@@ -114,7 +116,8 @@ class GraphNormConformance {
         GraphTensor bias = image(graph, "bias", DType.FLOAT32, c.scale);
         NormTraining norm = graph.builder.normTraining("y", c.mode, x, scale, bias, EPSILON);
         double[][] statistics = statistics(c, graph.of(x));
-        graph.builder.output(graph.put(norm.y(), norm(c, graph.of(x), graph.of(scale), graph.of(bias))), DataType.of(c.dtype));
+        graph.builder.output(
+                graph.put(norm.y(), norm(c, graph.of(x), graph.of(scale), graph.of(bias))), DataType.of(c.dtype));
         graph.builder.output(graph.put(norm.invVariance(), statistics[1]));
         GraphTensor mean = norm.mean();
         if (mean != null) {

@@ -30,7 +30,9 @@ class PageExamplesTest {
         "tensor-parallel.md, sharding/StrategyExamplesTest, sequenceParallel",
         "step-graphs.md, batch/ResumeExampleTest, sequences",
         "step-graphs.md, batch/ResumeExampleTest, place",
-        "recipes-products.md, te/Float8ByHandTest, gradients"
+        "recipes-products.md, te/Float8ByHandTest, gradients",
+        "cudnn.md, cudnn/GraphExamplesTest, graph",
+        "cudnn.md, cudnn/GraphExamplesTest, plan"
     })
     void thePageShowsTheRegion(String page, String test, String region) throws IOException {
         String source = Files.readString(PROJECT.resolve("api/src/test/java/dev/chagres/" + test + ".java"));

@@ -28,7 +28,8 @@ class TourTest {
                 "fusedattention",
                 "ownlayer",
                 "float8",
-                "ownmodel"
+                "ownmodel",
+                "cudnngraph"
             })
     void everySampleVerifiesItsResult(String name) throws Exception {
         Tour.main(new String[] {name});

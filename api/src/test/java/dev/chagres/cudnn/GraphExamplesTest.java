@@ -1,0 +1,59 @@
+package dev.chagres.cudnn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import java.util.Arrays;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** The examples of docs/cudnn.md and of the Javadoc. */
+@Tag("L0")
+@Tag("L1")
+class GraphExamplesTest {
+    @Test
+    void feedForward() {
+        // @start region="graph"
+        GraphBuilder builder = OperationGraph.builder("feed-forward");
+        GraphTensor x = builder.tensor("x", DType.BFLOAT16, 1, 64, 32);
+        GraphTensor w = builder.tensor("w", DType.BFLOAT16, 1, 32, 128);
+        GraphTensor bias = builder.tensor("bias", DType.BFLOAT16, 1, 1, 128);
+        GraphTensor product = builder.matmul("product", x, w);
+        GraphTensor shifted = builder.pointwise("shifted", PointwiseMode.ADD, product, bias);
+        GraphTensor y = builder.pointwise("y", PointwiseMode.GELU_FWD, shifted);
+        builder.output(y, DataType.BFLOAT16);
+        OperationGraph graph = builder.build();
+        // @end
+        try (Device device = Device.open();
+                Scope scope = device.openScope()) {
+            Tensor input = filled(scope, 1, 64, 32);
+            Tensor weight = filled(scope, 0.25f, 32, 128);
+            Tensor added = filled(scope, 2, 1, 128);
+            Tensor result = scope.tensor(DType.BFLOAT16, 64, 128);
+            Stream stream = device.stream();
+            // @start region="plan"
+            try (ExecutionPlan plan = graph.plan(device, PlanOptions.DEFAULT.deterministic())) {
+                VariantPack pack = plan.variantPack()
+                        .set("x", input)
+                        .set("w", weight)
+                        .set("bias", added)
+                        .set("y", result);
+                plan.run(stream, pack);
+            }
+            // @end
+            assertEquals(10f, result.toFloats(stream)[0]);
+        }
+    }
+
+    private static Tensor filled(Scope scope, float value, long rows, long columns) {
+        float[] values = new float[(int) (rows * columns)];
+        Arrays.fill(values, value);
+        Tensor tensor = scope.tensor(DType.BFLOAT16, rows, columns);
+        tensor.set(scope.stream(), values);
+        return tensor;
+    }
+}
