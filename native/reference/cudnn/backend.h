@@ -1,8 +1,9 @@
 /*
  * What the files of cuDNN's backend share: descriptors as maps of attributes, and the graph that they describe.
  *
- * Numbers are those of cudnn_graph.h of cuDNN 9.19. A descriptor is checked when an attribute is set (its type and count), and
- * again when it is finalized (what its operation needs); a plan is interpreted by execute.cpp, one operation after the other.
+ * Numbers are those of cudnn_graph.h of cuDNN 9.19. A descriptor is checked when an attribute is set (its type and
+ * count), and again when it is finalized (what its operation needs); a plan is interpreted by execute.cpp, one
+ * operation after the other.
  */
 #ifndef CHAGRES_CUDNN_BACKEND_H
 #define CHAGRES_CUDNN_BACKEND_H
@@ -243,7 +244,8 @@ std::shared_ptr<const Graph> make_graph(const std::vector<std::shared_ptr<const 
 /* Checks a descriptor and makes it finalized. */
 void finalize(Descriptor &descriptor);
 
-/* Whether an attribute of an operation names a tensor that it writes: mean and inverse variance are read by inference. */
+/* Whether an attribute of an operation names a tensor that it writes: mean and inverse variance are read by inference.
+ */
 bool writes(const Descriptor &operation, const Attribute &attribute);
 
 /* Each refuses what the operation cannot be: wrong shapes, types, attributes. */

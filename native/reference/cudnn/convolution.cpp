@@ -5,7 +5,8 @@ namespace chagres::reference::cudnn {
 
 namespace {
 
-constexpr int kComputeType = 100, kMode = 101, kDilations = 102, kStrides = 103, kPost = 104, kPre = 105, kSpatial = 106;
+constexpr int kComputeType = 100, kMode = 101, kDilations = 102, kStrides = 103, kPost = 104, kPre = 105,
+              kSpatial = 106;
 
 /* The attributes of one of the three operations. */
 struct Names {
@@ -57,7 +58,8 @@ Problem problem(const Descriptor &operation) {
 /* Calls visit(x, w, y), the places of three elements that belong together, for each product of the convolution. */
 template <class Visit>
 void products(const Problem &all, Visit &&visit) {
-  const int64_t image = count_of(all.windows.image), window = count_of(all.windows.window), result = count_of(all.windows.result);
+  const int64_t image = count_of(all.windows.image), window = count_of(all.windows.window),
+                result = count_of(all.windows.result);
   const int64_t group_results = all.results / all.groups;
   for (int64_t place = 0; place < result; ++place)
     all.windows.elements(index_at(all.windows.result, place), [&](bool in, int64_t at, int64_t from) {
@@ -86,21 +88,25 @@ void check_convolution(const Descriptor &operation) {
   const Descriptor &description = operation.descriptor(at.description);
   const TensorSpec &x = operation.spec(at.x), &w = operation.spec(at.w), &y = operation.spec(at.y);
   const size_t rank = x.dims.size();
-  CHAGRES_REQUIRE(rank >= 3 && w.dims.size() == rank && y.dims.size() == rank, kShapeMismatch, descriptor_name(operation.type),
-          ": expected x[N, C, …], w[K, C / groups, …], y[N, K, …] of as many dimensions, at least 3, got ", x.text(), ", ", w.text(),
-          ", ", y.text());
+  CHAGRES_REQUIRE(rank >= 3 && w.dims.size() == rank && y.dims.size() == rank, kShapeMismatch,
+                  descriptor_name(operation.type),
+                  ": expected x[N, C, …], w[K, C / groups, …], y[N, K, …] of as many dimensions, at least 3, got ",
+                  x.text(), ", ", w.text(), ", ", y.text());
   CHAGRES_REQUIRE(description.integer(kSpatial) == static_cast<int64_t>(rank) - 2, kBadParam,
-          "CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS: expected ", rank - 2, " for ", x.text(), ", got ", description.integer(kSpatial));
+                  "CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS: expected ", rank - 2, " for ", x.text(), ", got ",
+                  description.integer(kSpatial));
   for (const int name : {kStrides, kDilations})
     require_each(description.integers(name), rank - 2, 1, attribute(kConvolution, name).text);
-  for (const int name : {kPre, kPost}) require_each(description.integers(name), rank - 2, 0, attribute(kConvolution, name).text);
-  CHAGRES_REQUIRE(x.dims[1] % w.dims[1] == 0 && w.dims[0] % (x.dims[1] / w.dims[1]) == 0, kShapeMismatch, descriptor_name(operation.type),
-          ": expected groups of channels that divide ", x.text(), " and ", w.text());
+  for (const int name : {kPre, kPost})
+    require_each(description.integers(name), rank - 2, 0, attribute(kConvolution, name).text);
+  CHAGRES_REQUIRE(x.dims[1] % w.dims[1] == 0 && w.dims[0] % (x.dims[1] / w.dims[1]) == 0, kShapeMismatch,
+                  descriptor_name(operation.type), ": expected groups of channels that divide ", x.text(), " and ",
+                  w.text());
   const Problem all = problem(operation);
   Dims wanted{x.dims[0], w.dims[0]};
   for (const int64_t size : all.windows.result_sizes()) wanted.push_back(size);
-  CHAGRES_REQUIRE(y.dims == wanted, kShapeMismatch, descriptor_name(operation.type), ": expected ", dims_text(wanted), " for ", x.text(),
-          " and ", w.text(), ", got ", y.text());
+  CHAGRES_REQUIRE(y.dims == wanted, kShapeMismatch, descriptor_name(operation.type), ": expected ", dims_text(wanted),
+                  " for ", x.text(), " and ", w.text(), ", got ", y.text());
   CHAGRES_REQUIRE(operation.number(at.beta, 0) == 0, kNotSupported, attribute(operation.type, at.beta).text,
           ": only 0 is computed by the CPU reference");
 }

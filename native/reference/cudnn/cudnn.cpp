@@ -1,5 +1,5 @@
-/* Versions, names of codes, and the text of the last refusal. The backend is in the files beside this one; functions that
- * are in none are in unsupported.cpp.
+/* Versions, names of codes, and the text of the last refusal. The backend is in the files beside this one; functions
+ * that are in none are in unsupported.cpp.
  */
 #include <algorithm>
 #include <cstdio>

@@ -66,8 +66,9 @@ Value make_value(const Attribute &attribute, int type, int64_t count, const void
     for (const void *handle : pointers(elements, count)) {
       const Living *living = descriptors().find(handle);
       CHAGRES_REQUIRE(living != nullptr, kBadParam, attribute.text, ": expected descriptors that live, got ", handle);
-      CHAGRES_REQUIRE(living->descriptor->finalized, kNotFinalized, attribute.text, ": expected a finalized descriptor, got ",
-              descriptor_name(living->descriptor->type), " that is not");
+      CHAGRES_REQUIRE(living->descriptor->finalized, kNotFinalized, attribute.text,
+                      ": expected a finalized descriptor, got ", descriptor_name(living->descriptor->type),
+                      " that is not");
       value.descriptors.push_back(living->descriptor);
     }
     return value;
@@ -80,7 +81,8 @@ Value make_value(const Attribute &attribute, int type, int64_t count, const void
 }
 
 void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, const void *elements) {
-  CHAGRES_REQUIRE(!descriptor.finalized, kNotInitialized, descriptor_name(descriptor.type), ": expected one that is not finalized");
+  CHAGRES_REQUIRE(!descriptor.finalized, kNotInitialized, descriptor_name(descriptor.type),
+                  ": expected one that is not finalized");
   const Attribute &wanted = attribute(descriptor.type, name);
   bool fits = false;
   std::string types;
@@ -92,9 +94,10 @@ void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, co
   const bool answered = wanted.most == 0 && !(descriptor.type == kEngineConfig && wanted.type_is(kDescriptorType));
   CHAGRES_REQUIRE(!answered, kBadParam, wanted.text, ": expected to be asked for, got a value to be set");
   /* The one engine has no knobs to choose. */
-  CHAGRES_REQUIRE(wanted.most != 0 || count == 0, kNotSupported, wanted.text, ": the CPU reference has none to choose, got ", count);
-  CHAGRES_REQUIRE(count >= wanted.least && count <= wanted.most, kBadParam, wanted.text, ": expected ", wanted.least, " to ",
-          wanted.most, " elements, got ", count);
+  CHAGRES_REQUIRE(wanted.most != 0 || count == 0, kNotSupported, wanted.text,
+                  ": the CPU reference has none to choose, got ", count);
+  CHAGRES_REQUIRE(count >= wanted.least && count <= wanted.most, kBadParam, wanted.text, ": expected ", wanted.least,
+                  " to ", wanted.most, " elements, got ", count);
   CHAGRES_REQUIRE(elements != nullptr || count == 0, kNullPointer, wanted.text, ": expected elements, got null");
   descriptor.values[name] = make_value(wanted, type, count, elements);
 }
@@ -102,15 +105,16 @@ void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, co
 /* Gives what a finalized descriptor answers, of which none was set. */
 void fill(Descriptor &result, const Descriptor &source, int type) {
   CHAGRES_REQUIRE(!result.finalized, kBadParam, "arrayOfElements: expected descriptors that are not finalized");
-  CHAGRES_REQUIRE(result.type == type, kDescriptorMismatch, "arrayOfElements: expected ", descriptor_name(type), ", got ",
-          descriptor_name(result.type));
+  CHAGRES_REQUIRE(result.type == type, kDescriptorMismatch, "arrayOfElements: expected ", descriptor_name(type),
+                  ", got ", descriptor_name(result.type));
   result.values = source.values;
   result.tensor = source.tensor;
   result.graph = source.graph;
   result.finalized = true;
 }
 
-void copy_descriptors(const std::vector<std::shared_ptr<const Descriptor>> &sources, int64_t requested, void *elements) {
+void copy_descriptors(const std::vector<std::shared_ptr<const Descriptor>> &sources, int64_t requested,
+                      void *elements) {
   const int64_t count = std::min<int64_t>(requested, static_cast<int64_t>(sources.size()));
   const std::vector<void *> results = pointers(elements, count);
   for (size_t i = 0; i < results.size(); ++i) {
@@ -137,7 +141,8 @@ std::shared_ptr<const Descriptor> only_configuration(const Descriptor &heuristic
 
 /* What the reference answers by itself: one engine, which is deterministic and needs no workspace. */
 int64_t answered(const Descriptor &descriptor, int name, int64_t requested, void *elements) {
-  constexpr int kResults = 202, kWorkspaceOfConfiguration = 303, kSharedMemory = 304, kWorkspaceOfPlan = 402, kEngines = 802;
+  constexpr int kResults = 202, kWorkspaceOfConfiguration = 303, kSharedMemory = 304, kWorkspaceOfPlan = 402,
+                kEngines = 802;
   if (name == kResults) {
     if (requested > 0) copy_descriptors({only_configuration(descriptor)}, requested, elements);
     return 1;
@@ -158,19 +163,21 @@ int64_t get_attribute(const Descriptor &descriptor, int name, int type, int64_t 
   CHAGRES_REQUIRE(descriptor.finalized, kNotFinalized, descriptor_name(descriptor.type), ": expected a finalized one");
   const Attribute &wanted = attribute(descriptor.type, name);
   CHAGRES_REQUIRE(requested >= 0, kBadParam, wanted.text, ": expected a count of at least 0, got ", requested);
-  CHAGRES_REQUIRE(elements != nullptr || requested == 0, kNullPointer, wanted.text, ": expected a place for elements, got null");
+  CHAGRES_REQUIRE(elements != nullptr || requested == 0, kNullPointer, wanted.text,
+                  ": expected a place for elements, got null");
   const auto found = descriptor.values.find(name);
   if (found == descriptor.values.end()) {
     CHAGRES_REQUIRE(wanted.type_is(type), kAttributeType, wanted.text, ": got ", attribute_type_name(type));
     return answered(descriptor, name, requested, elements);
   }
   const Value &value = found->second;
-  CHAGRES_REQUIRE(value.type == type, kAttributeType, wanted.text, ": expected ", attribute_type_name(value.type), ", got ",
-          attribute_type_name(type));
+  CHAGRES_REQUIRE(value.type == type, kAttributeType, wanted.text, ": expected ", attribute_type_name(value.type),
+                  ", got ", attribute_type_name(type));
   if (type == kDescriptorType) {
     copy_descriptors(value.descriptors, requested, elements);
   } else if (requested > 0) {
-    std::memcpy(elements, value.bytes.data(), static_cast<size_t>(std::min(requested, value.count)) * attribute_size(type));
+    std::memcpy(elements, value.bytes.data(),
+                static_cast<size_t>(std::min(requested, value.count)) * attribute_size(type));
   }
   return value.count;
 }
@@ -219,14 +226,17 @@ CHAGRES_EXPORT int cudnnBackendFinalize(void *descriptor) try {
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 
-CHAGRES_EXPORT int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t count, const void *elements) try {
+CHAGRES_EXPORT int cudnnBackendSetAttribute(void *descriptor, int name, int type, int64_t count,
+                                            const void *elements) try {
   set_attribute(*living_descriptor(descriptor, "descriptor"), name, type, count, elements);
   return kSuccess;
-} CHAGRES_CUDNN_CATCH
+}
+CHAGRES_CUDNN_CATCH
 
-CHAGRES_EXPORT int cudnnBackendGetAttribute(const void *descriptor, int name, int type, int64_t requested, int64_t *count,
-                                            void *elements) try {
+CHAGRES_EXPORT int cudnnBackendGetAttribute(const void *descriptor, int name, int type, int64_t requested,
+                                            int64_t *count, void *elements) try {
   const int64_t found = get_attribute(*living_descriptor(descriptor, "descriptor"), name, type, requested, elements);
   if (count != nullptr) *count = found;
   return kSuccess;
-} CHAGRES_CUDNN_CATCH
+}
+CHAGRES_CUDNN_CATCH

@@ -61,9 +61,11 @@ size_t data_type_size(int type) {
 }
 
 const char *data_type_name(int type) {
-  constexpr const char *names[] = {"FLOAT", "DOUBLE", "HALF", "INT8", "INT32", "INT8x4", "UINT8", "UINT8x4", "INT8x32",
-      "BFLOAT16", "INT64", "BOOLEAN", "FP8_E4M3", "FP8_E5M2", "FAST_FLOAT_FOR_FP8", "FP8_E8M0", "FP4_E2M1", "INT4", "UINT4",
-      "UINT32", "COMPLEX_FP32", "COMPLEX_FP64"};
+  constexpr const char *names[] = {"FLOAT",        "DOUBLE",      "HALF",     "INT8",     "INT32",
+                                   "INT8x4",       "UINT8",       "UINT8x4",  "INT8x32",  "BFLOAT16",
+                                   "INT64",        "BOOLEAN",     "FP8_E4M3", "FP8_E5M2", "FAST_FLOAT_FOR_FP8",
+                                   "FP8_E8M0",     "FP4_E2M1",    "INT4",     "UINT4",    "UINT32",
+                                   "COMPLEX_FP32", "COMPLEX_FP64"};
   return type >= 0 && type < static_cast<int>(sizeof(names) / sizeof(names[0])) ? names[type] : "an unknown type";
 }
 

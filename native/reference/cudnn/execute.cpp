@@ -55,8 +55,9 @@ void check_pointers(const Graph &graph, const std::map<int64_t, void *> &pointer
     CHAGRES_REQUIRE(found != pointers.end() && found->second != nullptr, kNullPointer, tensor.text(),
             ": expected a pointer in the variant pack");
     if (tensor.is_by_value) continue;
-    CHAGRES_REQUIRE(reinterpret_cast<uintptr_t>(found->second) % static_cast<uintptr_t>(tensor.alignment) == 0, kMisalignedPointer,
-            tensor.text(), ": expected a pointer at a multiple of ", tensor.alignment, " bytes");
+    CHAGRES_REQUIRE(reinterpret_cast<uintptr_t>(found->second) % static_cast<uintptr_t>(tensor.alignment) == 0,
+                    kMisalignedPointer, tensor.text(), ": expected a pointer at a multiple of ", tensor.alignment,
+                    " bytes");
     const size_t bytes = static_cast<size_t>(tensor.span()) * data_type_size(tensor.type);
     CHAGRES_REQUIRE(accessible_bytes(found->second) >= bytes, kBadParam, tensor.text(), ": expected ", bytes,
             " bytes of device memory, got ", accessible_bytes(found->second));
@@ -120,11 +121,12 @@ CHAGRES_EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack) try
   const Handle &living = living_handle(handle);
   const auto wanted = living_descriptor(plan, "executionPlan");
   const auto given = living_descriptor(pack, "variantPack");
-  CHAGRES_REQUIRE(wanted->type == kExecutionPlan, kDescriptorMismatch, "executionPlan: expected an execution plan, got ",
-          descriptor_name(wanted->type));
+  CHAGRES_REQUIRE(wanted->type == kExecutionPlan, kDescriptorMismatch,
+                  "executionPlan: expected an execution plan, got ", descriptor_name(wanted->type));
   CHAGRES_REQUIRE(given->type == kVariantPack, kDescriptorMismatch, "variantPack: expected a variant pack, got ",
           descriptor_name(given->type));
-  CHAGRES_REQUIRE(wanted->finalized && given->finalized, kNotFinalized, "executionPlan, variantPack: expected finalized descriptors");
+  CHAGRES_REQUIRE(wanted->finalized && given->finalized, kNotFinalized,
+                  "executionPlan, variantPack: expected finalized descriptors");
   const auto graph = wanted->graph;
   const auto pointers = pointers_of(*given);
   check_pointers(*graph, pointers);
@@ -132,9 +134,10 @@ CHAGRES_EXPORT int cudnnBackendExecute(void *handle, void *plan, void *pack) try
     run(*graph, pointers);
     return kSuccess;
   }
-  record(living.stream, [graph, pointers = std::map<int64_t, void *>(pointers), kept = host_values(*graph, pointers)](void *) mutable {
-    for (auto &[uid, bytes] : kept) pointers[uid] = bytes.data();
-    run(*graph, pointers);
-  });
+  record(living.stream,
+         [graph, pointers = std::map<int64_t, void *>(pointers), kept = host_values(*graph, pointers)](void *) mutable {
+           for (auto &[uid, bytes] : kept) pointers[uid] = bytes.data();
+           run(*graph, pointers);
+         });
   return kSuccess;
 } CHAGRES_CUDNN_CATCH

@@ -14,8 +14,8 @@ std::string dims_of(const Dims &dims) {
 void check_required(const Descriptor &descriptor) {
   for (const Attribute &attribute : attributes())
     if (attribute.descriptor == descriptor.type && attribute.required)
-      CHAGRES_REQUIRE(descriptor.has(attribute.name), kBadParam, descriptor_name(descriptor.type), ": expected ", attribute.text,
-              " to be set");
+      CHAGRES_REQUIRE(descriptor.has(attribute.name), kBadParam, descriptor_name(descriptor.type), ": expected ",
+                      attribute.text, " to be set");
 }
 
 /* Descriptors of other descriptors, by the attribute that names them; 0: none. */
@@ -56,23 +56,23 @@ void check_descriptors(const Descriptor &descriptor) {
     const Attribute &holder = attribute(descriptor.type, name);
     const int wanted = wanted_descriptor(holder);
     for (const auto &held : value.descriptors)
-      CHAGRES_REQUIRE(wanted == 0 || held->type == wanted, kDescriptorMismatch, holder.text, ": expected ", descriptor_name(wanted),
-              ", got ", descriptor_name(held->type));
+      CHAGRES_REQUIRE(wanted == 0 || held->type == wanted, kDescriptorMismatch, holder.text, ": expected ",
+                      descriptor_name(wanted), ", got ", descriptor_name(held->type));
   }
 }
 
 void check_dimensions(const TensorSpec &tensor) {
-  CHAGRES_REQUIRE(tensor.dims.size() == tensor.strides.size(), kBadParam, "CUDNN_ATTR_TENSOR_STRIDES: expected ", tensor.dims.size(),
-          " elements, as CUDNN_ATTR_TENSOR_DIMENSIONS has, got ", tensor.strides.size());
+  CHAGRES_REQUIRE(tensor.dims.size() == tensor.strides.size(), kBadParam, "CUDNN_ATTR_TENSOR_STRIDES: expected ",
+                  tensor.dims.size(), " elements, as CUDNN_ATTR_TENSOR_DIMENSIONS has, got ", tensor.strides.size());
   constexpr int64_t most = int64_t(1) << 40;
   int64_t count = 1, last = 0;
   for (size_t i = 0; i < tensor.dims.size(); ++i) {
-    CHAGRES_REQUIRE(tensor.dims[i] >= 1 && tensor.dims[i] <= most, kBadParam, "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at least 1, got ",
-            dims_of(tensor.dims));
+    CHAGRES_REQUIRE(tensor.dims[i] >= 1 && tensor.dims[i] <= most, kBadParam,
+                    "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at least 1, got ", dims_of(tensor.dims));
     CHAGRES_REQUIRE(tensor.strides[i] >= 1 && tensor.strides[i] <= most, kBadParam,
             "CUDNN_ATTR_TENSOR_STRIDES: expected at least 1, got ", dims_of(tensor.strides));
-    CHAGRES_REQUIRE(count <= most / tensor.dims[i], kNotSupported, "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at most ", most,
-            " elements, got ", dims_of(tensor.dims));
+    CHAGRES_REQUIRE(count <= most / tensor.dims[i], kNotSupported, "CUDNN_ATTR_TENSOR_DIMENSIONS: expected at most ",
+                    most, " elements, got ", dims_of(tensor.dims));
     count *= tensor.dims[i];
     CHAGRES_REQUIRE(tensor.dims[i] == 1 || tensor.strides[i] <= most / (tensor.dims[i] - 1), kNotSupported,
             "CUDNN_ATTR_TENSOR_STRIDES: expected at most ", most, " elements between the first and the last, got ",
@@ -92,14 +92,17 @@ void finalize_tensor(Descriptor &descriptor) {
   tensor.alignment = descriptor.integer(kAlignment);
   tensor.is_virtual = descriptor.integer(kVirtual, 0) != 0;
   tensor.is_by_value = descriptor.integer(kByValue, 0) != 0;
-  CHAGRES_REQUIRE(data_type_size(tensor.type) != 0, kUnsupportedDataType, "CUDNN_ATTR_TENSOR_DATA_TYPE: ", data_type_name(tensor.type),
-          " is not computed by the CPU reference");
+  CHAGRES_REQUIRE(data_type_size(tensor.type) != 0, kUnsupportedDataType,
+                  "CUDNN_ATTR_TENSOR_DATA_TYPE: ", data_type_name(tensor.type),
+                  " is not computed by the CPU reference");
   check_dimensions(tensor);
   const int64_t bytes = static_cast<int64_t>(data_type_size(tensor.type));
-  CHAGRES_REQUIRE(tensor.alignment > 0 && (tensor.alignment & (tensor.alignment - 1)) == 0 && tensor.alignment % bytes == 0, kBadParam,
-          "CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT: expected a power of 2 that is a multiple of ", bytes, ", got ", tensor.alignment);
-  CHAGRES_REQUIRE(!tensor.is_virtual || !tensor.is_by_value, kBadParam, "CUDNN_ATTR_TENSOR_IS_BY_VALUE: expected false, for ",
-          tensor.text(), " is virtual");
+  CHAGRES_REQUIRE(
+      tensor.alignment > 0 && (tensor.alignment & (tensor.alignment - 1)) == 0 && tensor.alignment % bytes == 0,
+      kBadParam, "CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT: expected a power of 2 that is a multiple of ", bytes, ", got ",
+      tensor.alignment);
+  CHAGRES_REQUIRE(!tensor.is_virtual || !tensor.is_by_value, kBadParam,
+                  "CUDNN_ATTR_TENSOR_IS_BY_VALUE: expected false, for ", tensor.text(), " is virtual");
   CHAGRES_REQUIRE(!tensor.is_by_value || count_of(tensor.dims) == 1, kBadParam,
           "CUDNN_ATTR_TENSOR_IS_BY_VALUE: expected a tensor of one element, got ", tensor.text());
   CHAGRES_REQUIRE(descriptor.integer(kVectorCount, 1) == 1, kNotSupported,
@@ -126,8 +129,8 @@ void finalize_variant_pack(const Descriptor &pack) {
 void finalize_engine(Descriptor &engine) {
   constexpr int kGraphOfEngine = 1300, kIndex = 1301;
   engine.graph = engine.descriptor(kGraphOfEngine).graph;
-  CHAGRES_REQUIRE(engine.integer(kIndex) == 0, kOutOfBound, "CUDNN_ATTR_ENGINE_GLOBAL_INDEX: expected 0, the only engine, got ",
-          engine.integer(kIndex));
+  CHAGRES_REQUIRE(engine.integer(kIndex) == 0, kOutOfBound,
+                  "CUDNN_ATTR_ENGINE_GLOBAL_INDEX: expected 0, the only engine, got ", engine.integer(kIndex));
   check_support(*engine.graph);
 }
 

@@ -9,8 +9,9 @@ void add_tensor(Graph &graph, const TensorSpec &tensor) {
   const auto [found, added] = graph.tensors.emplace(tensor.uid, tensor);
   const TensorSpec &first = found->second;
   CHAGRES_REQUIRE(added || (first.type == tensor.type && first.dims == tensor.dims && first.strides == tensor.strides &&
-                    first.is_virtual == tensor.is_virtual && first.is_by_value == tensor.is_by_value),
-          kBadParam, "CUDNN_ATTR_TENSOR_UNIQUE_ID: expected one tensor of each id, got ", first.text(), " and ", tensor.text());
+                            first.is_virtual == tensor.is_virtual && first.is_by_value == tensor.is_by_value),
+                  kBadParam, "CUDNN_ATTR_TENSOR_UNIQUE_ID: expected one tensor of each id, got ", first.text(), " and ",
+                  tensor.text());
 }
 
 bool is_operation(int type) {
@@ -22,8 +23,8 @@ bool is_operation(int type) {
 Step make_step(Graph &graph, const std::shared_ptr<const Descriptor> &operation) {
   Step step;
   step.operation = operation;
-  CHAGRES_REQUIRE(is_operation(operation->type), kDescriptorMismatch, "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected operations, got ",
-          descriptor_name(operation->type));
+  CHAGRES_REQUIRE(is_operation(operation->type), kDescriptorMismatch,
+                  "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected operations, got ", descriptor_name(operation->type));
   for (const auto &[name, value] : operation->values) {
     const Attribute &holder = attribute(operation->type, name);
     if (holder.role == Role::kNone || value.type != kDescriptorType) continue;
@@ -39,15 +40,17 @@ void check_writers(const Graph &graph, std::vector<Step> &steps) {
   std::map<int64_t, int> writers;
   for (const Step &step : steps)
     for (const TensorSpec *tensor : step.writes) {
-      CHAGRES_REQUIRE(!tensor->is_by_value, kBadParam, tensor->text(), ": expected one in device memory, got one by value that ",
-              descriptor_name(step.operation->type), " writes");
-      CHAGRES_REQUIRE(++writers[tensor->uid] == 1, kBadParam, tensor->text(), ": expected one operation that writes it");
+      CHAGRES_REQUIRE(!tensor->is_by_value, kBadParam, tensor->text(),
+                      ": expected one in device memory, got one by value that ", descriptor_name(step.operation->type),
+                      " writes");
+      CHAGRES_REQUIRE(++writers[tensor->uid] == 1, kBadParam, tensor->text(),
+                      ": expected one operation that writes it");
     }
   for (const auto &[uid, tensor] : graph.tensors) {
     CHAGRES_REQUIRE(!tensor.is_virtual || writers.count(uid) != 0, kBadParam, tensor.text(),
             ": expected an operation that writes it, for it is virtual");
-    CHAGRES_REQUIRE(count_of(tensor.dims) <= kMostElements, kNotSupported, tensor.text(), ": the CPU reference computes at most ",
-            kMostElements, " elements");
+    CHAGRES_REQUIRE(count_of(tensor.dims) <= kMostElements, kNotSupported, tensor.text(),
+                    ": the CPU reference computes at most ", kMostElements, " elements");
   }
 }
 
@@ -59,10 +62,12 @@ std::vector<Step> ordered(std::vector<Step> steps) {
     for (const TensorSpec *tensor : step.writes) pending[tensor->uid] = true;
   while (!steps.empty()) {
     const auto ready = std::find_if(steps.begin(), steps.end(), [&](const Step &step) {
-      return std::none_of(step.reads.begin(), step.reads.end(), [&](const TensorSpec *tensor) { return pending[tensor->uid]; });
+      return std::none_of(step.reads.begin(), step.reads.end(),
+                          [&](const TensorSpec *tensor) { return pending[tensor->uid]; });
     });
-    CHAGRES_REQUIRE(ready != steps.end(), kBadParam, "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected no cycle, but each of ", steps.size(),
-            " operations waits for another, such as ", descriptor_name(steps.front().operation->type));
+    CHAGRES_REQUIRE(ready != steps.end(), kBadParam, "CUDNN_ATTR_OPERATIONGRAPH_OPS: expected no cycle, but each of ",
+                    steps.size(), " operations waits for another, such as ",
+                    descriptor_name(steps.front().operation->type));
     for (const TensorSpec *tensor : ready->writes) pending[tensor->uid] = false;
     done.push_back(*ready);
     steps.erase(ready);

@@ -27,13 +27,15 @@ CHAGRES_EXPORT int cudnnCreate(void **handle) try {
 } CHAGRES_CUDNN_CATCH
 
 CHAGRES_EXPORT int cudnnDestroy(void *handle) try {
-  CHAGRES_REQUIRE(handles().remove(handle), kBadParam, "handle: expected one that cudnnCreate made and nobody destroyed");
+  CHAGRES_REQUIRE(handles().remove(handle), kBadParam,
+                  "handle: expected one that cudnnCreate made and nobody destroyed");
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 
 CHAGRES_EXPORT int cudnnSetStream(void *handle, void *stream) try {
   Handle &living = living_handle(handle);
-  CHAGRES_REQUIRE(is_stream(stream), kBadParam, "streamId: expected a stream of the CUDA runtime that was not destroyed");
+  CHAGRES_REQUIRE(is_stream(stream), kBadParam,
+                  "streamId: expected a stream of the CUDA runtime that was not destroyed");
   living.stream = stream;
   return kSuccess;
 } CHAGRES_CUDNN_CATCH

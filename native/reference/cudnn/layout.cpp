@@ -13,9 +13,11 @@ constexpr int kAxis = 1800, kInputs = 1801, kOutput = 1803;
 void check_reshape(const Descriptor &operation) {
   const TensorSpec &x = operation.spec(kReshapeX), &y = operation.spec(kReshapeY);
   CHAGRES_REQUIRE(count_of(x.dims) == count_of(y.dims) && x.span() == y.span(), kShapeMismatch,
-          "CUDNN_ATTR_OPERATION_RESHAPE_YDESC: expected as many elements over as much memory as ", x.text(), ", got ", y.text());
-  CHAGRES_REQUIRE(x.span() <= kMostElements, kNotSupported, "CUDNN_ATTR_OPERATION_RESHAPE_XDESC: the CPU reference reshapes at most ",
-          kMostElements, " elements");
+                  "CUDNN_ATTR_OPERATION_RESHAPE_YDESC: expected as many elements over as much memory as ", x.text(),
+                  ", got ", y.text());
+  CHAGRES_REQUIRE(x.span() <= kMostElements, kNotSupported,
+                  "CUDNN_ATTR_OPERATION_RESHAPE_XDESC: the CPU reference reshapes at most ", kMostElements,
+                  " elements");
 }
 
 void compute_reshape(Evaluation &values, const Descriptor &operation) {
@@ -43,12 +45,12 @@ void check_concatenate(const Descriptor &operation) {
     const Dims &dims = input->tensor.dims;
     bool fits = dims.size() == sum.size();
     for (size_t i = 0; fits && i < dims.size(); ++i) fits = static_cast<int64_t>(i) == axis || dims[i] == sum[i];
-    CHAGRES_REQUIRE(fits, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS: expected ", output.text(), " but along axis ", axis,
-            ", got ", input->tensor.text());
+    CHAGRES_REQUIRE(fits, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS: expected ", output.text(),
+                    " but along axis ", axis, ", got ", input->tensor.text());
     sum[static_cast<size_t>(axis)] += dims[static_cast<size_t>(axis)];
   }
-  CHAGRES_REQUIRE(sum == output.dims, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC: expected ", dims_text(sum), ", got ",
-          output.text());
+  CHAGRES_REQUIRE(sum == output.dims, kShapeMismatch, "CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC: expected ",
+                  dims_text(sum), ", got ", output.text());
 }
 
 void compute_concatenate(Evaluation &values, const Descriptor &operation) {

@@ -15,12 +15,14 @@ void check_matmul(const Descriptor &operation) {
   const TensorSpec &a = operation.spec(kA), &b = operation.spec(kB), &c = operation.spec(kC);
   const size_t rank = c.dims.size();
   CHAGRES_REQUIRE(rank >= 2 && a.dims.size() == rank && b.dims.size() == rank, kShapeMismatch,
-          "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected tensors of as many dimensions, at least 2, got ", a.text(), ", ",
-          b.text(), ", ", c.text());
-  CHAGRES_REQUIRE(a.dims[rank - 2] == c.dims[rank - 2] && b.dims[rank - 1] == c.dims[rank - 1] && a.dims[rank - 1] == b.dims[rank - 2] &&
-              broadcasts(batch_of(a.dims), batch_of(c.dims)) && broadcasts(batch_of(b.dims), batch_of(c.dims)),
-          kShapeMismatch, "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected A[…, M, K], B[…, K, N], C[…, M, N], got ",
-          a.text(), ", ", b.text(), ", ", c.text());
+                  "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected tensors of as many dimensions, at least 2, got ",
+                  a.text(), ", ", b.text(), ", ", c.text());
+  CHAGRES_REQUIRE(a.dims[rank - 2] == c.dims[rank - 2] && b.dims[rank - 1] == c.dims[rank - 1] &&
+                      a.dims[rank - 1] == b.dims[rank - 2] && broadcasts(batch_of(a.dims), batch_of(c.dims)) &&
+                      broadcasts(batch_of(b.dims), batch_of(c.dims)),
+                  kShapeMismatch,
+                  "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected A[…, M, K], B[…, K, N], C[…, M, N], got ",
+                  a.text(), ", ", b.text(), ", ", c.text());
 }
 
 void compute_matmul(Evaluation &values, const Descriptor &operation) {

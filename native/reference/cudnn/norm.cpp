@@ -9,8 +9,9 @@ namespace {
 
 enum Mode { kLayer = 0, kInstance = 1, kBatch = 2, kRms = 4 };
 
-constexpr int kMode = 2000, kPhase = 2001, kX = 2002, kMean = 2003, kInverse = 2004, kScale = 2005, kBias = 2006, kEpsilon = 2007,
-              kFactor = 2008, kMeanIn = 2009, kVarianceIn = 2010, kMeanOut = 2011, kVarianceOut = 2012, kY = 2013;
+constexpr int kMode = 2000, kPhase = 2001, kX = 2002, kMean = 2003, kInverse = 2004, kScale = 2005, kBias = 2006,
+              kEpsilon = 2007, kFactor = 2008, kMeanIn = 2009, kVarianceIn = 2010, kMeanOut = 2011, kVarianceOut = 2012,
+              kY = 2013;
 constexpr int kBackMode = 2100, kBackX = 2101, kBackMean = 2102, kBackInverse = 2103, kBackDy = 2104, kBackScale = 2105,
               kBackDscale = 2107, kBackDbias = 2108, kBackDx = 2109;
 
@@ -18,7 +19,10 @@ constexpr int kBackMode = 2100, kBackX = 2101, kBackMean = 2102, kBackInverse = 
 Dims statistics_dims(int64_t mode, const Dims &x, const Dims *scale) {
   Dims dims = x;
   for (size_t i = 0; i < dims.size(); ++i) {
-    const bool over = mode == kInstance ? i >= 2 : mode == kBatch ? i != 1 : scale != nullptr ? (*scale)[i] != 1 : i != 0;
+    const bool over = mode == kInstance  ? i >= 2
+                      : mode == kBatch   ? i != 1
+                      : scale != nullptr ? (*scale)[i] != 1
+                                         : i != 0;
     if (over) dims[i] = 1;
   }
   return dims;
@@ -26,8 +30,8 @@ Dims statistics_dims(int64_t mode, const Dims &x, const Dims *scale) {
 
 void require_dims(const Descriptor &operation, int name, const Dims &dims) {
   if (!operation.has(name)) return;
-  CHAGRES_REQUIRE(operation.spec(name).dims == dims, kShapeMismatch, attribute(operation.type, name).text, ": expected ",
-          dims_text(dims), ", got ", operation.spec(name).text());
+  CHAGRES_REQUIRE(operation.spec(name).dims == dims, kShapeMismatch, attribute(operation.type, name).text,
+                  ": expected ", dims_text(dims), ", got ", operation.spec(name).text());
 }
 
 void require_scale(const Descriptor &operation, int name, const TensorSpec &x) {
@@ -37,8 +41,8 @@ void require_scale(const Descriptor &operation, int name, const TensorSpec &x) {
 }
 
 void require_set(const Descriptor &operation, int name) {
-  CHAGRES_REQUIRE(operation.has(name), kBadParam, descriptor_name(operation.type), ": expected ", attribute(operation.type, name).text,
-          " to be set");
+  CHAGRES_REQUIRE(operation.has(name), kBadParam, descriptor_name(operation.type), ": expected ",
+                  attribute(operation.type, name).text, " to be set");
 }
 
 const Dims *dims_or_null(const Descriptor &operation, int name) {
@@ -72,7 +76,8 @@ Statistics statistics(const Array &x, const Dims &dims, bool centered, double ep
 }
 
 /* running = (1 - factor) previous + factor present */
-void write_running(Evaluation &values, const Descriptor &operation, int from, int to, const Array &present, double scale) {
+void write_running(Evaluation &values, const Descriptor &operation, int from, int to, const Array &present,
+                   double scale) {
   if (!operation.has(from) || !operation.has(to)) return;
   const double factor = values.scalar(operation, kFactor);
   const Array &previous = values.read(operation, from);
@@ -107,13 +112,15 @@ void check_norm_forward(const Descriptor &operation) {
   } else {
     require_set(operation, kEpsilon);
   }
-  for (const int name : {kMean, kInverse, kMeanIn, kVarianceIn, kMeanOut, kVarianceOut}) require_dims(operation, name, statistics);
+  for (const int name : {kMean, kInverse, kMeanIn, kVarianceIn, kMeanOut, kVarianceOut})
+    require_dims(operation, name, statistics);
   for (const int name : {kMeanOut, kVarianceOut})
     if (operation.has(name)) {
       require_set(operation, name - 2);
       require_set(operation, kFactor);
     }
-  for (const int name : {kEpsilon, kFactor}) require_dims(operation, name, Dims(operation.has(name) ? operation.spec(name).dims.size() : 0, 1));
+  for (const int name : {kEpsilon, kFactor})
+    require_dims(operation, name, Dims(operation.has(name) ? operation.spec(name).dims.size() : 0, 1));
 }
 
 void compute_norm_forward(Evaluation &values, const Descriptor &operation) {

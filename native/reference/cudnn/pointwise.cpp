@@ -8,18 +8,63 @@ namespace chagres::reference::cudnn {
 namespace {
 
 enum Mode {
-  kAdd = 0, kMul = 1, kMin = 2, kMax = 3, kSqrt = 4, kAddSquare = 5, kDiv = 6, kMod = 7, kPow = 8, kSub = 9, kAbs = 10,
-  kCeil = 11, kCos = 12, kExp = 13, kFloor = 14, kLog = 15, kNeg = 16, kRsqrt = 17, kSin = 18, kTan = 19, kErf = 20,
-  kIdentity = 21, kReciprocal = 22, kAtan2 = 23, kReluFwd = 100, kTanhFwd = 101, kSigmoidFwd = 102, kEluFwd = 103,
-  kGeluFwd = 104, kSoftplusFwd = 105, kSwishFwd = 106, kGeluTanhFwd = 107, kReluBwd = 200, kTanhBwd = 201,
-  kSigmoidBwd = 202, kEluBwd = 203, kGeluBwd = 204, kSoftplusBwd = 205, kSwishBwd = 206, kGeluTanhBwd = 207, kEqual = 300,
-  kNotEqual = 301, kGreater = 302, kGreaterEqual = 303, kLess = 304, kLessEqual = 305, kAnd = 400, kOr = 401, kNot = 402,
-  kGenIndex = 501, kSelect = 601,
+  kAdd = 0,
+  kMul = 1,
+  kMin = 2,
+  kMax = 3,
+  kSqrt = 4,
+  kAddSquare = 5,
+  kDiv = 6,
+  kMod = 7,
+  kPow = 8,
+  kSub = 9,
+  kAbs = 10,
+  kCeil = 11,
+  kCos = 12,
+  kExp = 13,
+  kFloor = 14,
+  kLog = 15,
+  kNeg = 16,
+  kRsqrt = 17,
+  kSin = 18,
+  kTan = 19,
+  kErf = 20,
+  kIdentity = 21,
+  kReciprocal = 22,
+  kAtan2 = 23,
+  kReluFwd = 100,
+  kTanhFwd = 101,
+  kSigmoidFwd = 102,
+  kEluFwd = 103,
+  kGeluFwd = 104,
+  kSoftplusFwd = 105,
+  kSwishFwd = 106,
+  kGeluTanhFwd = 107,
+  kReluBwd = 200,
+  kTanhBwd = 201,
+  kSigmoidBwd = 202,
+  kEluBwd = 203,
+  kGeluBwd = 204,
+  kSoftplusBwd = 205,
+  kSwishBwd = 206,
+  kGeluTanhBwd = 207,
+  kEqual = 300,
+  kNotEqual = 301,
+  kGreater = 302,
+  kGreaterEqual = 303,
+  kLess = 304,
+  kLessEqual = 305,
+  kAnd = 400,
+  kOr = 401,
+  kNot = 402,
+  kGenIndex = 501,
+  kSelect = 601,
 };
 
-constexpr int kModeName = 0, kMathPrecision = 1, kLowerClip = 3, kUpperClip = 4, kSlope = 5, kEluAlpha = 6, kSoftplusBeta = 7,
-              kSwishBeta = 8, kAxis = 9;
-constexpr int kDescription = 750, kX = 751, kB = 752, kY = 753, kAlpha1 = 754, kAlpha2 = 755, kDx = 756, kDy = 757, kT = 758;
+constexpr int kModeName = 0, kMathPrecision = 1, kLowerClip = 3, kUpperClip = 4, kSlope = 5, kEluAlpha = 6,
+              kSoftplusBeta = 7, kSwishBeta = 8, kAxis = 9;
+constexpr int kDescription = 750, kX = 751, kB = 752, kY = 753, kAlpha1 = 754, kAlpha2 = 755, kDx = 756, kDy = 757,
+              kT = 758;
 
 bool is_backward(int64_t mode) { return mode >= kReluBwd && mode <= kGeluTanhBwd; }
 
@@ -30,7 +75,8 @@ bool is_binary(int64_t mode) {
 
 bool is_known(int64_t mode) {
   return (mode >= kAdd && mode <= kAtan2) || (mode >= kReluFwd && mode <= kGeluTanhFwd) || is_backward(mode) ||
-         (mode >= kEqual && mode <= kLessEqual) || (mode >= kAnd && mode <= kNot) || mode == kGenIndex || mode == kSelect;
+         (mode >= kEqual && mode <= kLessEqual) || (mode >= kAnd && mode <= kNot) || mode == kGenIndex ||
+         mode == kSelect;
 }
 
 struct Parameters {
@@ -133,14 +179,15 @@ double derivative(const Parameters &p, double x) {
 }
 
 void require_tensor(const Descriptor &operation, int name, int64_t mode) {
-  CHAGRES_REQUIRE(operation.has(name), kBadParam, attribute(kPointwiseOperation, name).text, ": expected a tensor for pointwise mode ",
-          mode, ", got none");
+  CHAGRES_REQUIRE(operation.has(name), kBadParam, attribute(kPointwiseOperation, name).text,
+                  ": expected a tensor for pointwise mode ", mode, ", got none");
 }
 
 void require_broadcast(const Descriptor &operation, int name, const TensorSpec &result) {
   if (!operation.has(name)) return;
-  CHAGRES_REQUIRE(broadcasts(operation.spec(name).dims, result.dims), kShapeMismatch, attribute(kPointwiseOperation, name).text,
-          ": expected dimensions of ", result.text(), " or 1, got ", operation.spec(name).text());
+  CHAGRES_REQUIRE(broadcasts(operation.spec(name).dims, result.dims), kShapeMismatch,
+                  attribute(kPointwiseOperation, name).text, ": expected dimensions of ", result.text(), " or 1, got ",
+                  operation.spec(name).text());
 }
 
 void compute_backward(Evaluation &values, const Descriptor &operation, const Parameters &p, int math) {
@@ -170,15 +217,18 @@ void compute_index(Evaluation &values, const Descriptor &operation, int64_t axis
 void check_pointwise(const Descriptor &operation) {
   const Descriptor &description = operation.descriptor(kDescription);
   const int64_t mode = description.integer(kModeName);
-  CHAGRES_REQUIRE(is_known(mode), kBadParam, "CUDNN_ATTR_POINTWISE_MODE: expected a mode of cudnnPointwiseMode_t, got ", mode);
+  CHAGRES_REQUIRE(is_known(mode), kBadParam, "CUDNN_ATTR_POINTWISE_MODE: expected a mode of cudnnPointwiseMode_t, got ",
+                  mode);
   require_tensor(operation, kX, mode);
   if (is_backward(mode)) {
     require_tensor(operation, kDy, mode);
     require_tensor(operation, kDx, mode);
     require_broadcast(operation, kX, operation.spec(kDx));
     require_broadcast(operation, kDy, operation.spec(kDx));
-    CHAGRES_REQUIRE(operation.number(kAlpha1, 1) == 1 && operation.number(kAlpha2, 1) == 1, kNotSupported,
-            "CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, ALPHA2: only 1 is computed by the CPU reference for pointwise mode ", mode);
+    CHAGRES_REQUIRE(
+        operation.number(kAlpha1, 1) == 1 && operation.number(kAlpha2, 1) == 1, kNotSupported,
+        "CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, ALPHA2: only 1 is computed by the CPU reference for pointwise mode ",
+        mode);
     return;
   }
   require_tensor(operation, kY, mode);

@@ -33,8 +33,8 @@ double merged(int64_t mode, double so_far, double x) {
 
 void check_reduction(const Descriptor &operation) {
   const TensorSpec &x = operation.spec(kX), &y = operation.spec(kY);
-  CHAGRES_REQUIRE(broadcasts(y.dims, x.dims), kShapeMismatch, "CUDNN_ATTR_OPERATION_REDUCTION_YDESC: expected dimensions of ", x.text(),
-          " or 1, got ", y.text());
+  CHAGRES_REQUIRE(broadcasts(y.dims, x.dims), kShapeMismatch,
+                  "CUDNN_ATTR_OPERATION_REDUCTION_YDESC: expected dimensions of ", x.text(), " or 1, got ", y.text());
 }
 
 void compute_reduction(Evaluation &values, const Descriptor &operation) {

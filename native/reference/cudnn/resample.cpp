@@ -8,10 +8,11 @@ namespace {
 enum Mode { kAverageWithPadding = 2, kMaximum = 3, kAverageWithoutPadding = 4 };
 enum Padding { kZero = 0, kNegativeInfinity = 1, kEdge = 2 };
 
-constexpr int kMode = 1700, kComputeType = 1701, kSpatial = 1702, kPost = 1703, kPre = 1704, kStrides = 1705, kWindow = 1706,
-              kPadding = 1708;
+constexpr int kMode = 1700, kComputeType = 1701, kSpatial = 1702, kPost = 1703, kPre = 1704, kStrides = 1705,
+              kWindow = 1706, kPadding = 1708;
 constexpr int kX = 1710, kY = 1711, kIndex = 1712, kBeta = 1714, kAlpha = 1713, kDescription = 1716;
-constexpr int kDx = 1720, kDy = 1721, kBackIndex = 1722, kBackAlpha = 1723, kBackBeta = 1724, kBackDescription = 1725, kBackX = 1726;
+constexpr int kDx = 1720, kDy = 1721, kBackIndex = 1722, kBackAlpha = 1723, kBackBeta = 1724, kBackDescription = 1725,
+              kBackX = 1726;
 
 Windows windows(const Descriptor &description, const Dims &x, const Dims &y) {
   return {spatial(x),
@@ -65,21 +66,26 @@ void check_resample(const Descriptor &operation) {
   const Descriptor &description = operation.descriptor(forward ? kDescription : kBackDescription);
   const TensorSpec &x = operation.spec(forward ? kX : kDx), &y = operation.spec(forward ? kY : kDy);
   const size_t rank = x.dims.size();
-  CHAGRES_REQUIRE(rank >= 3 && y.dims.size() == rank && x.dims[0] == y.dims[0] && x.dims[1] == y.dims[1], kShapeMismatch,
-          descriptor_name(operation.type), ": expected x[N, C, …] and y[N, C, …], got ", x.text(), " and ", y.text());
+  CHAGRES_REQUIRE(rank >= 3 && y.dims.size() == rank && x.dims[0] == y.dims[0] && x.dims[1] == y.dims[1],
+                  kShapeMismatch, descriptor_name(operation.type), ": expected x[N, C, …] and y[N, C, …], got ",
+                  x.text(), " and ", y.text());
   CHAGRES_REQUIRE(description.integer(kSpatial) == static_cast<int64_t>(rank) - 2, kBadParam,
-          "CUDNN_ATTR_RESAMPLE_SPATIAL_DIMS: expected ", rank - 2, " for ", x.text(), ", got ", description.integer(kSpatial));
+                  "CUDNN_ATTR_RESAMPLE_SPATIAL_DIMS: expected ", rank - 2, " for ", x.text(), ", got ",
+                  description.integer(kSpatial));
   for (const int name : {kStrides, kWindow})
     require_each(description.integers(name), rank - 2, 1, attribute(kResample, name).text);
-  for (const int name : {kPre, kPost}) require_each(description.integers(name), rank - 2, 0, attribute(kResample, name).text);
+  for (const int name : {kPre, kPost})
+    require_each(description.integers(name), rank - 2, 0, attribute(kResample, name).text);
   CHAGRES_REQUIRE(description.integer(kPadding) != kEdge, kNotSupported, descriptor_name(operation.type),
           ": padding by the edge's values is not computed by the CPU reference");
   if (description.integer(kMode) > 1)
-    CHAGRES_REQUIRE(windows(description, x.dims, y.dims).result_sizes() == spatial(y.dims), kShapeMismatch, descriptor_name(operation.type),
-            ": expected sizes ", dims_text(windows(description, x.dims, y.dims).result_sizes()), " for ", x.text(), ", got ", y.text());
+    CHAGRES_REQUIRE(windows(description, x.dims, y.dims).result_sizes() == spatial(y.dims), kShapeMismatch,
+                    descriptor_name(operation.type), ": expected sizes ",
+                    dims_text(windows(description, x.dims, y.dims).result_sizes()), " for ", x.text(), ", got ",
+                    y.text());
   const int index = forward ? kIndex : kBackIndex;
-  CHAGRES_REQUIRE(!operation.has(index) || operation.spec(index).dims == y.dims, kShapeMismatch, attribute(operation.type, index).text,
-          ": expected ", dims_text(y.dims));
+  CHAGRES_REQUIRE(!operation.has(index) || operation.spec(index).dims == y.dims, kShapeMismatch,
+                  attribute(operation.type, index).text, ": expected ", dims_text(y.dims));
   CHAGRES_REQUIRE(operation.number(forward ? kBeta : kBackBeta, 0) == 0, kNotSupported, descriptor_name(operation.type),
           ": only a beta of 0 is computed by the CPU reference");
   if (forward || description.integer(kMode) != kMaximum) return;
@@ -126,7 +132,9 @@ void compute_resample_backward(Evaluation &values, const Descriptor &operation) 
       if (best.from >= 0) dx.values[static_cast<size_t>(start + best.from)] += gradient;
       continue;
     }
-    const double share = mode == kMaximum ? 1 : 1 / static_cast<double>(std::max<int64_t>(1, counted(all, to, mode == kAverageWithPadding)));
+    const double share =
+        mode == kMaximum ? 1
+                         : 1 / static_cast<double>(std::max<int64_t>(1, counted(all, to, mode == kAverageWithPadding)));
     all.elements(to, [&](bool in, int64_t at, int64_t from) {
       const bool takes = mode != kMaximum || index->values[static_cast<size_t>(i)] == static_cast<double>(at);
       if (in && takes) dx.values[static_cast<size_t>(start + from)] += share * gradient;

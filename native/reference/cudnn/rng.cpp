@@ -9,7 +9,8 @@ namespace {
 
 enum Distribution { kBernoulli, kUniform, kNormal };
 
-constexpr int kDistribution = 2300, kMean = 2301, kDeviation = 2302, kMaximum = 2303, kMinimum = 2304, kProbability = 2305;
+constexpr int kDistribution = 2300, kMean = 2301, kDeviation = 2302, kMaximum = 2303, kMinimum = 2304,
+              kProbability = 2305;
 constexpr int kY = 2310, kSeed = 2311, kDescription = 2312, kOffset = 2313;
 
 /* Of (0, 1]. */

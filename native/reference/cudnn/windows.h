@@ -20,8 +20,8 @@ struct Windows {
     return sizes;
   }
 
-  /* Calls visit(in, at, from) for each element of each window: whether it lies in the image, its place in the window, and
-   * its place in the image. `to` is the window's place in the result. */
+  /* Calls visit(in, at, from) for each element of each window: whether it lies in the image, its place in the window,
+   * and its place in the image. `to` is the window's place in the result. */
   template <class Visit>
   void elements(const Dims &to, Visit &&visit) const {
     const Dims image_strides = row_major(image);
@@ -58,8 +58,8 @@ inline Dims index_at(const Dims &dims, int64_t position) {
 inline void require_each(const Dims &numbers, size_t count, int64_t least, const char *what) {
   CHAGRES_REQUIRE(numbers.size() == count, kBadParam, what, ": expected ", count, " elements, got ", numbers.size());
   for (const int64_t number : numbers)
-    CHAGRES_REQUIRE(number >= least && number <= (int64_t(1) << 20), kBadParam, what, ": expected at least ", least, ", got ",
-            dims_text(numbers));
+    CHAGRES_REQUIRE(number >= least && number <= (int64_t(1) << 20), kBadParam, what, ": expected at least ", least,
+                    ", got ", dims_text(numbers));
 }
 
 }  // namespace chagres::reference::cudnn

@@ -6,8 +6,8 @@ namespace extremes {
 namespace {
 
 constexpr int kDescriptor = 15, kInt64 = 3, kDataType = 1, kPointer = 6, kHandle = 0, kMode = 14;
-constexpr int kTensor = 17, kPointwise = 0, kPointwiseOperation = 13, kGraph = 15, kEngine = 2, kConfiguration = 3, kPlan = 5,
-              kPack = 16;
+constexpr int kTensor = 17, kPointwise = 0, kPointwiseOperation = 13, kGraph = 15, kEngine = 2, kConfiguration = 3,
+              kPlan = 5, kPack = 16;
 
 /* A handle that lives until the call has been made. */
 void *handle(Fixture &f) {
@@ -105,10 +105,10 @@ std::vector<Case> cudnn_cases() {
       CASE_AS(cudnnBackendDestroyDescriptor, int(void *), to_destroy(f)),
       CASE_AS(cudnnBackendInitialize, int(void *), tensor(f, 1).open()),
       CASE_AS(cudnnBackendFinalize, int(void *), tensor(f, 1).open()),
-      CASE_AS(cudnnBackendSetAttribute, int(void *, int, int, int64_t, const void *), tensor(f, 1).open(), 902, kInt64, 3,
-              f.values<int64_t>({1, 2, 3})),
-      CASE_AS(cudnnBackendGetAttribute, int(const void *, int, int, int64_t, int64_t *, void *), tensor(f, 1).finalized(), 902,
-              kInt64, 3, f.out<int64_t>(), f.out<int64_t>(3)),
+      CASE_AS(cudnnBackendSetAttribute, int(void *, int, int, int64_t, const void *), tensor(f, 1).open(), 902, kInt64,
+              3, f.values<int64_t>({1, 2, 3})),
+      CASE_AS(cudnnBackendGetAttribute, int(const void *, int, int, int64_t, int64_t *, void *),
+              tensor(f, 1).finalized(), 902, kInt64, 3, f.out<int64_t>(), f.out<int64_t>(3)),
       CASE_AS(cudnnBackendExecute, int(void *, void *, void *), handle(f), plan(f, handle(f)), pack(f)),
   };
 }

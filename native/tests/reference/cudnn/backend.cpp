@@ -1,4 +1,5 @@
-/* cuDNN's backend functions: what a graph of them gives, what they refuse with which text, and 100,000 calls with mutations. */
+/* cuDNN's backend functions: what a graph of them gives, what they refuse with which text, and 100,000 calls with
+ * mutations. */
 #include <cstring>
 
 #include "check.h"
@@ -94,7 +95,8 @@ struct Script {
 };
 
 struct Fixture {
-  alignas(16) float a[2 * 3] = {1, 2, 3, 4, 5, 6}, b[3 * 4] = {1, 0, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1}, bias[4] = {0, 1, 2, 3}, y[2 * 4] = {};
+  alignas(16) float a[2 * 3] = {1, 2, 3, 4, 5, 6}, b[3 * 4] = {1, 0, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1},
+                          bias[4] = {0, 1, 2, 3}, y[2 * 4] = {};
   check::Known known_a{a, sizeof(a)}, known_b{b, sizeof(b)}, known_bias{bias, sizeof(bias)}, known_y{y, sizeof(y)};
   void *handle = nullptr;
   Script script;
@@ -148,10 +150,12 @@ int play(const Script &script, void *handle, const std::vector<char> &room, bool
     std::vector<char> elements = setting.bytes;
     for (const size_t other : setting.descriptors) {
       const void *pointer = other < handles.size() ? handles[other] : reinterpret_cast<void *>(other);
-      elements.insert(elements.end(), reinterpret_cast<const char *>(&pointer), reinterpret_cast<const char *>(&pointer + 1));
+      elements.insert(elements.end(), reinterpret_cast<const char *>(&pointer),
+                      reinterpret_cast<const char *>(&pointer + 1));
     }
     elements.insert(elements.end(), room.begin(), room.end());
-    note(cudnnBackendSetAttribute(handles[setting.descriptor], setting.name, setting.type, setting.count, elements.data()));
+    note(cudnnBackendSetAttribute(handles[setting.descriptor], setting.name, setting.type, setting.count,
+                                  elements.data()));
     for (size_t d = 0; d < handles.size(); ++d)
       if (script.last[d] == i + 1) note(cudnnBackendFinalize(handles[d]));
   }
@@ -189,7 +193,8 @@ TEST(refusals_have_texts) {
   const int64_t dims[] = {2, 0};
   const int32_t type = kFloat;
   EXPECT_EQUAL(cudnnBackendSetAttribute(tensor, 902, kInt32Type, 2, dims), kAttributeType);
-  EXPECT_EQUAL(last_error(), std::string("CUDNN_ATTR_TENSOR_DIMENSIONS: expected CUDNN_TYPE_INT64, got CUDNN_TYPE_INT32"));
+  EXPECT_EQUAL(last_error(),
+               std::string("CUDNN_ATTR_TENSOR_DIMENSIONS: expected CUDNN_TYPE_INT64, got CUDNN_TYPE_INT32"));
   EXPECT_EQUAL(last_error(), std::string());
   EXPECT_EQUAL(cudnnBackendSetAttribute(tensor, 902, kInt64Type, 9, dims), kBadParam);
   EXPECT_EQUAL(last_error(), std::string("CUDNN_ATTR_TENSOR_DIMENSIONS: expected 1 to 8 elements, got 9"));
@@ -236,7 +241,8 @@ TEST(a_handle_has_a_stream) {
 }
 
 int64_t extreme() {
-  constexpr int64_t all[] = {-1, 0, 1, 2, 3, 5, 8, 16, 100, 501, 601, int64_t(1) << 31, int64_t(1) << 40, INT64_MAX, INT64_MIN};
+  constexpr int64_t all[] = {-1,        0,        1, 2, 3, 5, 8, 16, 100, 501, 601, int64_t(1) << 31, int64_t(1) << 40,
+                             INT64_MAX, INT64_MIN};
   return all[check::random()() % (sizeof(all) / sizeof(all[0]))];
 }
 
@@ -264,7 +270,8 @@ void mutate(Script &script) {
       }
       break;
     case 4:
-      if (!setting.descriptors.empty()) setting.descriptors[random() % setting.descriptors.size()] = random() % (script.types.size() + 3);
+      if (!setting.descriptors.empty())
+        setting.descriptors[random() % setting.descriptors.size()] = random() % (script.types.size() + 3);
       break;
     case 5:
       setting.descriptor = random() % script.types.size();
