@@ -251,6 +251,7 @@ bool writes(const Descriptor &operation, const Attribute &attribute);
 /* Each refuses what the operation cannot be: wrong shapes, types, attributes. */
 void check_pointwise(const Descriptor &operation);
 void check_matmul(const Descriptor &operation);
+void check_reduction_operator(const Descriptor &description);
 void check_reduction(const Descriptor &operation);
 void check_convolution(const Descriptor &operation);
 void check_norm_forward(const Descriptor &operation);

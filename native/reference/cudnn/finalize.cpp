@@ -158,6 +158,8 @@ void finalize_rest(Descriptor &descriptor) {
       return check_pointwise(descriptor);
     case kMatmulOperation:
       return check_matmul(descriptor);
+    case kReduction:
+      return check_reduction_operator(descriptor);
     case kReductionOperation:
       return check_reduction(descriptor);
     case kConvolutionForward:

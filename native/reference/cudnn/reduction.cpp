@@ -7,13 +7,14 @@ namespace chagres::reference::cudnn {
 
 namespace {
 
-enum Operator { kAdd, kMul, kMin, kMax, kAmax, kAvg, kNorm1, kNorm2, kMulNoZeros };
+/* The other operators of cudnnReduceTensorOp_t cuDNN refuses in graphs. */
+enum Operator { kAdd, kMul, kMin, kMax, kAmax };
 
 constexpr int kOperator = 1600, kComputeType = 1601, kX = 1610, kY = 1611, kDescription = 1612;
 
 double first(int64_t mode) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  return mode == kMin ? infinity : mode == kMax ? -infinity : mode == kMul || mode == kMulNoZeros ? 1 : 0;
+  return mode == kMin ? infinity : mode == kMax ? -infinity : mode == kMul ? 1 : 0;
 }
 
 double merged(int64_t mode, double so_far, double x) {
@@ -22,14 +23,16 @@ double merged(int64_t mode, double so_far, double x) {
     case kMin: return std::isnan(x) || x < so_far ? x : so_far;
     case kMax: return std::isnan(x) || x > so_far ? x : so_far;
     case kAmax: return std::isnan(x) || std::fabs(x) > so_far ? std::fabs(x) : so_far;
-    case kNorm1: return so_far + std::fabs(x);
-    case kNorm2: return so_far + x * x;
-    case kMulNoZeros: return x == 0 ? so_far : so_far * x;
-    default: return so_far + x; /* kAdd, kAvg */
+    default: return so_far + x; /* kAdd */
   }
 }
 
 }  // namespace
+
+void check_reduction_operator(const Descriptor &description) {
+  CHAGRES_REQUIRE(description.integer(kOperator) <= kAmax, kNotSupported,
+                  "CUDNN_ATTR_REDUCTION_OPERATOR: expected 0 to 4 in a graph, got ", description.integer(kOperator));
+}
 
 void check_reduction(const Descriptor &operation) {
   const TensorSpec &x = operation.spec(kX), &y = operation.spec(kY);
@@ -48,9 +51,7 @@ void compute_reduction(Evaluation &values, const Descriptor &operation) {
     result = merged(mode, result, x.values[static_cast<size_t>(position)]);
   });
   const int math = static_cast<int>(description.integer(kComputeType));
-  const double share = static_cast<double>(y.values.size()) / static_cast<double>(x.values.size());
-  for (double &value : y.values)
-    value = rounded(mode == kAvg ? value * share : mode == kNorm2 ? std::sqrt(value) : value, math);
+  for (double &value : y.values) value = rounded(value, math);
   values.write(operation, kY, std::move(y));
 }
 

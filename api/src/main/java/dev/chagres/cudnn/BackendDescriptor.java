@@ -64,18 +64,6 @@ final class BackendDescriptor implements AutoCloseable {
         }
     }
 
-    /** Sets numbers that cuDNN takes as fractions. */
-    BackendDescriptor fractions(int name, long... values) {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment elements = arena.allocate(ValueLayout.JAVA_INT, 2L * values.length);
-            for (int i = 0; i < values.length; i++) {
-                elements.setAtIndex(ValueLayout.JAVA_INT, 2L * i, (int) values[i]);
-                elements.setAtIndex(ValueLayout.JAVA_INT, 2L * i + 1, 1);
-            }
-            return set(name, Cudnn.CUDNN_TYPE_FRACTION(), values.length, elements);
-        }
-    }
-
     BackendDescriptor truth(int name, boolean value) {
         try (Arena arena = Arena.ofConfined()) {
             return set(name, Cudnn.CUDNN_TYPE_BOOLEAN(), 1, arena.allocateFrom(ValueLayout.JAVA_BYTE, (byte)

@@ -42,10 +42,6 @@ final class Description {
         return with((descriptor, tensors) -> descriptor.longs(name, Cudnn.CUDNN_TYPE_INT64(), values));
     }
 
-    Description fractions(int name, long... values) {
-        return with((descriptor, tensors) -> descriptor.fractions(name, values));
-    }
-
     Description number(int name, double value) {
         return with((descriptor, tensors) -> descriptor.number(name, value));
     }

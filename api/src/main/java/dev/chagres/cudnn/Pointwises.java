@@ -147,6 +147,9 @@ final class Pointwises {
         if (!fits) {
             throw GraphBuilder.refusal(kind, name, "axes", "some of the dimensions of " + x, Arrays.toString(axes));
         }
+        if (!mode.isOperation()) {
+            return composed(graph, name, mode, x, axes);
+        }
         GraphTensor y = graph.result(kind, name, graph.intermediate(), dims, GraphTensor.ordered(dims, x));
         graph.add(new Operation(
                 kind,
@@ -164,5 +167,33 @@ final class Pointwises {
                         .type(Cudnn.CUDNN_ATTR_REDUCTION_COMP_TYPE(), graph.compute()),
                 Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_DESC()));
         return y;
+    }
+
+    private static GraphTensor composed(
+            GraphBuilder graph, String name, ReductionMode mode, GraphTensor x, int... axes) {
+        return switch (mode) {
+            case AVG -> {
+                GraphTensor sum = reduction(graph, name + ".sum", ReductionMode.ADD, x, axes);
+                float share = (float) ((double) sum.count() / x.count());
+                GraphTensor factor = graph.scalar(name + ".share", x.rank(), share);
+                yield graph.pointwise(name, PointwiseMode.MUL, sum, factor);
+            }
+            case NORM1 -> {
+                GraphTensor magnitudes = graph.pointwise(name + ".magnitudes", PointwiseMode.ABS, x);
+                yield reduction(graph, name, ReductionMode.ADD, magnitudes, axes);
+            }
+            case NORM2 -> {
+                GraphTensor squares = graph.pointwise(name + ".squares", PointwiseMode.MUL, x, x);
+                GraphTensor sum = reduction(graph, name + ".sum", ReductionMode.ADD, squares, axes);
+                yield graph.pointwise(name, PointwiseMode.SQRT, sum);
+            }
+            default -> {
+                GraphTensor zero = graph.scalar(name + ".zero", x.rank(), 0);
+                GraphTensor one = graph.scalar(name + ".one", x.rank(), 1);
+                GraphTensor isZero = graph.pointwise(name + ".isZero", PointwiseMode.CMP_EQ, x, zero);
+                GraphTensor factors = graph.pointwise(name + ".factors", PointwiseMode.BINARY_SELECT, one, x, isZero);
+                yield reduction(graph, name, ReductionMode.MUL, factors, axes);
+            }
+        };
     }
 }

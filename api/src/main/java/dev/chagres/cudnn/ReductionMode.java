@@ -3,7 +3,8 @@ package dev.chagres.cudnn;
 import dev.chagres.bindings.cudnn.Cudnn;
 
 /**
- * How a reduction makes one element of many.
+ * How a reduction makes one element of many. cuDNN's operation has the first five; the others are compositions of it with pointwise
+ * operations, whose names begin with the reduction's.
  *
  * <p>Threading: immutable.
  *
@@ -21,18 +22,25 @@ public enum ReductionMode {
     /** The largest magnitude. */
     AMAX(Cudnn.CUDNN_REDUCE_TENSOR_AMAX()),
     /** The mean. */
-    AVG(Cudnn.CUDNN_REDUCE_TENSOR_AVG()),
+    AVG(ReductionMode.COMPOSED_CODE),
     /** The sum of magnitudes. */
-    NORM1(Cudnn.CUDNN_REDUCE_TENSOR_NORM1()),
+    NORM1(ReductionMode.COMPOSED_CODE),
     /** The square root of the sum of squares. */
-    NORM2(Cudnn.CUDNN_REDUCE_TENSOR_NORM2()),
+    NORM2(ReductionMode.COMPOSED_CODE),
     /** The product of those that are not 0. */
-    MUL_NO_ZEROS(Cudnn.CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS());
+    MUL_NO_ZEROS(ReductionMode.COMPOSED_CODE);
+
+    private static final int COMPOSED_CODE = -1;
 
     private final int code;
 
     ReductionMode(int code) {
         this.code = code;
+    }
+
+    /** Returns whether cuDNN's operation has this mode. */
+    boolean isOperation() {
+        return code != COMPOSED_CODE;
     }
 
     int code() {

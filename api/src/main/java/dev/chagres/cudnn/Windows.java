@@ -238,9 +238,9 @@ final class Windows {
                         Cudnn.CUDNN_TYPE_PADDING_MODE(),
                         largest ? Cudnn.CUDNN_NEG_INF_PAD() : Cudnn.CUDNN_ZERO_PAD())
                 .longs(Cudnn.CUDNN_ATTR_RESAMPLE_SPATIAL_DIMS(), config.window().size())
-                .fractions(Cudnn.CUDNN_ATTR_RESAMPLE_WINDOW_DIMS(), ConvolutionConfig.array(config.window()))
-                .fractions(Cudnn.CUDNN_ATTR_RESAMPLE_PRE_PADDINGS(), ConvolutionConfig.array(config.prePadding()))
-                .fractions(Cudnn.CUDNN_ATTR_RESAMPLE_POST_PADDINGS(), ConvolutionConfig.array(config.postPadding()))
-                .fractions(Cudnn.CUDNN_ATTR_RESAMPLE_STRIDES(), ConvolutionConfig.array(config.strides()));
+                .longs(Cudnn.CUDNN_ATTR_RESAMPLE_WINDOW_DIMS(), ConvolutionConfig.array(config.window()))
+                .longs(Cudnn.CUDNN_ATTR_RESAMPLE_PRE_PADDINGS(), ConvolutionConfig.array(config.prePadding()))
+                .longs(Cudnn.CUDNN_ATTR_RESAMPLE_POST_PADDINGS(), ConvolutionConfig.array(config.postPadding()))
+                .longs(Cudnn.CUDNN_ATTR_RESAMPLE_STRIDES(), ConvolutionConfig.array(config.strides()));
     }
 }

@@ -154,7 +154,7 @@ class DrawnGraphsTest {
     private static GraphTensor concatenate(GraphWitness graph, SplittableRandom random, String name, GraphTensor x) {
         int axis = random.nextInt(3);
         long[] dims = x.dims();
-        dims[axis] = 1 + random.nextInt(4);
+        dims[axis] = 1L + random.nextInt(4);
         DType dtype = x.type().dtype();
         return graph.concatenate(name, axis, x, graph.normal(name + ".c", dtype, dims));
     }

@@ -7,7 +7,7 @@ import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerance;
 import dev.chagres.witness.Rounding;
 import java.util.Arrays;
-import java.util.IdentityHashMap;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
@@ -18,7 +18,7 @@ import java.util.function.DoubleUnaryOperator;
 final class GraphWitness {
     final GraphBuilder builder;
     private final OpenDevice open;
-    private final Map<GraphTensor, double[]> values = new IdentityHashMap<>();
+    private final Map<GraphTensor, double[]> values = new HashMap<>();
     private final Map<GraphTensor, Tensor> memory = new LinkedHashMap<>();
 
     GraphWitness(OpenDevice open, String name) {
