@@ -84,6 +84,26 @@ inline int check_scale_sequences_add(const void *x, const void *residual, const 
   return arguments.status();
 }
 
+inline int check_token_dropout_factors(const void *ids, const void *cu_seqlens, const void *cu_seqlens_padded,
+                                       const void *factors, float kept, int layout, int64_t tokens, int64_t sequences) {
+  Arguments arguments("ops_token_dropout_factors");
+  arguments.between("layout", layout, OPS_THD, OPS_SBHD)
+      .between("tokens", tokens, 0, INT32_MAX)
+      .between("sequences", sequences, 1, INT32_MAX);
+  if (!(kept >= 0) || std::isinf(kept)) arguments.refuse("kept", format("%g", kept), "a finite number of at least 0");
+  if (layout != OPS_THD && sequences > 0 && tokens % sequences != 0)
+    arguments.refuse("tokens", format("%lld", static_cast<long long>(tokens)),
+                     format("a multiple of sequences %lld", static_cast<long long>(sequences)));
+  if (layout != OPS_THD && cu_seqlens_padded != nullptr)
+    arguments.refuse("cu_seqlens_padded", "given", "null for a layout other than OPS_THD (0)");
+  if (arguments.wrong() || tokens == 0) return arguments.status();
+  arguments.pointer("ids", ids, 4, bytes_of({tokens, 4}))
+      .pointer("cu_seqlens", cu_seqlens, 4, bytes_of({sequences + 1, 4}))
+      .pointer("factors", factors, 4, bytes_of({tokens, 4}));
+  if (cu_seqlens_padded != nullptr) arguments.pointer("cu_seqlens_padded", cu_seqlens_padded, 4, bytes_of({sequences + 1, 4}));
+  return arguments.status();
+}
+
 /* Checks common to an embedding's forward and backward; true if the pointers must be checked, too. */
 inline bool embedding_sizes(Arguments &arguments, int64_t first, int64_t tokens, int64_t vocabulary, int64_t hidden,
                             int dtype) {

@@ -18,8 +18,8 @@ struct Kernels {
 
 /* y = formula of the inputs, which are in the order of the formula's a and b. */
 int elementwise(const char *function, Kernels &kernels, std::initializer_list<Elements> inputs, void *y, int64_t count,
-                int dtype, OpsStream stream) {
-  const int status = check_elementwise(function, inputs, y, count, dtype);
+                int dtype, OpsStream stream, const char *result = "y") {
+  const int status = check_elementwise(function, inputs, {result, y}, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   const void *pointers[kMostInputs];
   void *arguments[kMostInputs + 2];
@@ -56,6 +56,16 @@ int ops_add(const void *x, const void *residual, void *y, int64_t count, int dty
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
   static Kernels kernels = KERNELS("reciprocal");
   return elementwise("ops_reciprocal", kernels, {{"x", x}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("gelu_erf");
+  return elementwise("ops_gelu_erf", kernels, {{"x", x}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("gelu_erf_backward");
+  return elementwise("ops_gelu_erf_backward", kernels, {{"dy", dy}, {"x", x}}, dx, count, dtype, stream, "dx");
 } OPS_CATCH
 
 int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream) try {

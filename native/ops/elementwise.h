@@ -20,14 +20,14 @@ inline Arguments &check_elements(Arguments &arguments, const Elements &elements,
   return arguments.countable("count", {count, size}).pointer(elements.name, elements.pointer, size, bytes_of({count, size}));
 }
 
-/* y = formula of the inputs, all of dtype. */
-inline int check_elementwise(const char *function, std::initializer_list<Elements> inputs, const void *y, int64_t count,
-                             int dtype) {
+/* result = formula of the inputs, all of dtype. */
+inline int check_elementwise(const char *function, std::initializer_list<Elements> inputs, const Elements &result,
+                             int64_t count, int dtype) {
   Arguments arguments(function);
   arguments.float_dtype("dtype", dtype).between("count", count, 0);
   if (arguments.wrong() || count == 0) return arguments.status();
   for (const Elements &input : inputs) check_elements(arguments, input, count, dtype);
-  return check_elements(arguments, {"y", y}, count, dtype).status();
+  return check_elements(arguments, result, count, dtype).status();
 }
 
 inline int check_accumulate(const void *x, const void *y, int64_t count, int dtype) {

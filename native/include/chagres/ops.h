@@ -66,6 +66,12 @@ int ops_bias_add(const void *x, const void *bias, const void *residual, void *y,
 /* y[i] = 1 / x[i]: infinity of 0. y may be x. */
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
 
+/* y[i] = x[i] / 2 (1 + erf(x[i] / sqrt(2))): GELU itself, where TE's is the form by tanh. NaN of -infinity. y may be x. */
+int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* dx[i] = dy[i] * ((1 + erf(x[i] / sqrt(2))) / 2 + x[i] exp(-x[i]^2 / 2) / sqrt(2 pi)). NaN of infinite x. dx may be dy or x. */
+int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream);
+
 /* y[i] = residual[i] + keep[i] * x[i] / (1 - p). mask: one bit an element, LSB first, ceil(count / 8) bytes, bit = kept
  * (bits past count are zero). rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with
  * counter (offset + i / 4) and subsequence 0, word i % 4; kept when word * 2^-32 >= p. Equal bits on every provider.
@@ -92,6 +98,16 @@ int ops_drop_path_factors(const int64_t *rng_state, float probability, float *fa
 int ops_scale_sequences_add(const void *x, const void *residual, void *y, const float *factors,
                             const int32_t *cu_seqlens, int layout, int64_t first, int64_t tokens, int64_t whole,
                             int64_t extent, int64_t columns, int dtype, OpsStream stream);
+
+/* Factors of token dropout: factors[t] = 0 where ids[t] == mask, else kept / (1 - m / n), n being the tokens of t's sequence and
+ * m those of them that are mask; 0 for tokens of no sequence, and so for all of a sequence of masks alone. The product of each
+ * token with its factor is ops_scale_sequences_add with OPS_BSHD and extent 1. ids int32 [T], factors FP32 [T]. Sequence b of B has
+ * cu_seqlens[b + 1] - cu_seqlens[b] tokens from the start of its place on, in every layout: that of OPS_THD begins at
+ * cu_seqlens_padded[b], or cu_seqlens[b] where that is null, as it is for the others; theirs have T / B tokens. Both arrays are int32
+ * [B + 1] and do not decrease. kept: finite, at least 0. */
+int ops_token_dropout_factors(const int32_t *ids, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded,
+                              float *factors, float kept, int32_t mask, int layout, int64_t tokens, int64_t sequences,
+                              OpsStream stream);
 
 /* y[t, :] = table[ids[t] - first, :]; table [V, H], rows first..first+V-1 of a vocabulary, ids int32 [T], y [T, H]. A row
  * whose id is outside these is zero. first is at least 0, and 0 where the table has the whole vocabulary. */

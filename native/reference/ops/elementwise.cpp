@@ -3,6 +3,7 @@
 #include "../../ops/elementwise.h"
 
 #include "ops/operations.h"
+#include "runtime/elementary.h"
 
 using namespace chagres;
 using namespace chagres::reference;
@@ -33,6 +34,17 @@ CHAGRES_CLONES void reciprocal(float (*x)[kBlock], int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[0][i] = 1.0f / x[0][i];
 }
 
+CHAGRES_CLONES void gelu_erf(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] *= normal_distribution(x[0][i]);
+}
+
+CHAGRES_CLONES void gelu_erf_backward(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float in = x[1][i];
+    x[0][i] *= normal_distribution(in) + in * (0.39894228f * fast_exp(-0.5f * in * in));
+  }
+}
+
 CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = beta * y[i] + x[i];
 }
@@ -41,7 +53,7 @@ CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64
 
 int ops_add(const void *x, const void *residual, void *y, int64_t count, int dtype, OpsStream stream) try {
   const auto inputs = {ops::Elements{"x", x}, ops::Elements{"residual", residual}};
-  const int status = ops::check_elementwise("ops_add", inputs, y, count, dtype);
+  const int status = ops::check_elementwise("ops_add", inputs, {"y", y}, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_add, x, residual, y, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise(inputs, y, count, dtype, add);
@@ -49,10 +61,26 @@ int ops_add(const void *x, const void *residual, void *y, int64_t count, int dty
 
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
   const auto inputs = {ops::Elements{"x", x}};
-  const int status = ops::check_elementwise("ops_reciprocal", inputs, y, count, dtype);
+  const int status = ops::check_elementwise("ops_reciprocal", inputs, {"y", y}, count, dtype);
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_reciprocal, x, y, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise(inputs, y, count, dtype, reciprocal);
+} OPS_CATCH
+
+int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}};
+  const int status = ops::check_elementwise("ops_gelu_erf", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_gelu_erf, x, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, gelu_erf);
+} OPS_CATCH
+
+int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"dy", dy}, ops::Elements{"x", x}};
+  const int status = ops::check_elementwise("ops_gelu_erf_backward", inputs, {"dx", dx}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_gelu_erf_backward, dy, x, dx, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, dx, count, dtype, gelu_erf_backward);
 } OPS_CATCH
 
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream) try {

@@ -1,6 +1,6 @@
 /*
- * exp, tanh and logistic function that compilers vectorize: no branches, no tables, no calls. Within 3e-7 of the true
- * value, relative (tanh) or relative to the result (exp; 0 where that is subnormal).
+ * exp, tanh, logistic function and normal distribution that compilers vectorize: no branches, no tables, no calls. Within 3e-7 of
+ * the true value, relative (tanh) or relative to the result (exp; 0 where that is subnormal).
  */
 #ifndef CHAGRES_ELEMENTARY_H
 #define CHAGRES_ELEMENTARY_H
@@ -53,6 +53,25 @@ inline float gelu(float x) { return x * (0.5f + 0.5f * fast_tanh(x * (0.79788456
 inline float gelu_derivative(float x) {
   const float t = fast_tanh(0.79788456f * x * (1.0f + 0.044715f * x * x));
   return 0.5f * x * ((1.0f - t * t) * (0.79788456f + 0.1070322243f * x * x)) + 0.5f * (1.0f + t);
+}
+
+/* (1 + erf(x / sqrt 2)) / 2, the share of a normal distribution below x: within 3e-7, below 0 relative to the result times 1 + x^2.
+ * By the fit of erfc in W. Press et al., Numerical recipes, 6.2. */
+inline float normal_distribution(float x) {
+  const float z = 0.70710678f * (x < 0 ? -x : x);
+  const float t = 1.0f / (1.0f + 0.5f * z);
+  float p = 0.17087277f;
+  p = p * t - 0.82215223f;
+  p = p * t + 1.48851587f;
+  p = p * t - 1.13520398f;
+  p = p * t + 0.27886807f;
+  p = p * t - 0.18628806f;
+  p = p * t + 0.09678418f;
+  p = p * t + 0.37409196f;
+  p = p * t + 1.00002368f;
+  p = p * t - 1.26551223f;
+  const float tail = 0.5f * t * fast_exp(p - z * z);
+  return x < 0 ? tail : 1.0f - tail;
 }
 
 }  // namespace chagres::reference

@@ -200,6 +200,8 @@ std::vector<Case> drop_path() {
       CASE(ops_scale_sequences_add, matrix(f), matrix(f), matrix(f), floats(f, 2),
            f.device_values<int32_t>({0, 2, static_cast<int32_t>(kRows)}), OPS_THD, 0, kRows, kRows, 2, kColumns, kBf16,
            nullptr),
+      CASE(ops_token_dropout_factors, index(f), f.device_values<int32_t>({0, 1, 3}), f.device_values<int32_t>({0, 2, 4}),
+           floats(f, kRows), 0.88f, 3, OPS_THD, kRows, 2, nullptr),
   };
 }
 

@@ -39,8 +39,9 @@ class Refusals {
     };
     call(all, p, -1, 4, "count is -1; expected 0 or more");
     call(all, p, 1, 2, "dtype is 2; expected 4 (float32), 5 (float16) or 6 (bfloat16)");
-    call(all, odd, 1, 6, "y is 0x1001; expected a multiple of 2 bytes");
-    call(all, nullptr, 1, 6, "y is null; expected a device pointer");
+    const std::string result = operation.result;
+    call(all, odd, 1, 6, result + " is 0x1001; expected a multiple of 2 bytes");
+    call(all, nullptr, 1, 6, result + " is null; expected a device pointer");
     call(all, p, kHuge, 4, "count is too large; expected a product of sizes in bytes below 2^63");
     for (size_t i = 0; i < all.size(); ++i) {
       std::vector<const void *> x = all;
@@ -326,6 +327,25 @@ class Refusals {
          "residual is 0x1001; expected a multiple of 2 bytes");
   }
 
+  void token_dropout() {
+    const auto call = [&](const int32_t *ids, const int32_t *seqlens, const int32_t *padded, float *factors, float kept,
+                          int layout, int64_t tokens, int64_t sequences) {
+      return ops.token_dropout_factors(ids, seqlens, padded, factors, kept, 32, layout, tokens, sequences, nullptr);
+    };
+    const std::string name = "ops_token_dropout_factors: ";
+    const auto told = [&](int status, const char *text) { refused(status, (name + text).c_str()); };
+    told(call(ip, ip, nullptr, fp, 0.88f, 3, 8, 2), "layout is 3; expected 0 to 2");
+    told(call(ip, ip, nullptr, fp, 0.88f, OPS_THD, -1, 2), "tokens is -1; expected 0 to 2147483647");
+    told(call(ip, ip, nullptr, fp, 0.88f, OPS_THD, 8, 0), "sequences is 0; expected 1 to 2147483647");
+    told(call(ip, ip, nullptr, fp, -1, OPS_THD, 8, 2), "kept is -1; expected a finite number of at least 0");
+    told(call(ip, ip, nullptr, fp, 0.88f, OPS_BSHD, 9, 2), "tokens is 9; expected a multiple of sequences 2");
+    told(call(ip, ip, ip, fp, 0.88f, OPS_SBHD, 8, 2),
+         "cu_seqlens_padded is given; expected null for a layout other than OPS_THD (0)");
+    told(call(nullptr, ip, nullptr, fp, 0.88f, OPS_THD, 8, 2), "ids is null; expected a device pointer");
+    told(call(ip, nullptr, nullptr, fp, 0.88f, OPS_BSHD, 8, 2), "cu_seqlens is null; expected a device pointer");
+    told(call(ip, ip, nullptr, nullptr, 0.88f, OPS_THD, 8, 2), "factors is null; expected a device pointer");
+  }
+
   static OpsRotary good_rotary() {
     OpsRotary rotary = {};
     rotary.cu_seqlens = ip;
@@ -390,6 +410,7 @@ class Refusals {
                             ops.drop_path_factors(nullptr, 0.5f, nullptr, 0, nullptr),
                             ops.scale_sequences_add(nullptr, nullptr, nullptr, nullptr, nullptr, OPS_BSHD, 0, 0, 0, 3,
                                                     4, 4, nullptr),
+                            ops.token_dropout_factors(nullptr, nullptr, nullptr, nullptr, 1, 32, OPS_THD, 0, 1, nullptr),
                             ops.gather_rows(nullptr, nullptr, nullptr, 0, 3, 3, 4, nullptr),
                             ops.scatter_rows(nullptr, nullptr, nullptr, 3, 0, 3, 4, nullptr)};
     for (int status : statuses)
@@ -415,6 +436,7 @@ void argument_cases(Session &session) {
   refusals.optimizers();
   refusals.bias_add();
   refusals.drop_path();
+  refusals.token_dropout();
   refusals.rotary();
   refusals.other();
 }

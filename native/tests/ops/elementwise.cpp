@@ -25,12 +25,12 @@ Doubles inputs(Session &session, const Format &format, int64_t count) {
   return values;
 }
 
-Doubles results(const Elementwise &operation, const std::vector<Doubles> &inputs) {
+Doubles results(double (*formula)(const double *x), const std::vector<Doubles> &inputs) {
   Doubles wanted;
   for (size_t i = 0; i < inputs[0].size(); ++i) {
     double x[2];
     for (size_t k = 0; k < inputs.size(); ++k) x[k] = inputs[k][i];
-    wanted.push_back(operation.formula(x));
+    wanted.push_back(formula(x));
   }
   return wanted;
 }
@@ -43,11 +43,10 @@ void operation_case(Session &session, const Elementwise &operation, int dtype, i
             shape_text({{"count", count}, {"offset", offset}, {"y is", static_cast<int64_t>(target)}}));
   std::vector<Doubles> x = {inputs(session, format, count)};
   while (x.size() < operation.inputs.size()) x.push_back(session.random.normal(format, count));
-  Doubles wanted = results(operation, x), scale;
-  for (double &result : wanted) {
-    scale.push_back(std::fabs(result));
-    if (operation.slack == 0) result = round_to(format, result);
-  }
+  Doubles wanted = results(operation.formula, x);
+  const Doubles scale = results(operation.magnitude == nullptr ? operation.formula : operation.magnitude, x);
+  for (double &result : wanted) /* to one that is known, or beyond the type's largest to infinity */
+    if (operation.slack == 0 || std::isinf(round_to(format, result))) result = round_to(format, result);
   std::deque<Buffer> buffers;
   std::vector<const void *> pointers;
   for (const Doubles &values : x) {

@@ -18,12 +18,27 @@ struct Elementwise {
   std::vector<const char *> inputs; /* names of its arguments x, or x0 and x1 */
   double (*formula)(const double *x);
   double slack; /* how many FP32 roundings a result may be off; 0: every bit is known */
+  const char *result = "y"; /* name of the argument that is written */
+  double (*magnitude)(const double *x) = nullptr; /* that the roundings are of; null: of the result */
 };
+
+/* (1 + erf(x / sqrt 2)) / 2 and its derivative. */
+inline double normal_distribution(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }
+inline double normal_density(double x) { return std::exp(-0.5 * x * x) * 0.39894228040143267794; }
 
 inline const std::vector<Elementwise> &elementwise_operations() {
   static const std::vector<Elementwise> all = {
       {"ops_add", {"x", "residual"}, [](const double *x) -> double { return float(x[0]) + float(x[1]); }, 0},
       {"ops_reciprocal", {"x"}, [](const double *x) -> double { return 1.0f / float(x[0]); }, 0},
+      {"ops_gelu_erf", {"x"}, [](const double *x) { return x[0] * normal_distribution(x[0]); }, 64},
+      {"ops_gelu_erf_backward",
+       {"dy", "x"},
+       [](const double *x) { return x[0] * (normal_distribution(x[1]) + x[1] * normal_density(x[1])); },
+       64,
+       "dx",
+       [](const double *x) {
+         return std::fabs(x[0]) * (normal_distribution(x[1]) + std::fabs(x[1]) * normal_density(x[1]));
+       }},
   };
   return all;
 }

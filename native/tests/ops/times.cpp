@@ -92,6 +92,11 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
                                    OPS_THD, 0, kTokens, kTokens, static_cast<int64_t>(seqlens.size()) - 1, hidden, kBf16,
                                    stream);
   });
+  Buffer token_factors = zeros(session, 4 * kTokens);
+  watch.measure("token_dropout_factors", sizes, 8.0 * kTokens, [&] {
+    return ops.token_dropout_factors(ids.data<int32_t>(), cu_seqlens.data<int32_t>(), nullptr, token_factors.data<float>(),
+                                     0.88f, 32, OPS_THD, kTokens, static_cast<int64_t>(seqlens.size()) - 1, stream);
+  });
   watch.measure("cast to float32", sizes, 6 * bytes,
                 [&] { return ops.cast(x.data(), kBf16, z.data(), 4, count, stream); });
   watch.measure("accumulate", sizes, 10 * bytes,

@@ -173,6 +173,7 @@ Ops open_library(const std::string &path) {
   find(library, "ops_dropout_backward", ops.dropout_backward);
   find(library, "ops_drop_path_factors", ops.drop_path_factors);
   find(library, "ops_scale_sequences_add", ops.scale_sequences_add);
+  find(library, "ops_token_dropout_factors", ops.token_dropout_factors);
   find(library, "ops_embedding_forward", ops.embedding_forward);
   find(library, "ops_embedding_backward", ops.embedding_backward);
   find(library, "ops_row_sum", ops.row_sum);

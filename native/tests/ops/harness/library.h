@@ -23,6 +23,7 @@ struct Ops {
   OPS_FUNCTION(dropout_backward);
   OPS_FUNCTION(drop_path_factors);
   OPS_FUNCTION(scale_sequences_add);
+  OPS_FUNCTION(token_dropout_factors);
   OPS_FUNCTION(embedding_forward);
   OPS_FUNCTION(embedding_backward);
   OPS_FUNCTION(row_sum);

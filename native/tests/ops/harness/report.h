@@ -86,6 +86,7 @@ void dequantize_blocks_cases(Session &session);
 void dropout_cases(Session &session);
 void bias_cases(Session &session);
 void drop_path_cases(Session &session);
+void token_dropout_cases(Session &session);
 void rows_cases(Session &session);
 void embedding_cases(Session &session);
 void row_sum_cases(Session &session);

@@ -45,6 +45,7 @@ const Cases kCases[] = {
     {"dropout", dropout_cases},
     {"bias", bias_cases},
     {"drop_path", drop_path_cases},
+    {"token_dropout", token_dropout_cases},
     {"rows", rows_cases},
     {"embedding", embedding_cases},
     {"row_sum", row_sum_cases},

@@ -15,7 +15,7 @@ import dev.chagres.te.ClampedSwiglu;
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: TE's {@code activation.h}.
+ * <p>Source: TE's {@code activation.h}; {@code ops_gelu_erf} in {@code ops.h}.
  */
 public final class ActivationLayer extends Layer {
     private static final class Input extends SavedContext {
@@ -32,7 +32,7 @@ public final class ActivationLayer extends Layer {
      */
     public ActivationLayer(String name, Activation activation) {
         super(name);
-        this.activation = new MlpActivation(Checks.given("activation", activation), ClampedSwiglu.standard());
+        this.activation = MlpActivation.of(activation);
     }
 
     /**
@@ -42,7 +42,17 @@ public final class ActivationLayer extends Layer {
      */
     public ActivationLayer(String name, ClampedSwiglu clampedSwiglu) {
         super(name);
-        activation = new MlpActivation(Activation.CLAMPED_SWIGLU, Checks.given("clampedSwiglu", clampedSwiglu));
+        activation = MlpActivation.of(clampedSwiglu);
+    }
+
+    /**
+     * Applies {@link Activation#GELU} of this form.
+     *
+     * @param name in errors and reports
+     */
+    public ActivationLayer(String name, GeluForm gelu) {
+        super(name);
+        activation = MlpActivation.of(gelu);
     }
 
     /** Returns which activation. */
@@ -85,7 +95,6 @@ public final class ActivationLayer extends Layer {
 
     @Override
     protected String explanation(Tensor x, Pass pass) {
-        return name() + ": " + activation.kind().forwardFunction() + " and "
-                + activation.kind().backwardFunction();
+        return name() + ": " + activation.forwardFunction() + " and " + activation.backwardFunction();
     }
 }

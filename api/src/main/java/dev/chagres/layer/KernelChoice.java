@@ -40,22 +40,29 @@ final class KernelChoice {
 
     private KernelChoice() {}
 
-    /** cuBLASLt has an epilogue only for GELU, and TE only for 16-bit types. */
-    static ActivationKernel activation(Activation activation, DType dtype) {
-        return activation == Activation.GELU && dtype != DType.FLOAT32
+    /** cuBLASLt has an epilogue only for GELU by tanh, and TE only for 16-bit types. */
+    static ActivationKernel activation(MlpActivation activation, DType dtype) {
+        return activation.kind() == Activation.GELU && !activation.isExactGelu() && dtype != DType.FLOAT32
                 ? ActivationKernel.EPILOGUE
                 : ActivationKernel.SEPARATE;
     }
 
-    static String activationReason(Activation activation, DType dtype) {
+    static String activationReason(MlpActivation activation, DType dtype) {
         return switch (activation(activation, dtype)) {
             case EPILOGUE -> "in the epilogue of ops_matrix_product, forward and backward";
             case SEPARATE ->
                 activation.forwardFunction() + " and " + activation.backwardFunction() + ", for "
-                        + (activation == Activation.GELU
-                                ? "the product's epilogue takes no FLOAT32"
-                                : "products have an epilogue only for GELU");
+                        + separateReason(activation);
         };
+    }
+
+    private static String separateReason(MlpActivation activation) {
+        if (activation.isExactGelu()) {
+            return "the product's epilogue has only the form of GELU by tanh";
+        }
+        return activation.kind() == Activation.GELU
+                ? "the product's epilogue takes no FLOAT32"
+                : "products have an epilogue only for GELU";
     }
 
     /**

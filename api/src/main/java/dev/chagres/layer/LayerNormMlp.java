@@ -30,7 +30,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Parameters: the norm's under {@code norm}; {@code fc1} [F, H], or [2 F, H] where the activation is gated, and {@code fc2}
  * [H, F] as {@link Linear}.
  *
- * <p>16-bit types run GELU in the product's epilogue; other types and activations use a separate kernel for the activation.
+ * <p>16-bit types run GELU by tanh in the product's epilogue; other types and activations use a separate kernel for the activation.
  *
  * <p>Threading: the device's thread.
  *
@@ -81,7 +81,7 @@ public final class LayerNormMlp extends NormedBranch {
 
         MlpBranch(MlpConfig config, ModelPlan plan) {
             super(plan.name());
-            activation = new MlpActivation(config.activation(), config.clampedSwiglu());
+            activation = config.function();
             recomputation = config.recomputation();
             inner = plan.tensorParallel().share("inner", plan.name(), config.inner());
             long hidden = config.hidden();
@@ -123,7 +123,7 @@ public final class LayerNormMlp extends NormedBranch {
             Tensor before = QuantizedCopies.first(pass.kept(), filled, rows);
             boolean keepsAfter = recomputation == Recomputation.NONE;
             Scope keptIn = pass.isSaving() && keepsAfter ? pass.kept() : null;
-            if (fc2.fusedCast().takesCopies(rows, pass)) {
+            if (takesCopies(rows, pass)) {
                 fc1.products().product(inside.x, before, pass);
                 QuantizedTensor copies =
                         Checks.given("copies", fc2.fusedCast().takeCopies(rows, inside.after, keptIn, pass));
@@ -134,7 +134,7 @@ public final class LayerNormMlp extends NormedBranch {
             } else {
                 Scope afterIn = keepsAfter && fc2.input().keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
                 Tensor after = afterIn.tensor(x.dtype(), rows, inner);
-                Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmax(rows, pass) : null;
+                Tensor amax = measures(inside) ? fc2.fusedCast().takeAmax(rows, pass) : null;
                 activate(inside.x, before, after, amax, pass);
                 fc2.input().prepare(after, amax, inside.after, keptIn, pass);
             }
@@ -142,6 +142,20 @@ public final class LayerNormMlp extends NormedBranch {
             inside.input.set(x);
             inside.before.set(filled);
             saved.keep(inside, pass);
+        }
+
+        /** Returns whether the activation's kernel casts its output. */
+        private boolean takesCopies(long rows, Pass pass) {
+            return !activation.isExactGelu() && fc2.fusedCast().takesCopies(rows, pass);
+        }
+
+        private @Nullable QuantizedTensor takeCopiesAgain(long rows, Inner inside, Pass pass) {
+            return activation.isExactGelu() ? null : fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
+        }
+
+        /** Returns whether the activation's kernel computes an amax where one is wanted. */
+        private boolean measures(Inner inside) {
+            return inside.x.isQuantized() && !activation.isExactGelu();
         }
 
         /** Recomputes the activation in the model's type, from which it was cast. */
@@ -159,9 +173,7 @@ public final class LayerNormMlp extends NormedBranch {
             if (!keepsBefore()) {
                 return pass.temporary().tensor(dtype, rows, columns);
             }
-            boolean fills = pass.isSaving()
-                    && (fc1.fusedCast().takesCopies(rows, pass)
-                            || fc2.fusedCast().takesCopies(rows, pass));
+            boolean fills = pass.isSaving() && (fc1.fusedCast().takesCopies(rows, pass) || takesCopies(rows, pass));
             return fills
                     ? QuantizedCopies.zeroFilled(pass.kept(), dtype, rows, columns, pass.stream())
                     : pass.kept().tensor(dtype, rows, columns);
@@ -169,8 +181,7 @@ public final class LayerNormMlp extends NormedBranch {
 
         /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}, with its {@code amax} if that is not null. */
         private void activate(Operand x, Tensor before, Tensor after, @Nullable Tensor amax, Pass pass) {
-            if (!x.isQuantized()
-                    && KernelChoice.activation(activation.kind(), before.dtype()) == ActivationKernel.EPILOGUE) {
+            if (!x.isQuantized() && KernelChoice.activation(activation, before.dtype()) == ActivationKernel.EPILOGUE) {
                 fc1.products().productGelu(x, before, after, pass);
             } else {
                 fc1.products().product(x, before, pass);
@@ -198,7 +209,7 @@ public final class LayerNormMlp extends NormedBranch {
                 long rows = fc2.sites().split().productRows(dy.size(0));
                 Tensor before = QuantizedCopies.first(pass.temporary(), inside.before.get(), rows);
                 Tensor dbefore = pass.temporary().like(before);
-                Tensor amax = fc2.outputGradient().isQuantized()
+                Tensor amax = fc2.outputGradient().isQuantized() && !activation.isExactGelu()
                         ? fc1.outputGradient().takeAmax(inside.x, pass)
                         : null;
                 gradientOfActivation(dy, inside, before, dbefore, amax, pass);
@@ -234,13 +245,13 @@ public final class LayerNormMlp extends NormedBranch {
                     : temporary.tensor(x.dtype(), rows, columns);
             Tensor before = QuantizedCopies.first(temporary, filled, rows);
             fc1.input().castAgain(x, inside.x, pass);
-            QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
+            QuantizedTensor copies = takeCopiesAgain(rows, inside, pass);
             if (copies != null) {
                 fc1.products().product(inside.x, before, pass);
                 activation.forward(filled, copies, pass.stream());
             } else {
                 Tensor after = temporary.tensor(x.dtype(), rows, inner);
-                Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
+                Tensor amax = measures(inside) ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
                 activate(inside.x, before, after, amax, pass);
                 fc2.input().prepareAgain(after, amax, inside.after, pass);
             }
@@ -251,21 +262,21 @@ public final class LayerNormMlp extends NormedBranch {
         /** Recomputes what forward did not keep, in the same way. */
         private void activateAgain(Inner inside, long rows, Pass pass) {
             Scope temporary = pass.temporary();
-            QuantizedTensor copies = fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
+            QuantizedTensor copies = takeCopiesAgain(rows, inside, pass);
             if (copies != null) {
                 activation.forward(inside.before.get(), copies, pass.stream());
                 return;
             }
             Tensor before = QuantizedCopies.first(temporary, inside.before.get(), rows);
             Tensor after = temporary.tensor(before.dtype(), rows, inner);
-            Tensor amax = inside.x.isQuantized() ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
+            Tensor amax = measures(inside) ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
             activation.forward(before, after, amax, pass.stream());
             fc2.input().prepareAgain(after, amax, inside.after, pass);
         }
 
         /** Returns whether one kernel computes and casts the activation's gradient: beside a bias, whose gradient it sums, not every one. */
         private boolean castsGradient() {
-            return !fc1.hasBias() || Cast.fusesGradientOf(activation.kind());
+            return fc1.hasBias() ? activation.sumsCastGradient() : !activation.isExactGelu();
         }
 
         /**
@@ -309,7 +320,7 @@ public final class LayerNormMlp extends NormedBranch {
                 Tensor dy, Inner inside, Tensor before, Tensor dbefore, @Nullable Tensor amax, Pass pass) {
             Stream stream = pass.stream();
             if (!fc2.outputGradient().isQuantized()
-                    && KernelChoice.activation(activation.kind(), dy.dtype()) == ActivationKernel.EPILOGUE) {
+                    && KernelChoice.activation(activation, dy.dtype()) == ActivationKernel.EPILOGUE) {
                 Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
                 MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
                         .productGeluGradient(fc2.outputGradient().whole(), weight, before, dbefore, stream);
@@ -359,9 +370,7 @@ public final class LayerNormMlp extends NormedBranch {
                     + activationReason(x, pass) + "; "
                     + switch (recomputation) {
                         case NONE -> "its output is kept";
-                        case ACTIVATION ->
-                            "backward computes its output again by "
-                                    + activation.kind().forwardFunction();
+                        case ACTIVATION -> "backward computes its output again by " + activation.forwardFunction();
                         case FC1_AND_ACTIVATION -> "backward computes the first product and its output again";
                     }
                     + "\n" + fc2.explainInside(x, pass);
@@ -370,7 +379,12 @@ public final class LayerNormMlp extends NormedBranch {
         private String activationReason(Tensor x, Pass pass) {
             Activation kind = activation.kind();
             if (fc1.sites().quantizers(pass) == null) {
-                return KernelChoice.activationReason(kind, x.dtype());
+                return KernelChoice.activationReason(activation, x.dtype());
+            }
+            if (activation.isExactGelu()) {
+                return activation.forwardFunction() + " and " + activation.backwardFunction()
+                        + ", whose results are cast by kernels of their own, for those that compute and cast have only the form"
+                        + " of GELU by tanh";
             }
             if (fc2.fusedCast().scalesByAmax(pass)) {
                 return kind.forwardFunction() + " and " + kind.backwardFunction()

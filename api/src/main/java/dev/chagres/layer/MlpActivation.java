@@ -3,25 +3,77 @@ package dev.chagres.layer;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.GatedGradient;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ActivationFunction;
+import dev.chagres.te.Cast;
 import dev.chagres.te.ClampedSwiglu;
 import org.jspecify.annotations.Nullable;
 
 /**
- * An activation with its parameters, if it has any.
+ * An activation with what it can be told.
  *
  * <p>Threading: immutable; the methods that enqueue: the device's thread.
+ *
+ * @param kind which one
+ * @param gelu the form of {@link Activation#GELU}; not used by other activations
+ * @param clampedSwiglu limit and alpha of {@link Activation#CLAMPED_SWIGLU}; not used by other activations
  */
-record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
+public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampedSwiglu) {
+    /** Checks that everything is given. */
+    public MlpActivation {
+        Checks.given("activation", kind);
+        Checks.given("gelu", gelu);
+        Checks.given("clampedSwiglu", clampedSwiglu);
+    }
+
+    /** Returns {@code kind} as TE computes it. */
+    public static MlpActivation of(Activation kind) {
+        return new MlpActivation(kind, GeluForm.TANH, ClampedSwiglu.standard());
+    }
+
+    /** Returns GELU of this form. */
+    public static MlpActivation of(GeluForm gelu) {
+        return new MlpActivation(Activation.GELU, gelu, ClampedSwiglu.standard());
+    }
+
+    /** Returns {@link Activation#CLAMPED_SWIGLU} of these numbers. */
+    public static MlpActivation of(ClampedSwiglu clampedSwiglu) {
+        return new MlpActivation(Activation.CLAMPED_SWIGLU, GeluForm.TANH, clampedSwiglu);
+    }
+
+    /** Returns whether this is the exact GELU, which TE lacks: no kernel computes it with a product, a cast or an amax. */
+    boolean isExactGelu() {
+        return kind == Activation.GELU && gelu == GeluForm.ERF;
+    }
+
+    /** Returns the function that forward calls. */
+    String forwardFunction() {
+        return isExactGelu() ? "ops_gelu_erf" : kind.forwardFunction();
+    }
+
+    /** Returns the function that backward calls. */
+    String backwardFunction() {
+        return isExactGelu() ? "ops_gelu_erf_backward" : kind.backwardFunction();
+    }
+
+    /** Returns whether a kernel casts the gradient and sums its columns for a bias. */
+    boolean sumsCastGradient() {
+        return !isExactGelu() && Cast.fusesGradientOf(kind);
+    }
+
     private ActivationFunction function() {
         return kind == Activation.CLAMPED_SWIGLU ? clampedSwiglu : kind;
     }
 
     /** {@code amax} is raised to the largest magnitude of y; may be null. */
     void forward(Tensor x, Tensor y, @Nullable Tensor amax, Stream stream) {
-        if (amax == null) {
+        if (isExactGelu()) {
+            ensureUnfused(amax == null);
+            Elementwise.geluErf(x, y, stream);
+        } else if (amax == null) {
             function().forward(x, y, stream);
         } else {
             function().forward(x, y, amax, stream);
@@ -29,12 +81,16 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
     }
 
     void forward(Tensor x, QuantizedTensor y, Stream stream) {
+        ensureUnfused(!isExactGelu());
         function().forward(x, y, stream);
     }
 
     /** {@code amax} is raised to the largest magnitude of dx; may be null. */
     void backward(Tensor dy, Tensor x, Tensor dx, @Nullable Tensor amax, Stream stream) {
-        if (amax == null) {
+        if (isExactGelu()) {
+            ensureUnfused(amax == null);
+            Elementwise.geluErfBackward(dy, x, dx, stream);
+        } else if (amax == null) {
             function().backward(dy, x, dx, stream);
         } else {
             function().backward(dy, x, dx, amax, stream);
@@ -43,12 +99,19 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
 
     /** Enqueues the gradient in eight bits, rowwise and columnwise, as TE for PyTorch computes it: gated, it is rounded before it is cast. */
     void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+        ensureUnfused(!isExactGelu());
         if (kind == Activation.CLAMPED_SWIGLU) {
             GatedGradient.cast(clampedSwiglu, dy, x, dx, stream);
         } else if (kind.isGated()) {
             GatedGradient.cast(kind, dy, x, dx, stream);
         } else {
             kind.backward(dy, x, dx, stream);
+        }
+    }
+
+    private static void ensureUnfused(boolean holds) {
+        if (!holds) {
+            throw new IllegalStateException("no kernel computes the exact GELU with a cast or an amax");
         }
     }
 
@@ -60,6 +123,9 @@ record MlpActivation(Activation kind, ClampedSwiglu clampedSwiglu) {
     /** Returns the name, with the numbers where they are not TE's. */
     @Override
     public String toString() {
+        if (isExactGelu()) {
+            return "GELU by erf";
+        }
         return kind == Activation.CLAMPED_SWIGLU && !clampedSwiglu.equals(ClampedSwiglu.standard())
                 ? clampedSwiglu.toString()
                 : kind.toString();

@@ -15,8 +15,7 @@ import dev.chagres.te.ClampedSwiglu;
  *
  * @param norm of the input
  * @param inner columns F between the two products
- * @param activation between them
- * @param clampedSwiglu limit and alpha of {@link Activation#CLAMPED_SWIGLU}; not used by other activations
+ * @param function the activation between them
  * @param bias of both products
  * @param recomputation which tensors backward recomputes instead of keeping them
  * @param inputInitializer of the first weight
@@ -25,8 +24,7 @@ import dev.chagres.te.ClampedSwiglu;
 public record MlpConfig(
         NormConfig norm,
         long inner,
-        Activation activation,
-        ClampedSwiglu clampedSwiglu,
+        MlpActivation function,
         Bias bias,
         Recomputation recomputation,
         Initializer inputInitializer,
@@ -54,8 +52,7 @@ public record MlpConfig(
      */
     public MlpConfig {
         Checks.given("norm", norm);
-        Checks.given("activation", activation);
-        Checks.given("clampedSwiglu", clampedSwiglu);
+        Checks.given("function", function);
         Checks.given("bias", bias);
         Checks.given("recomputation", recomputation);
         Checks.given("inputInitializer", inputInitializer);
@@ -73,8 +70,7 @@ public record MlpConfig(
         return new MlpConfig(
                 NormConfig.layerNorm(hidden),
                 4 * hidden,
-                Activation.GELU,
-                ClampedSwiglu.standard(),
+                MlpActivation.of(Activation.GELU),
                 Bias.PRESENT,
                 Recomputation.ACTIVATION,
                 Initializer.normal(DEVIATION),
@@ -83,50 +79,56 @@ public record MlpConfig(
 
     /** Returns the same with another norm, which may have another number of columns H. */
     public MlpConfig withNorm(NormConfig newNorm) {
-        return new MlpConfig(
-                newNorm, inner, activation, clampedSwiglu, bias, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(newNorm, inner, function, bias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with {@code newInner} columns between the products. */
     public MlpConfig withInner(long newInner) {
-        return new MlpConfig(
-                norm, newInner, activation, clampedSwiglu, bias, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(norm, newInner, function, bias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with another activation. */
     public MlpConfig withActivation(Activation newActivation) {
-        return new MlpConfig(
-                norm, inner, newActivation, clampedSwiglu, bias, recomputation, inputInitializer, outputInitializer);
+        return withFunction(new MlpActivation(newActivation, function.gelu(), function.clampedSwiglu()));
+    }
+
+    /** Returns the same with {@link Activation#GELU} of this form. */
+    public MlpConfig withGelu(GeluForm newGelu) {
+        return withFunction(new MlpActivation(Activation.GELU, newGelu, function.clampedSwiglu()));
     }
 
     /** Returns the same with {@link Activation#CLAMPED_SWIGLU} of these numbers. */
     public MlpConfig withClampedSwiglu(ClampedSwiglu newClampedSwiglu) {
-        return new MlpConfig(
-                norm,
-                inner,
-                Activation.CLAMPED_SWIGLU,
-                newClampedSwiglu,
-                bias,
-                recomputation,
-                inputInitializer,
-                outputInitializer);
+        return withFunction(new MlpActivation(Activation.CLAMPED_SWIGLU, function.gelu(), newClampedSwiglu));
+    }
+
+    private MlpConfig withFunction(MlpActivation newFunction) {
+        return new MlpConfig(norm, inner, newFunction, bias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with or without a bias in each product. */
     public MlpConfig withBias(Bias newBias) {
-        return new MlpConfig(
-                norm, inner, activation, clampedSwiglu, newBias, recomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(norm, inner, function, newBias, recomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with another choice of the tensors that backward recomputes. */
     public MlpConfig withRecomputation(Recomputation newRecomputation) {
-        return new MlpConfig(
-                norm, inner, activation, clampedSwiglu, bias, newRecomputation, inputInitializer, outputInitializer);
+        return new MlpConfig(norm, inner, function, bias, newRecomputation, inputInitializer, outputInitializer);
     }
 
     /** Returns the same with other initializers of the weights. */
     public MlpConfig withInitializers(Initializer input, Initializer output) {
-        return new MlpConfig(norm, inner, activation, clampedSwiglu, bias, recomputation, input, output);
+        return new MlpConfig(norm, inner, function, bias, recomputation, input, output);
+    }
+
+    /** Returns which activation stands between the products. */
+    public Activation activation() {
+        return function.kind();
+    }
+
+    /** Returns limit and alpha of {@link Activation#CLAMPED_SWIGLU}. */
+    public ClampedSwiglu clampedSwiglu() {
+        return function.clampedSwiglu();
     }
 
     /** Returns the input's columns H. */

@@ -10,11 +10,12 @@ import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Sums, reciprocals and casts, element by element; a bias added to rows.
+ * Sums, reciprocals, casts and the exact GELU, element by element; a bias added to rows.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_add}, {@code ops_bias_add}, {@code ops_reciprocal}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
+ * <p>Source: {@code ops_add}, {@code ops_bias_add}, {@code ops_reciprocal}, {@code ops_gelu_erf}, {@code
+ * ops_gelu_erf_backward}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
  */
 public final class Elementwise {
     private Elementwise() {}
@@ -94,6 +95,50 @@ public final class Elementwise {
                 Ops.ops_reciprocal(
                         x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
                 "ops_reciprocal");
+    }
+
+    /**
+     * Enqueues {@code y = x / 2 (1 + erf(x / sqrt(2)))}: GELU itself, where {@link dev.chagres.te.Activation#GELU} is the form by tanh. NaN
+     * of -infinity.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y like x; may be x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void geluErf(Tensor x, Tensor y, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        Status.ops(
+                Ops.ops_gelu_erf(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
+                "ops_gelu_erf");
+    }
+
+    /**
+     * Enqueues {@code dx = dy ((1 + erf(x / sqrt(2))) / 2 + x exp(-x^2 / 2) / sqrt(2 pi))}. NaN of infinite x.
+     *
+     * @param dy gradient of y, like x
+     * @param x what {@link #geluErf} read, floating-point numbers of any shape
+     * @param dx gradient of x, like x; may be dy or x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
+     */
+    public static void geluErfBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, "dy", dy, x);
+        Checks.like(stream, "dx", dx, x);
+        Checks.writable("dx", dx);
+        Checks.apartOrSame("dx", dx, "dy", dy);
+        Checks.apartOrSame("dx", dx, "x", x);
+        Status.ops(
+                Ops.ops_gelu_erf_backward(
+                        dy.address(),
+                        x.address(),
+                        dx.address(),
+                        x.count(),
+                        x.dtype().code(),
+                        stream.handle()),
+                "ops_gelu_erf_backward");
     }
 
     /**

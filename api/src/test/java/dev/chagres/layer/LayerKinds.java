@@ -64,6 +64,8 @@ public final class LayerKinds {
                                 MlpConfig.gelu(EveryLayer.HIDDEN).withNorm(NormConfig.rmsNorm(EveryLayer.HIDDEN)), p))),
                 new LayerKind("gelu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.GELU)),
                 new LayerKind(
+                        "exact gelu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", GeluForm.ERF)),
+                new LayerKind(
                         "swiglu", ActivationLayer.class, (plan, m, s) -> new ActivationLayer("f", Activation.SWIGLU)),
                 new LayerKind(
                         "clamped swiglu",
@@ -94,6 +96,8 @@ public final class LayerKinds {
                         (plan, m, s) -> new LayerNormMlp(config, plan)));
             }
         }
+        MlpConfig exact = MlpConfig.gelu(EveryLayer.HIDDEN).withGelu(GeluForm.ERF);
+        kinds.add(new LayerKind("exact GELU MLP", LayerNormMlp.class, (plan, m, s) -> new LayerNormMlp(exact, plan)));
         return kinds;
     }
 

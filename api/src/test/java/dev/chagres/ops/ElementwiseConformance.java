@@ -10,6 +10,7 @@ import dev.chagres.conformance.Allocation;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerances;
 import dev.chagres.te.Output;
+import dev.chagres.witness.GeluWitness;
 import dev.chagres.witness.Rounding;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
@@ -247,6 +248,63 @@ class ElementwiseConformance {
                 () -> Elementwise.cast(x, x, open.stream()));
     }
 
+    @ParameterizedTest
+    @MethodSource("floats")
+    void geluErf(DType dtype) {
+        for (int count : COUNTS) {
+            double[] x = open.normal(dtype, count, 3);
+            double[] dy = open.normal(dtype, count, 1);
+            double[] expected = new double[count];
+            double[] gradient = new double[count];
+            for (int i = 0; i < count; i++) {
+                expected[i] = GeluWitness.exactValue(x[i]);
+                gradient[i] = dy[i] * GeluWitness.exactDerivative(x[i]);
+            }
+            Tensor input = open.tensor(dtype, x, count);
+            Tensor y = open.unwritten(dtype, count);
+            Elementwise.geluErf(input, y, open.stream());
+            open.assertClose("y", expected, open.read(y), 1, Tolerances.rounded(dtype));
+            Tensor dx = open.tensor(dtype, dy, count);
+            Elementwise.geluErfBackward(dx, input, dx, open.stream());
+            open.assertClose("dx", gradient, open.read(dx), 1, Tolerances.rounded(dtype));
+        }
+    }
+
+    @Test
+    void geluErfAtTheEnds() {
+        double[] ends = {0, -0.0, Double.POSITIVE_INFINITY, Float.MAX_VALUE, -Float.MAX_VALUE, Double.NaN, -30};
+        Tensor x = open.tensor(DType.FLOAT32, ends, ends.length);
+        Tensor y = open.unwritten(DType.FLOAT32, ends.length);
+        Elementwise.geluErf(x, y, open.stream());
+        assertArrayEquals(
+                new float[] {0, -0f, Float.POSITIVE_INFINITY, Float.MAX_VALUE, -0f, Float.NaN, -0f}, open.read(y));
+        Tensor ones = open.tensor(DType.FLOAT32, new double[] {1, 1, 1, 1, 1, 1, 1}, ends.length);
+        Elementwise.geluErfBackward(ones, x, y, open.stream());
+        float[] slopes = open.read(y);
+        assertArrayEquals(new float[] {0.5f, 0.5f, Float.NaN, 1, 0, Float.NaN, 0}, slopes, 1e-7f);
+    }
+
+    @Test
+    void geluErfRefusals() {
+        Tensor x = open.unwritten(DType.FLOAT32, 4);
+        Tensor other = open.unwritten(DType.FLOAT32, 5);
+        Class<IllegalArgumentException> argument = IllegalArgumentException.class;
+        assertThrown(
+                argument, "y: expected FLOAT32[4], got FLOAT32[5]", () -> Elementwise.geluErf(x, other, open.stream()));
+        assertThrown(
+                argument,
+                "dy: expected FLOAT32[4], got FLOAT32[5]",
+                () -> Elementwise.geluErfBackward(other, x, x, open.stream()));
+        assertThrown(
+                argument,
+                "dx: expected FLOAT32[4], got FLOAT32[5]",
+                () -> Elementwise.geluErfBackward(x, x, other, open.stream()));
+        assertThrown(
+                argument,
+                "x: expected elements of FLOAT32, FLOAT16 or BFLOAT16, got INT32[4]",
+                () -> Elementwise.geluErf(open.ints(1, 2, 3, 4), x, open.stream()));
+    }
+
     @Test
     void makesNoGarbage() {
         Tensor x = open.tensor(DType.BFLOAT16, new double[8], 8);
@@ -255,6 +313,8 @@ class ElementwiseConformance {
             Elementwise.add(x, x, x, open.stream());
             Elementwise.accumulate(x, y, Output.ADD, open.stream());
             Elementwise.cast(y, x, open.stream());
+            Elementwise.geluErf(x, x, open.stream());
+            Elementwise.geluErfBackward(x, x, x, open.stream());
         });
     }
 }

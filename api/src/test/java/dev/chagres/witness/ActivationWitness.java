@@ -1,5 +1,6 @@
 package dev.chagres.witness;
 
+import dev.chagres.layer.GeluForm;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 import java.util.function.DoubleBinaryOperator;
@@ -11,18 +12,28 @@ public final class ActivationWitness {
 
     private final Activation activation;
     private final ClampedSwiglu clamped;
+    private final GeluForm gelu;
     private RealMatrix input;
 
     /** Applies {@code activation}. */
     public ActivationWitness(Activation activation) {
         this.activation = activation;
         clamped = ClampedSwiglu.standard();
+        gelu = GeluForm.TANH;
+    }
+
+    /** Applies GELU of this form. */
+    public ActivationWitness(GeluForm gelu) {
+        activation = Activation.GELU;
+        clamped = ClampedSwiglu.standard();
+        this.gelu = gelu;
     }
 
     /** Applies the clamped one with these numbers. */
     public ActivationWitness(ClampedSwiglu clamped) {
         activation = Activation.CLAMPED_SWIGLU;
         this.clamped = clamped;
+        gelu = GeluForm.TANH;
     }
 
     /** Returns y. */
@@ -57,7 +68,7 @@ public final class ActivationWitness {
 
     private double value(double x) {
         return switch (activation) {
-            case GELU, GEGLU -> GeluWitness.value(x);
+            case GELU, GEGLU -> gelu == GeluForm.ERF ? GeluWitness.exactValue(x) : GeluWitness.value(x);
             case GLU -> sigmoid(x);
             case QGELU, QGEGLU -> x * sigmoid(QUICK * x);
             case RELU, REGLU -> Math.max(x, 0);
@@ -70,7 +81,7 @@ public final class ActivationWitness {
 
     private double derivative(double x) {
         return switch (activation) {
-            case GELU, GEGLU -> GeluWitness.derivative(x);
+            case GELU, GEGLU -> gelu == GeluForm.ERF ? GeluWitness.exactDerivative(x) : GeluWitness.derivative(x);
             case GLU -> slope(x);
             case QGELU, QGEGLU -> sigmoid(QUICK * x) + x * QUICK * slope(QUICK * x);
             case RELU, REGLU -> x > 0 ? 1 : 0;

@@ -1,6 +1,7 @@
 package dev.chagres.witness;
 
 import org.apache.commons.math3.linear.RealMatrix;
+import org.apache.commons.math3.special.Erf;
 
 /** {@code y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))}. */
 public final class GeluWitness {
@@ -18,6 +19,16 @@ public final class GeluWitness {
     public static double derivative(double x) {
         double tanh = Math.tanh(FACTOR * (x + CUBIC * x * x * x));
         return (1 + tanh) / 2 + x / 2 * (1 - tanh * tanh) * FACTOR * (1 + 3 * CUBIC * x * x);
+    }
+
+    /** Returns {@code x / 2 (1 + erf(x / sqrt(2)))}. */
+    public static double exactValue(double x) {
+        return x / 2 * Erf.erfc(-x / Math.sqrt(2));
+    }
+
+    /** Returns its derivative. */
+    public static double exactDerivative(double x) {
+        return Erf.erfc(-x / Math.sqrt(2)) / 2 + x * Math.exp(-x * x / 2) / Math.sqrt(2 * Math.PI);
     }
 
     /** Returns y. */

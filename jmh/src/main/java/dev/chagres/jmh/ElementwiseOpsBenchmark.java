@@ -7,9 +7,11 @@ import dev.chagres.ops.DropPath;
 import dev.chagres.ops.Dropout;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.RowSum;
+import dev.chagres.ops.TokenDropout;
 import dev.chagres.ops.TokenPositions;
 import dev.chagres.te.Output;
 import dev.chagres.te.QkvFormat;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
@@ -26,7 +28,10 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     private Tensor mask;
     private Tensor state;
     private final TokenPositions tokens = new TokenPositions();
-    private Tensor factors;
+    private Tensor sequenceFactors;
+    private Tensor ids;
+    private Tensor cuSeqlens;
+    private Tensor tokenFactors;
     private Tensor norm;
     private Tensor scale;
 
@@ -44,7 +49,15 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         sum = empty(DType.FLOAT32, shape.hidden());
         mask = empty(DType.BYTE, Dropout.maskBytes(x.count()));
         state = zeros(DType.INT64, 2);
-        factors = empty(DType.FLOAT32, shape.batch());
+        sequenceFactors = empty(DType.FLOAT32, shape.batch());
+        ids = zeros(DType.INT32, tokens);
+        cuSeqlens = empty(DType.INT32, shape.batch() + 1);
+        cuSeqlens.set(
+                stream,
+                IntStream.rangeClosed(0, shape.batch())
+                        .map(b -> b * shape.length())
+                        .toArray());
+        tokenFactors = empty(DType.FLOAT32, tokens);
         norm = empty(DType.FLOAT32, 1);
         norm.set(stream, 4f);
         scale = empty(DType.FLOAT32, 1);
@@ -56,6 +69,12 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         near("biasAdd", first + at(bias, 0) + other, at(y, 0), 0.01);
         reciprocal();
         near("reciprocal", 1 / first, at(y, 0), 0.01 / Math.abs(first));
+        geluErf();
+        near("geluErf", first * 0.5 * (1 + erf(first / Math.sqrt(2))), at(y, 0), 0.02);
+        geluErfBackward();
+        double slope =
+                0.5 * (1 + erf(first / Math.sqrt(2))) + first * Math.exp(-first * first / 2) / Math.sqrt(2 * Math.PI);
+        near("geluErfBackward", other * slope, at(y, 0), 0.02 + 0.01 * Math.abs(other));
         accumulate();
         near("accumulate", first, at(wide, 0), 0);
         cast();
@@ -67,6 +86,17 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         checkDropping(first, other);
     }
 
+    /** The sum of its series, for numbers of a normal distribution. */
+    private static double erf(double x) {
+        double term = x;
+        double sum = x;
+        for (int n = 1; n < 200; n++) {
+            term *= -x * x / n;
+            sum += term / (2 * n + 1);
+        }
+        return 2 / Math.sqrt(Math.PI) * sum;
+    }
+
     private void checkDropping(float first, float other) {
         dropoutAdd();
         boolean kept = at(y, 0) != other;
@@ -74,11 +104,15 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         dropoutBackward();
         near("dropoutBackward", kept ? 2 * first : 0, at(y, 0), 0.02);
         dropPathFactors();
-        double factor = at(factors, 0);
+        double factor = at(sequenceFactors, 0);
         near("dropPathFactors", 1, Math.abs(factor - 1), 0);
         tokens.padded(QkvFormat.BSHD, shape.length());
         scaleSequencesAdd();
         near("scaleSequencesAdd", other + factor * first, at(y, 0), 0.02);
+        factors();
+        near("factors", 0.88, at(tokenFactors, 0), 1e-6);
+        scale();
+        near("scale", at(tokenFactors, 0) * first, at(y, 0), 0.02);
     }
 
     /** y = x + residual. */
@@ -100,6 +134,20 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void reciprocal() {
         repeat(() -> Elementwise.reciprocal(x, y, stream));
+    }
+
+    /** The exact GELU. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void geluErf() {
+        repeat(() -> Elementwise.geluErf(x, y, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void geluErfBackward() {
+        repeat(() -> Elementwise.geluErfBackward(residual, x, y, stream));
     }
 
     /** BFLOAT16 into FP32. */
@@ -148,13 +196,27 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void dropPathFactors() {
-        repeat(() -> DropPath.dropPathFactors(state, 0.5f, factors, stream));
+        repeat(() -> DropPath.dropPathFactors(state, 0.5f, sequenceFactors, stream));
     }
 
     /** Their sum with a residual. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaleSequencesAdd() {
-        repeat(() -> DropPath.scaleSequencesAdd(x, residual, y, factors, tokens, stream));
+        repeat(() -> DropPath.scaleSequencesAdd(x, residual, y, sequenceFactors, tokens, stream));
+    }
+
+    /** A factor for each token of masked sequences. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void factors() {
+        repeat(() -> TokenDropout.factors(ids, cuSeqlens, null, QkvFormat.THD, 32, 0.88f, tokenFactors, stream));
+    }
+
+    /** Their product with the tokens. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void scale() {
+        repeat(() -> TokenDropout.scale(x, y, tokenFactors, 0, stream));
     }
 }

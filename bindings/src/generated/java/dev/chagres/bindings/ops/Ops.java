@@ -481,6 +481,135 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_gelu_erf {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_gelu_erf");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_gelu_erf$descriptor() {
+        return ops_gelu_erf.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_gelu_erf$handle() {
+        return ops_gelu_erf.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_gelu_erf$address() {
+        return ops_gelu_erf.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_gelu_erf(long x, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_gelu_erf.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_gelu_erf", x, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_gelu_erf_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_gelu_erf_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_gelu_erf_backward$descriptor() {
+        return ops_gelu_erf_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_gelu_erf_backward$handle() {
+        return ops_gelu_erf_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_gelu_erf_backward$address() {
+        return ops_gelu_erf_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_gelu_erf_backward(long dy, long x, long dx, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_gelu_erf_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_gelu_erf_backward", dy, x, dx, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, x, dx, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_dropout_add {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
@@ -744,6 +873,75 @@ public class Ops extends Ops$shared {
                 traceDowncall("ops_scale_sequences_add", x, residual, y, factors, cu_seqlens, layout, first, tokens, whole, extent, columns, dtype, stream);
             }
             return (int)mh$.invokeExact(x, residual, y, factors, cu_seqlens, layout, first, tokens, whole, extent, columns, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_token_dropout_factors {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_token_dropout_factors");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_token_dropout_factors(const int32_t *ids, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, float *factors, float kept, int32_t mask, int layout, int64_t tokens, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_token_dropout_factors$descriptor() {
+        return ops_token_dropout_factors.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_token_dropout_factors(const int32_t *ids, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, float *factors, float kept, int32_t mask, int layout, int64_t tokens, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_token_dropout_factors$handle() {
+        return ops_token_dropout_factors.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_token_dropout_factors(const int32_t *ids, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, float *factors, float kept, int32_t mask, int layout, int64_t tokens, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_token_dropout_factors$address() {
+        return ops_token_dropout_factors.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_token_dropout_factors(const int32_t *ids, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, float *factors, float kept, int32_t mask, int layout, int64_t tokens, int64_t sequences, OpsStream stream)
+     * }
+     */
+    public static int ops_token_dropout_factors(long ids, long cu_seqlens, long cu_seqlens_padded, long factors, float kept, int mask, int layout, long tokens, long sequences, MemorySegment stream) {
+        var mh$ = ops_token_dropout_factors.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_token_dropout_factors", ids, cu_seqlens, cu_seqlens_padded, factors, kept, mask, layout, tokens, sequences, stream);
+            }
+            return (int)mh$.invokeExact(ids, cu_seqlens, cu_seqlens_padded, factors, kept, mask, layout, tokens, sequences, stream);
         } catch (Error | RuntimeException ex) {
            throw ex;
         } catch (Throwable ex$) {
