@@ -1,7 +1,9 @@
 /** Models made of {@code dev.chagres}' layers, and the data that they train on. */
 module dev.chagres.models {
     requires transitive dev.chagres;
+    requires com.fasterxml.jackson.core;
 
     exports dev.chagres.models.data;
     exports dev.chagres.models.esm;
+    exports dev.chagres.models.huggingface;
 }

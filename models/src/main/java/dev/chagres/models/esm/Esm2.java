@@ -5,6 +5,7 @@ import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
+import dev.chagres.attention.RotaryConfig;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.LayeredModel;
@@ -37,9 +38,8 @@ import org.jspecify.annotations.Nullable;
  * <p>In a plan of tensor-parallel ranks the layers are split among them, and so is the vocabulary: each has some rows of the embedding's
  * table, and computes those columns of the logits.
  *
- * <p>Pre-norm encoder layers with rotary positions, biases and GELU; the decoder's weight is the embedding's table. Left
- * out, as in most training of it: the scaling of embeddings by the share of masked tokens. No dropout, as published.
- * Parameters begin normal with deviation 0.02, biases at 0, norms at 1.
+ * <p>Pre-norm encoder layers with rotary positions, biases and GELU; the decoder's weight is the embedding's table. {@link Esm2Form} says
+ * which GELU, and whether embeddings are scaled by the share of masked tokens. No dropout, as published. Parameters begin normal with deviation 0.02, biases at 0, norms at 1.
  *
  * <p>Threading: the device's thread.
  *
@@ -54,6 +54,9 @@ public final class Esm2 implements LayeredModel {
 
     private final Esm2Config config;
     private final Embedding embedding;
+    /** Token dropout; null in a form without. */
+    private final @Nullable MaskedEmbeddings masked;
+
     private final Sequential layers;
     private final LayerNorm norm;
     /** Behind the layers and their norm, of which sequence-parallel ranks have a part of the tokens each, as of the embedding. */
@@ -101,28 +104,40 @@ public final class Esm2 implements LayeredModel {
         this.plan = plan;
         int hidden = config.hidden();
         embedding = Embedding.vocabularyParallel(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
+        Esm2Form form = config.form();
+        masked = form.masks() == Esm2Form.Masks.DROPPED ? new MaskedEmbeddings(plan) : null;
         AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
         boolean recomputesNorms = config.recomputation() == Esm2Recomputation.NORMS;
-        TransformerLayerConfig layer = TransformerLayerConfig.encoder(hidden, attention)
+        NormConfig normConfig = NormConfig.layerNorm(hidden).withEpsilon(form.normEpsilon());
+        TransformerLayerConfig encoder =
+                TransformerLayerConfig.encoder(hidden, attention).withNorm(normConfig);
+        TransformerLayerConfig layer = encoder.withMlp(
+                        encoder.mlp().withGelu(form.gelu()).withInner(config.inner()))
                 .withRecomputation(recomputesNorms ? Recomputation.NORMS : Recomputation.NONE);
         List<TransformerLayer> blocks = IntStream.range(0, config.layers())
                 .mapToObj(i -> new TransformerLayer(layer, plan.group("layers." + i)))
                 .toList();
         boolean recomputesLayers = config.recomputation() == Esm2Recomputation.LAYERS;
         layers = Sequential.of(config.layers(), i -> recomputesLayers ? new Recomputed(blocks.get(i)) : blocks.get(i));
-        norm = new LayerNorm(NormConfig.layerNorm(hidden), plan.group("norm").forTokenParts());
+        norm = new LayerNorm(normConfig, plan.group("norm").forTokenParts());
         gather = new TokenGather(plan);
-        head = new Esm2Head(hidden, WEIGHTS, embedding.weight(), plan.group("head"));
+        head = new Esm2Head(normConfig, form.gelu(), WEIGHTS, embedding.weight(), plan.group("head"));
         crossEntropy = CrossEntropy.vocabularyParallel(EsmVocabulary.SIZE, VOCABULARY, plan);
         scope = device.openScope();
         try {
-            RotaryEmbedding rotary = RotaryEmbedding.of(scope, config.context(), config.headDim());
+            RotaryEmbedding rotary = RotaryEmbedding.of(
+                    scope, config.context(), RotaryConfig.of(config.headDim()).withFrequencies(form.frequencies()));
             blocks.forEach(block -> block.rotate(rotary));
             parameters = memory.apply(plan);
         } catch (RuntimeException | Error failure) {
             scope.close();
             throw failure;
         }
+    }
+
+    /** Returns sizes and form. */
+    public Esm2Config config() {
+        return config;
     }
 
     /** Returns the number of elements of all parameters, also of those that other ranks keep. */
@@ -145,7 +160,12 @@ public final class Esm2 implements LayeredModel {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor logits(Tensor ids, Pass pass) {
-        return logitsOf(layers.forward(embedding.forward(ids, pass), pass), pass);
+        return logitsOf(layers.forward(embedded(ids, pass), pass), pass);
+    }
+
+    private Tensor embedded(Tensor ids, Pass pass) {
+        Tensor x = embedding.forward(ids, pass);
+        return masked == null ? x : masked.scale(x, ids, pass);
     }
 
     private Tensor logitsOf(Tensor x, Pass pass) {
@@ -197,7 +217,7 @@ public final class Esm2 implements LayeredModel {
 
     @Override
     public Tensor begin(ModelInput input, Pass pass) {
-        return embedding.forward(input.ids(), pass);
+        return embedded(input.ids(), pass);
     }
 
     @Override
@@ -213,7 +233,7 @@ public final class Esm2 implements LayeredModel {
 
     @Override
     public void beginBackward(Tensor dy, Pass pass) {
-        embedding.backward(dy, pass);
+        embedding.backward(masked == null ? dy : masked.backward(dy, pass), pass);
     }
 
     @Override

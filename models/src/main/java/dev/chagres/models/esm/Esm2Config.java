@@ -14,7 +14,7 @@ import java.util.stream.IntStream;
 import java.util.stream.Stream;
 
 /**
- * Sizes of an ESM-2, and what backward recomputes. A trainer makes the model of it.
+ * Sizes and form of an ESM-2, and what backward recomputes. A trainer makes the model of it.
  *
  * <p>Threading: immutable.
  *
@@ -22,9 +22,12 @@ import java.util.stream.Stream;
  * @param hidden hidden size H
  * @param heads attention heads; H is a multiple of them
  * @param context longest sequence in tokens
+ * @param inner columns F between a layer's last two products; usually 4 H
+ * @param form what ESM-2s differ in besides their sizes
  * @param recomputation what backward recomputes
  */
-public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Recomputation recomputation)
+public record Esm2Config(
+        int layers, int hidden, int heads, int context, int inner, Esm2Form form, Esm2Recomputation recomputation)
         implements TrainedModel.Factory {
     /**
      * Checks the sizes.
@@ -32,6 +35,7 @@ public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Rec
      * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
      */
     public Esm2Config {
+        Objects.requireNonNull(form, "form");
         Objects.requireNonNull(recomputation, "recomputation");
         if (layers < 1 || hidden < 1 || heads < 1 || context < 1) {
             throw new IllegalArgumentException("layers, hidden, heads, context: expected at least 1 each, got " + layers
@@ -41,20 +45,43 @@ public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Rec
             throw new IllegalArgumentException(
                     "heads: expected a divisor of the hidden size, " + hidden + ", got " + heads);
         }
+        if (inner < 1) {
+            throw new IllegalArgumentException("inner: expected at least 1, got " + inner);
+        }
+        int frequencies = form.frequencies().size();
+        if (frequencies != 0 && 2 * frequencies != hidden / heads) {
+            throw new IllegalArgumentException("form: expected " + hidden / heads
+                    + " / 2 frequencies, one of each pair of a head's columns, or none, got " + frequencies);
+        }
     }
 
     /**
-     * Checks the sizes of a model whose layers recompute only their activation.
+     * Checks the sizes of a model of {@link Esm2Form#nvidia} with 4 H columns inside, whose layers recompute only their activation.
      *
      * @throws IllegalArgumentException when one is not positive, or heads do not divide the hidden size
      */
     public Esm2Config(int layers, int hidden, int heads, int context) {
-        this(layers, hidden, heads, context, Esm2Recomputation.NONE);
+        this(layers, hidden, heads, context, 4 * hidden, Esm2Form.nvidia(), Esm2Recomputation.NONE);
     }
 
     /** Returns the same with another choice of what backward recomputes. */
     public Esm2Config withRecomputation(Esm2Recomputation newRecomputation) {
-        return new Esm2Config(layers, hidden, heads, context, newRecomputation);
+        return new Esm2Config(layers, hidden, heads, context, inner, form, newRecomputation);
+    }
+
+    /** Returns the same in another form. */
+    public Esm2Config withForm(Esm2Form newForm) {
+        return new Esm2Config(layers, hidden, heads, context, inner, newForm, recomputation);
+    }
+
+    /** Returns the same for sequences of up to {@code newContext} tokens. */
+    public Esm2Config withContext(int newContext) {
+        return new Esm2Config(layers, hidden, heads, newContext, inner, form, recomputation);
+    }
+
+    /** Returns the same with {@code newInner} columns between a layer's last two products. */
+    public Esm2Config withInner(int newInner) {
+        return new Esm2Config(layers, hidden, heads, context, newInner, form, recomputation);
     }
 
     /** Returns the sizes of a published model. */
@@ -94,7 +121,8 @@ public record Esm2Config(int layers, int hidden, int heads, int context, Esm2Rec
      */
     public double flops(long tokens, long attendedPairs) {
         double square = (double) hidden * hidden;
-        double productWeights = layers * 12 * square + square + (double) Esm2.VOCABULARY * hidden;
+        double productWeights =
+                layers * (4 * square + 2.0 * inner * hidden) + square + (double) Esm2.VOCABULARY * hidden;
         return 6 * productWeights * tokens + 12.0 * layers * hidden * attendedPairs;
     }
 }

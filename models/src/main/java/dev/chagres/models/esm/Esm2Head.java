@@ -2,6 +2,8 @@ package dev.chagres.models.esm;
 
 import dev.chagres.Tensor;
 import dev.chagres.layer.ActivationLayer;
+import dev.chagres.layer.GeluForm;
+import dev.chagres.layer.Layer;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.NormConfig;
@@ -10,7 +12,6 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
-import dev.chagres.te.Activation;
 
 /**
  * The masked-language-model head: {@code y = decoder(norm(gelu(dense(x))))}, with the embedding's table as the decoder's
@@ -24,11 +25,12 @@ final class Esm2Head extends Layer {
     private final LayerNorm norm;
     private final Linear decoder;
 
-    Esm2Head(int hidden, Initializer weights, Parameter table, ModelPlan plan) {
+    Esm2Head(NormConfig normConfig, GeluForm form, Initializer weights, Parameter table, ModelPlan plan) {
         super(plan.name());
+        long hidden = normConfig.size();
         dense = new Linear(hidden, hidden, weights, plan.child("dense"));
-        gelu = new ActivationLayer(plan.name() + ".gelu", Activation.GELU);
-        norm = new LayerNorm(NormConfig.layerNorm(hidden), plan.child("norm"));
+        gelu = new ActivationLayer(plan.name() + ".gelu", form);
+        norm = new LayerNorm(normConfig, plan.child("norm"));
         decoder = Linear.tied(table, plan.child("decoder"));
     }
 

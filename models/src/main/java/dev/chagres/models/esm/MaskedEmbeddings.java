@@ -1,0 +1,102 @@
+package dev.chagres.models.esm;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.attention.CuSeqlens;
+import dev.chagres.attention.Sequences;
+import dev.chagres.layer.ContextPool;
+import dev.chagres.layer.Layer;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.SavedContext;
+import dev.chagres.layer.SavedTensor;
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.ops.TokenDropout;
+import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.ModelPlan;
+import java.util.Objects;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Token dropout: {@code y[t] = 0} where {@code ids[t]} is the mask, else {@code x[t] 0.88 / (1 - m / n)}, with n tokens in t's sequence, m of
+ * them masked.
+ *
+ * <p>Sequence-parallel ranks each have a part of x, and the identifiers of all tokens.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class MaskedEmbeddings extends Layer {
+    /** Share of tokens that training leaves unmasked: 1 - 0.15 times 0.8. */
+    private static final float KEPT = 0.88f;
+
+    private static final class Kept extends SavedContext {
+        private final SavedTensor factors = new SavedTensor("the factors of the tokens");
+    }
+
+    private final TensorParallel ranks;
+    private final ContextPool<Kept> saved = new ContextPool<>(this, Kept::new);
+    /** The identifiers of the running forward call. */
+    private @Nullable Tensor ids;
+
+    MaskedEmbeddings(ModelPlan plan) {
+        super("tokenDropout");
+        if (plan.contextParallel().isSplit()) {
+            throw new IllegalArgumentException(
+                    "plan: expected whole sequences on each rank, for token dropout counts their masks,"
+                            + " got context-parallel ranks; use Esm2Form.Masks.EMBEDDED");
+        }
+        ranks = plan.tensorParallel();
+    }
+
+    /** Enqueues the product of x with the factors of {@code allIds}, INT32 [T]. */
+    Tensor scale(Tensor x, Tensor allIds, Pass pass) {
+        ids = allIds;
+        try {
+            return forward(x, pass);
+        } finally {
+            ids = null;
+        }
+    }
+
+    @Override
+    protected void run(Tensor x, Tensor y, Pass pass) {
+        Tensor all = Objects.requireNonNull(ids, "ids");
+        Sequences sequences = pass.sequences();
+        sequences.checkTokens("ids", all, all.size(0));
+        Tensor factors = pass.kept().tensor(DType.FLOAT32, all.size(0));
+        CuSeqlens places = sequences.cuSeqlensPadded();
+        TokenDropout.factors(
+                all,
+                sequences.cuSeqlens().offsets(),
+                places == null ? null : places.offsets(),
+                sequences.format(),
+                EsmVocabulary.MASK,
+                KEPT,
+                factors,
+                pass.stream());
+        TokenDropout.scale(x, y, factors, first(x), pass.stream());
+        Kept kept = saved.push(pass);
+        if (kept != null) {
+            kept.factors.set(factors);
+        }
+    }
+
+    @Override
+    protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+        TokenDropout.scale(dy, dx, saved.pop(pass).factors.get(), first(dy), pass.stream());
+    }
+
+    /** Returns the number of this rank's first row among all tokens. */
+    private long first(Tensor rows) {
+        return ranks.isSequenceParallel() ? ranks.rank() * rows.size(0) : 0;
+    }
+
+    @Override
+    public boolean worksInPlace() {
+        return true;
+    }
+
+    @Override
+    protected String explanation(Tensor x, Pass pass) {
+        return name() + ": ops_token_dropout_factors and ops_scale_sequences_add";
+    }
+}

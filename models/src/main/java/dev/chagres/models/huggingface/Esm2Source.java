@@ -1,0 +1,259 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.io.SafetensorsEntry;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.huggingface.CheckpointTensors.Found;
+import dev.chagres.models.huggingface.Esm2Tensors.Padding;
+import dev.chagres.models.huggingface.Esm2Tensors.Target;
+import dev.chagres.parameter.Parameters;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * An {@code EsmForMaskedLM} in a folder, checked: the sizes of {@code config.json}, and for each parameter the tensors that make it.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Esm2Source implements AutoCloseable {
+    private static final String CONFIG = "config.json";
+    private static final String ARCHITECTURE = "EsmForMaskedLM";
+    private static final Set<DType> FLOATS = Set.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16);
+
+    private final EsmFields fields;
+    private final Esm2Config config;
+    private final CheckpointTensors tensors;
+    private final List<Target> targets;
+    private final Map<String, Found> found = new HashMap<>();
+
+    private Esm2Source(EsmFields fields, CheckpointTensors tensors) {
+        this.fields = fields;
+        this.tensors = tensors;
+        Esm2Config sizes = fields.config();
+        refuseMoreLayers(sizes);
+        targets = Esm2Tensors.targets(sizes);
+        targets.forEach(this::find);
+        config = sizes.withForm(sizes.form().withFrequencies(frequencies(sizes)));
+        refuseOthers();
+        checkTied();
+    }
+
+    /** Opens and checks a folder. */
+    static Esm2Source open(Path folder) {
+        JsonObject json = config(folder);
+        List<String> architectures = json.texts("architectures");
+        if (!architectures.isEmpty() && !architectures.contains(ARCHITECTURE)) {
+            throw json.refused("architectures", ARCHITECTURE);
+        }
+        EsmFields fields = new EsmFields(json);
+        fields.config();
+        TokenizerFiles.check(folder);
+        CheckpointTensors tensors = CheckpointTensors.open(folder);
+        try {
+            return new Esm2Source(fields, tensors);
+        } catch (RuntimeException | Error failure) {
+            tensors.close();
+            throw failure;
+        }
+    }
+
+    static JsonObject config(Path folder) {
+        return JsonObject.read(folder.resolve(CONFIG));
+    }
+
+    /** Before lists are made of so many layers. */
+    private void refuseMoreLayers(Esm2Config sizes) {
+        String last = "esm.encoder.layer." + (sizes.layers() - 1) + ".output.dense.bias";
+        if (Esm2Tensors.namesOf(last).stream().noneMatch(tensors.all()::containsKey)) {
+            throw absent(last);
+        }
+    }
+
+    private CheckpointException absent(String tensor) {
+        return CheckpointException.ofTensor(
+                tensors.main(),
+                tensor,
+                "expected it for num_hidden_layers and architectures of " + CONFIG + ", got none");
+    }
+
+    private void find(Target target) {
+        for (String tensor : target.tensors()) {
+            Found only = null;
+            for (String name : Esm2Tensors.namesOf(tensor)) {
+                Found next = tensors.all().get(name);
+                if (next != null && only != null) {
+                    throw next.refused(
+                            "expected it under one name, got " + only.entry().name() + ", too");
+                }
+                only = next == null ? only : next;
+            }
+            if (only == null) {
+                throw absent(tensor);
+            }
+            check(only, target.sizes());
+            found.put(tensor, only);
+        }
+    }
+
+    private static void check(Found tensor, long... sizes) {
+        SafetensorsEntry entry = tensor.entry();
+        if (!isFloat(entry) || !Arrays.equals(entry.sizes(), sizes)) {
+            throw tensor.refused("expected F32, F16 or BF16 " + Arrays.toString(sizes) + ", as " + CONFIG
+                    + " says, got " + entry.type() + " " + Arrays.toString(entry.sizes()));
+        }
+    }
+
+    private static boolean isFloat(SafetensorsEntry entry) {
+        return entry.type().dtype().filter(FLOATS::contains).isPresent();
+    }
+
+    /** Returns the frequencies, which are the same wherever the files have them; those of the base where they have none. */
+    private List<Double> frequencies(Esm2Config sizes) {
+        @Nullable Found first = null;
+        float[] values = {};
+        for (Map.Entry<String, Found> tensor : tensors.all().entrySet()) {
+            if (Esm2Tensors.isFrequencies(tensor.getKey())) {
+                check(tensor.getValue(), sizes.headDim() / 2);
+                float[] own = floats(tensor.getValue().entry());
+                if (first != null && !Arrays.equals(values, own)) {
+                    throw tensor.getValue()
+                            .refused("expected the frequencies of "
+                                    + first.entry().name() + ", got others");
+                }
+                first = tensor.getValue();
+                values = own;
+            }
+        }
+        if (first == null) {
+            double theta = fields.ropeTheta();
+            return IntStream.range(0, sizes.headDim() / 2)
+                    .mapToObj(i -> (double) (float) Math.pow(theta, -2.0 * i / sizes.headDim()))
+                    .toList();
+        }
+        List<Double> all = new ArrayList<>();
+        for (float value : values) {
+            if (!Float.isFinite(value)) {
+                throw first.refused("expected finite numbers, got " + value);
+            }
+            all.add((double) value);
+        }
+        return all;
+    }
+
+    private static float[] floats(SafetensorsEntry entry) {
+        int count = Math.toIntExact(entry.sizes()[0]);
+        float[] values = new float[count];
+        entry.copyTo(DType.FLOAT32, 0, MemorySegment.ofArray(values));
+        return values;
+    }
+
+    private void refuseOthers() {
+        Set<String> used = new HashSet<>();
+        found.values().forEach(tensor -> used.add(tensor.entry().name()));
+        tensors.all().forEach((name, tensor) -> {
+            if (!used.contains(name)
+                    && !Esm2Tensors.isFrequencies(name)
+                    && !Esm2Tensors.isUnused(name)
+                    && !name.equals(Esm2Tensors.TIED_DECODER)) {
+                throw tensor.refused("expected a tensor of an " + ARCHITECTURE + " of " + config.layers()
+                        + " layers, got another one");
+            }
+        });
+    }
+
+    /** The decoder's weight is the embedding's table: where a file has both they are the same. */
+    private void checkTied() {
+        Found decoder = tensors.all().get(Esm2Tensors.TIED_DECODER);
+        Found table = found.get(Esm2Tensors.EMBEDDING);
+        if (decoder == null || table == null) {
+            return;
+        }
+        SafetensorsEntry own = decoder.entry();
+        check(decoder, table.entry().sizes());
+        if (own.type() != table.entry().type()
+                || own.bytes().mismatch(table.entry().bytes()) != -1) {
+            throw decoder.refused("expected the numbers of " + table.entry().name()
+                    + ", since tie_word_embeddings is true, got others");
+        }
+    }
+
+    /** Returns sizes and form. */
+    Esm2Config config() {
+        return config;
+    }
+
+    /** Returns the type that the weights were saved in: that of the file's text, else that of the embedding. */
+    DType dtype() {
+        return fields.dtype().orElseGet(() -> entry(Esm2Tensors.EMBEDDING).dtype());
+    }
+
+    private SafetensorsEntry entry(String tensor) {
+        return Objects.requireNonNull(found.get(tensor), tensor).entry();
+    }
+
+    /** Returns the tensors of the folder that the model does not compute with, by name. */
+    Map<String, Found> unused() {
+        Map<String, Found> unused = new HashMap<>(tensors.all());
+        unused.keySet().removeIf(name -> !Esm2Tensors.isUnused(name));
+        return unused;
+    }
+
+    /** Copies all weights into a model of these sizes, and waits. */
+    void load(Esm2 model) {
+        Parameters parameters = model.parameters();
+        for (Target target : targets) {
+            Tensor weight = parameters.get(target.parameter()).weight();
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment host = arena.allocate(weight.byteSize(), Long.BYTES);
+                fill(target, weight.dtype(), host);
+                weight.copyFrom(parameters.scope().stream(), host);
+                parameters.scope().stream().synchronize();
+            }
+        }
+        parameters.changed();
+    }
+
+    private void fill(Target target, DType dtype, MemorySegment host) {
+        long bytes = target.tensorCount() * dtype.byteSize();
+        long offset = 0;
+        for (String tensor : target.tensors()) {
+            SafetensorsEntry entry = entry(tensor);
+            entry.verify();
+            entry.copyTo(dtype, 0, host.asSlice(offset, bytes));
+            offset += bytes;
+        }
+        if (target.padding() == Padding.LOWEST) {
+            for (; offset < host.byteSize(); offset += dtype.byteSize()) {
+                putLowest(host, dtype, offset);
+            }
+        }
+    }
+
+    private static void putLowest(MemorySegment host, DType dtype, long offset) {
+        switch (dtype) {
+            case FLOAT32 -> host.set(ValueLayout.JAVA_FLOAT, offset, -Float.MAX_VALUE);
+            case BFLOAT16 -> host.set(ValueLayout.JAVA_SHORT, offset, (short) 0xff7f);
+            case FLOAT16 -> host.set(ValueLayout.JAVA_SHORT, offset, (short) 0xfbff);
+            default -> throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
+        }
+    }
+
+    @Override
+    public void close() {
+        tensors.close();
+    }
+}

@@ -1,0 +1,138 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2Config;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.IntStream;
+
+/**
+ * Which tensors of an {@code EsmForMaskedLM} make which parameters of an {@link dev.chagres.models.esm.Esm2}.
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: the module tree of transformers 5.17 {@code modeling_esm.py}, and what its {@code save_pretrained} writes.
+ */
+final class Esm2Tensors {
+    static final String PREFIX = "esm.";
+    static final String EMBEDDING = "esm.embeddings.word_embeddings.weight";
+    static final String TIED_DECODER = "lm_head.decoder.weight";
+
+    private static final String ENCODER = "esm.encoder.layer.";
+    private static final String FREQUENCIES = "rotary_embeddings.inv_freq";
+
+    /** What fills the rows of a parameter that no tensor has. */
+    enum Padding {
+        /** There are none. */
+        NONE,
+        /** Zeros. */
+        ZEROS,
+        /** The lowest number of the type, so that no softmax counts them. */
+        LOWEST
+    }
+
+    /**
+     * A parameter, and the tensors whose rows are its first rows, in order.
+     *
+     * @param sizes of each tensor
+     */
+    record Target(String parameter, long[] sizes, List<String> tensors, Padding padding) {
+        /** Returns the elements of one tensor. */
+        long tensorCount() {
+            long count = 1;
+            for (long size : sizes) {
+                count *= size;
+            }
+            return count;
+        }
+    }
+
+    private Esm2Tensors() {}
+
+    /** Returns all parameters of a model of these sizes. */
+    static List<Target> targets(Esm2Config config) {
+        long hidden = config.hidden();
+        long inner = config.inner();
+        List<Target> all = new ArrayList<>();
+        all.add(new Target("embedding.weight", sizes(EsmVocabulary.SIZE, hidden), List.of(EMBEDDING), Padding.ZEROS));
+        for (int i = 0; i < config.layers(); i++) {
+            String own = "layers." + i + ".";
+            String theirs = ENCODER + i + ".";
+            norm(all, own + "attention.qkv.norm", hidden, theirs + "attention.LayerNorm");
+            linear(
+                    all,
+                    own + "attention.qkv.linear",
+                    sizes(hidden, hidden),
+                    theirs + "attention.self.query",
+                    theirs + "attention.self.key",
+                    theirs + "attention.self.value");
+            linear(all, own + "attention.projection", sizes(hidden, hidden), theirs + "attention.output.dense");
+            norm(all, own + "mlp.norm", hidden, theirs + "LayerNorm");
+            linear(all, own + "mlp.fc1", sizes(inner, hidden), theirs + "intermediate.dense");
+            linear(all, own + "mlp.fc2", sizes(hidden, inner), theirs + "output.dense");
+        }
+        norm(all, "norm", hidden, "esm.encoder.emb_layer_norm_after");
+        linear(all, "head.dense", sizes(hidden, hidden), "lm_head.dense");
+        norm(all, "head.norm", hidden, "lm_head.layer_norm");
+        all.add(new Target("head.decoder.bias", sizes(EsmVocabulary.SIZE), List.of("lm_head.bias"), Padding.LOWEST));
+        return all;
+    }
+
+    private static long[] sizes(long... sizes) {
+        return sizes;
+    }
+
+    private static void norm(List<Target> all, String parameter, long hidden, String tensor) {
+        linear(all, parameter, sizes(hidden, 1), tensor);
+    }
+
+    /** A weight and a bias; one of one column is a vector. */
+    private static void linear(List<Target> all, String parameter, long[] sizes, String... tensors) {
+        long[] weight = sizes[1] == 1 ? sizes(sizes[0]) : sizes;
+        all.add(new Target(parameter + ".weight", weight, behind(".weight", tensors), Padding.NONE));
+        all.add(new Target(parameter + ".bias", sizes(sizes[0]), behind(".bias", tensors), Padding.NONE));
+    }
+
+    private static List<String> behind(String end, String... tensors) {
+        return List.of(tensors).stream().map(tensor -> tensor + end).toList();
+    }
+
+    /** Returns the names that a file may have for a tensor: without the prefix, and with the norms' names of transformers 5. */
+    static List<String> namesOf(String tensor) {
+        List<String> names = new ArrayList<>(List.of(tensor));
+        if (tensor.endsWith("LayerNorm.weight")) {
+            names.add(tensor.replace("LayerNorm.weight", "LayerNorm.gamma"));
+        } else if (tensor.endsWith("LayerNorm.bias")) {
+            names.add(tensor.replace("LayerNorm.bias", "LayerNorm.beta"));
+        }
+        if (tensor.startsWith(PREFIX)) {
+            List.copyOf(names).forEach(name -> names.add(name.substring(PREFIX.length())));
+        }
+        return names;
+    }
+
+    /** Returns the names of the frequencies, which are written for each layer, as transformers 4 and 5 read them. */
+    static List<String> frequencies(int layers) {
+        return IntStream.range(0, layers)
+                .mapToObj(i -> ENCODER + i + ".attention.self." + FREQUENCIES)
+                .toList();
+    }
+
+    static boolean isFrequencies(String tensor) {
+        return tensor.endsWith(FREQUENCIES);
+    }
+
+    /** Returns whether a tensor belongs to what a masked-language model does not compute. */
+    static boolean isUnused(String tensor) {
+        String name = tensor.startsWith(PREFIX) ? tensor.substring(PREFIX.length()) : tensor;
+        return switch (name) {
+            case "contact_head.regression.weight",
+                    "contact_head.regression.bias",
+                    "embeddings.position_ids",
+                    "embeddings.position_embeddings.weight",
+                    "pooler.dense.weight",
+                    "pooler.dense.bias" -> true;
+            default -> false;
+        };
+    }
+}

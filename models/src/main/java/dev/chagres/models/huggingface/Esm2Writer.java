@@ -1,0 +1,249 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
+import dev.chagres.io.SafetensorsWriter;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
+import dev.chagres.layer.GeluForm;
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form.Masks;
+import dev.chagres.models.huggingface.Esm2Tensors.Target;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.math.BigDecimal;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.stream.IntStream;
+
+/**
+ * Writes an ESM-2 to a folder.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class Esm2Writer {
+    private static final Map<String, String> METADATA = Map.of("format", "pt");
+    private static final double BASE = 10_000;
+
+    private final Esm2 model;
+    private final SaveConfig config;
+    private final Stream stream;
+
+    Esm2Writer(Esm2 model, SaveConfig config) {
+        if (model.config().form().gelu() != GeluForm.ERF) {
+            throw new IllegalArgumentException("model: expected the exact GELU, which EsmForMaskedLM computes, got "
+                    + model.config().form().gelu() + "; train with Esm2Form.published()");
+        }
+        this.model = model;
+        this.config = config;
+        stream = model.parameters().scope().stream();
+    }
+
+    void write(Path folder) {
+        Path target = folder.toAbsolutePath().normalize();
+        Path parent = target.getParent();
+        if (parent == null) {
+            throw CheckpointException.of(folder, "expected a folder inside another one, got a root", null);
+        }
+        try {
+            ensureFree(target);
+            Path whole = Files.createTempDirectory(parent, "." + target.getFileName() + "-");
+            try {
+                writeFiles(whole);
+                Files.move(whole, target, StandardCopyOption.ATOMIC_MOVE);
+            } finally {
+                delete(whole);
+            }
+        } catch (IOException failure) {
+            throw CheckpointException.of(folder, "could not be written: " + failure, failure);
+        }
+    }
+
+    private static void ensureFree(Path folder) throws IOException {
+        if (!Files.exists(folder)) {
+            return;
+        }
+        if (!Files.isDirectory(folder)) {
+            throw CheckpointException.of(folder, "expected a new or empty folder, got a file", null);
+        }
+        try (var files = Files.list(folder)) {
+            if (files.findAny().isPresent()) {
+                throw CheckpointException.of(folder, "expected a new or empty folder, got one with files", null);
+            }
+        }
+    }
+
+    private static void delete(Path folder) throws IOException {
+        if (!Files.exists(folder)) {
+            return;
+        }
+        try (var files = Files.walk(folder)) {
+            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(file);
+            }
+        }
+    }
+
+    private void writeFiles(Path folder) throws IOException {
+        if (config.unusedFrom().isPresent()) {
+            try (Esm2Source other = Esm2Source.open(config.unusedFrom().get())) {
+                writeTensors(folder, other);
+            }
+        } else {
+            writeTensors(folder, null);
+        }
+        TokenizerFiles.write(folder);
+        JsonText.write(folder.resolve("config.json"), fields());
+        try (var files = Files.list(folder)) {
+            for (Path file : files.toList()) {
+                Files.setPosixFilePermissions(
+                        file, java.nio.file.attribute.PosixFilePermissions.fromString("rw-r--r--"));
+            }
+        }
+        Files.setPosixFilePermissions(folder, java.nio.file.attribute.PosixFilePermissions.fromString("rwxr-xr-x"));
+    }
+
+    private void writeTensors(Path folder, @org.jspecify.annotations.Nullable Esm2Source other) throws IOException {
+        try (Scope views = stream.device().openScope(stream)) {
+            Map<String, TensorSource> all = sources(views);
+            if (other != null) {
+                other.unused().forEach((name, found) -> all.put(name, copied(name, found)));
+            }
+            List<List<TensorSource>> shards = shards(all.values());
+            if (shards.size() == 1) {
+                SafetensorsWriter.write(folder.resolve(CheckpointTensors.SINGLE), shards.getFirst(), METADATA);
+                return;
+            }
+            Map<String, Object> places = new TreeMap<>();
+            for (int i = 0; i < shards.size(); i++) {
+                String name = String.format(Locale.ROOT, "model-%05d-of-%05d.safetensors", i + 1, shards.size());
+                SafetensorsWriter.write(folder.resolve(name), shards.get(i), METADATA);
+                shards.get(i).forEach(source -> places.put(source.spec().name(), name));
+            }
+            writeIndex(folder, all, places);
+        }
+    }
+
+    private static void writeIndex(Path folder, Map<String, TensorSource> all, Map<String, Object> places)
+            throws IOException {
+        long bytes = 0;
+        long elements = 0;
+        for (TensorSource source : all.values()) {
+            bytes += source.spec().byteSize();
+            elements += source.spec().shape().count();
+        }
+        Map<String, Object> totals = new LinkedHashMap<>();
+        totals.put("total_parameters", elements);
+        totals.put("total_size", bytes);
+        Map<String, Object> index = new LinkedHashMap<>();
+        index.put("metadata", totals);
+        index.put("weight_map", places);
+        JsonText.write(folder.resolve(CheckpointTensors.INDEX), index);
+    }
+
+    /** Returns files of tensors in the order of their names, each as long as it may be. */
+    private List<List<TensorSource>> shards(Iterable<TensorSource> all) {
+        List<List<TensorSource>> shards = new ArrayList<>();
+        long bytes = Long.MAX_VALUE;
+        for (TensorSource source : all) {
+            long size = source.spec().byteSize();
+            if (bytes > config.shardBytes() - size) {
+                shards.add(new ArrayList<>());
+                bytes = 0;
+            }
+            shards.getLast().add(source);
+            bytes += size;
+        }
+        return shards;
+    }
+
+    private Map<String, TensorSource> sources(Scope views) {
+        Map<String, TensorSource> all = new TreeMap<>();
+        for (Target target : Esm2Tensors.targets(model.config())) {
+            Tensor weight = model.parameters().get(target.parameter()).weight();
+            for (int i = 0; i < target.tensors().size(); i++) {
+                String name = target.tensors().get(i);
+                TensorSpec spec = new TensorSpec(name, weight.dtype(), Shape.of(target.sizes()));
+                all.put(name, new Part(spec, weight, i * target.tensorCount(), stream, views));
+            }
+        }
+        MemorySegment frequencies = frequencies();
+        Shape shape = Shape.of(model.config().headDim() / 2);
+        Esm2Tensors.frequencies(model.config().layers())
+                .forEach(name ->
+                        all.put(name, TensorSource.of(new TensorSpec(name, DType.FLOAT32, shape), frequencies)));
+        return all;
+    }
+
+    private MemorySegment frequencies() {
+        Esm2Config sizes = model.config();
+        List<Double> given = sizes.form().frequencies();
+        MemorySegment bytes = MemorySegment.ofArray(new byte[4 * (sizes.headDim() / 2)]);
+        IntStream.range(0, sizes.headDim() / 2).forEach(i -> {
+            double value = given.isEmpty() ? Math.pow(BASE, -2.0 * i / sizes.headDim()) : given.get(i);
+            bytes.setAtIndex(ValueLayout.JAVA_FLOAT_UNALIGNED, i, (float) value);
+        });
+        return bytes;
+    }
+
+    private static TensorSource copied(String name, CheckpointTensors.Found found) {
+        TensorSpec spec =
+                new TensorSpec(name, found.entry().dtype(), found.entry().shape());
+        return TensorSource.of(spec, found.entry().bytes());
+    }
+
+    private Map<String, Object> fields() {
+        Esm2Config sizes = model.config();
+        Map<String, Object> fields = new TreeMap<>();
+        fields.put("architectures", List.of("EsmForMaskedLM"));
+        fields.put("attention_probs_dropout_prob", 0.0);
+        fields.put("emb_layer_norm_before", false);
+        fields.put("hidden_act", "gelu");
+        fields.put("hidden_dropout_prob", 0.0);
+        fields.put("hidden_size", sizes.hidden());
+        fields.put("initializer_range", 0.02);
+        fields.put("intermediate_size", sizes.inner());
+        fields.put("is_folding_model", false);
+        fields.put("layer_norm_eps", new BigDecimal(Float.toString(sizes.form().normEpsilon())).doubleValue());
+        fields.put("mask_token_id", EsmVocabulary.MASK);
+        fields.put("max_position_embeddings", sizes.context());
+        fields.put("model_type", "esm");
+        fields.put("num_attention_heads", sizes.heads());
+        fields.put("num_hidden_layers", sizes.layers());
+        fields.put("pad_token_id", EsmVocabulary.PAD);
+        fields.put("position_embedding_type", "rotary");
+        fields.put("tie_word_embeddings", true);
+        fields.put("token_dropout", sizes.form().masks() == Masks.DROPPED);
+        fields.put("torch_dtype", model.parameters().dtype().toString().toLowerCase(Locale.ROOT));
+        fields.put("vocab_size", EsmVocabulary.SIZE);
+        return fields;
+    }
+
+    /** Some rows of a weight on the device, fetched piece by piece. */
+    private record Part(TensorSpec spec, Tensor weight, long first, Stream stream, Scope views)
+            implements TensorSource {
+        @Override
+        public void copyTo(long offset, MemorySegment target) {
+            int size = weight.dtype().byteSize();
+            try (Scope one = views.open()) {
+                one.view(weight, first + offset / size, target.byteSize() / size)
+                        .copyTo(stream, target);
+            }
+            stream.synchronize();
+        }
+    }
+}

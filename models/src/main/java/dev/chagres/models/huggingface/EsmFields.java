@@ -1,0 +1,147 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.DType;
+import dev.chagres.layer.GeluForm;
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
+import dev.chagres.models.esm.Esm2Form.Masks;
+import dev.chagres.models.esm.Esm2Recomputation;
+import java.math.BigDecimal;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+
+/**
+ * The fields of an {@code EsmConfig} of transformers: what they say of an {@link Esm2Config}, and a refusal of each that says something else.
+ * A field that is not there has the default of transformers 5.17.
+ *
+ * <p>Threading: immutable.
+ */
+record EsmFields(JsonObject json) {
+    /** Positions of a rotary table that fit into memory whatever a head's size is. */
+    private static final int MOST_POSITIONS = 1 << 20;
+
+    private static final int MOST = 1 << 24;
+
+    /** Returns sizes and form, whose frequencies are those of {@code rope_theta}. */
+    Esm2Config config() {
+        refuseOtherModels();
+        int hidden = json.integer("hidden_size", 768, 1, MOST);
+        int heads = json.integer("num_attention_heads", 12, 1, MOST);
+        if (hidden % heads != 0) {
+            throw json.refused("num_attention_heads", "a divisor of hidden_size, " + hidden);
+        }
+        int context = json.integer("max_position_embeddings", 1026, 1, MOST_POSITIONS);
+        int inner = json.integer("intermediate_size", 3072, 1, MOST);
+        Masks masks = json.flag("token_dropout", false) ? Masks.DROPPED : Masks.EMBEDDED;
+        if (masks == Masks.DROPPED && !json.has("mask_token_id")) {
+            throw json.refused("mask_token_id", EsmVocabulary.MASK + ", which token_dropout needs");
+        }
+        float epsilon = (float) json.number("layer_norm_eps", 1e-12);
+        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
+            throw json.refused("layer_norm_eps", "a number above 0");
+        }
+        Esm2Form form = new Esm2Form(GeluForm.ERF, masks, epsilon, List.of());
+        return new Esm2Config(
+                json.integer("num_hidden_layers", 12, 1, 100_000),
+                hidden,
+                heads,
+                context,
+                inner,
+                form,
+                Esm2Recomputation.NONE);
+    }
+
+    /** Returns the base of the frequencies, where the tensors have none. */
+    double ropeTheta() {
+        double theta = json.number("rope_theta", 10_000);
+        if (!(theta > 1) || theta > 1e12) {
+            throw json.refused("rope_theta", "a number above 1 and up to 1e12");
+        }
+        return theta;
+    }
+
+    /** Returns the type that the weights were saved in; empty where the file does not say. */
+    Optional<DType> dtype() {
+        Optional<DType> old = dtype("torch_dtype");
+        Optional<DType> own = dtype("dtype");
+        if (old.isPresent() && own.isPresent() && !old.equals(own)) {
+            throw json.refused("dtype", "that of torch_dtype, " + json.text("torch_dtype", ""));
+        }
+        return own.isPresent() ? own : old;
+    }
+
+    private Optional<DType> dtype(String field) {
+        return switch (json.text(field, "")) {
+            case "" -> Optional.empty();
+            case "float32" -> Optional.of(DType.FLOAT32);
+            case "float16" -> Optional.of(DType.FLOAT16);
+            case "bfloat16" -> Optional.of(DType.BFLOAT16);
+            default -> throw json.refused(field, "float32, float16 or bfloat16");
+        };
+    }
+
+    private void refuseOtherModels() {
+        expect("model_type", "", "esm");
+        expect("position_embedding_type", "absolute", "rotary");
+        expect("hidden_act", "gelu", "gelu");
+        if (json.has("is_folding_model") && json.flag("is_folding_model", false)) {
+            throw json.refused("is_folding_model", "false: ESMFold has parts that are not supported");
+        }
+        never("emb_layer_norm_before", "ESM-1b and ESM-1v have a norm there, ESM-2 has none");
+        never("is_decoder", "ESM-2 is an encoder");
+        never("add_cross_attention", "ESM-2 is an encoder");
+        if (!json.flag("tie_word_embeddings", true)) {
+            throw json.refused("tie_word_embeddings", "true: the decoder's weight is the embedding's table");
+        }
+        for (String dropout : List.of("hidden_dropout_prob", "attention_probs_dropout_prob")) {
+            if (json.number(dropout, 0.1) != 0) {
+                throw json.refused(dropout, "0, as in the published models (transformers' default is 0.1)");
+            }
+        }
+        refuseOtherVocabularies();
+        for (String absent : List.of("quantization_config", "rope_scaling", "rope_parameters", "esmfold_config")) {
+            if (json.has(absent)) {
+                throw json.refused(absent, "none: it is not supported");
+            }
+        }
+        if (json.has("pruned_heads")
+                && !Objects.toString(json.fields().get("pruned_heads")).equals("{}")) {
+            throw json.refused("pruned_heads", "none: it is not supported");
+        }
+    }
+
+    private void refuseOtherVocabularies() {
+        token("vocab_size", EsmVocabulary.SIZE);
+        if (!json.has("vocab_size")) {
+            throw json.refused("vocab_size", String.valueOf(EsmVocabulary.SIZE));
+        }
+        token("mask_token_id", EsmVocabulary.MASK);
+        token("pad_token_id", EsmVocabulary.PAD);
+        token("bos_token_id", EsmVocabulary.CLS);
+        token("eos_token_id", EsmVocabulary.EOS);
+        if (json.has("vocab_list") && !json.texts("vocab_list").equals(EsmVocabulary.tokens())) {
+            throw json.refused("vocab_list", "the 33 tokens of ESM-2 or none");
+        }
+    }
+
+    private void token(String field, int only) {
+        if (json.has(field) && !BigDecimal.valueOf(only).equals(json.fields().get(field))) {
+            throw json.refused(field, String.valueOf(only));
+        }
+    }
+
+    private void expect(String field, String usual, String only) {
+        if (!json.text(field, usual).equals(only)) {
+            throw json.refused(
+                    field, only + (usual.isEmpty() || usual.equals(only) ? "" : " (the default is " + usual + ")"));
+        }
+    }
+
+    private void never(String field, String reason) {
+        if (json.flag(field, false)) {
+            throw json.refused(field, "false: " + reason);
+        }
+    }
+}

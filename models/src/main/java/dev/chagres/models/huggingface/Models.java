@@ -1,0 +1,37 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.batch.TrainedModel;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Objects;
+
+/**
+ * Opens a folder of transformers by the architecture that its {@code config.json} names.
+ *
+ * <p>Threading: the device's thread.
+ */
+public final class Models {
+    private static final List<String> KNOWN = List.of("EsmForMaskedLM");
+
+    private Models() {}
+
+    /**
+     * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM}.
+     *
+     * @param folder with {@code config.json} and safetensors files
+     * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16
+     * @throws CheckpointException when a file cannot be read, or has a model that is not supported; file and field or tensor are named
+     * @throws dev.chagres.io.SafetensorsException when a safetensors file is damaged
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static TrainedModel open(Device device, Path folder, DType dtype) {
+        JsonObject config = Esm2Source.config(Objects.requireNonNull(folder, "folder"));
+        List<String> architectures = config.texts("architectures");
+        if (architectures.stream().noneMatch(KNOWN::contains)) {
+            throw config.refused("architectures", "one of " + KNOWN);
+        }
+        return Esm2Checkpoint.open(device, folder, dtype);
+    }
+}

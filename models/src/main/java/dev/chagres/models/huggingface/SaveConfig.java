@@ -1,0 +1,45 @@
+package dev.chagres.models.huggingface;
+
+import java.nio.file.Path;
+import java.util.Objects;
+import java.util.Optional;
+
+/**
+ * How a model is saved to a folder. {@link #standard} has the usual values; the {@code with} methods change one each.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param shardBytes most bytes of tensors in a file; where a model has more there are several, and an index
+ * @param unusedFrom a folder of the same architecture, whose tensors that no model here computes with, such as those of the contact head,
+ *     are copied
+ */
+public record SaveConfig(long shardBytes, Optional<Path> unusedFrom) {
+    private static final long USUAL = 5_000_000_000L;
+
+    /**
+     * Checks the size.
+     *
+     * @throws IllegalArgumentException when it is not positive
+     */
+    public SaveConfig {
+        Objects.requireNonNull(unusedFrom, "unusedFrom");
+        if (shardBytes < 1) {
+            throw new IllegalArgumentException("shardBytes: expected at least 1, got " + shardBytes);
+        }
+    }
+
+    /** Files of up to 5 GB; nothing is copied. */
+    public static SaveConfig standard() {
+        return new SaveConfig(USUAL, Optional.empty());
+    }
+
+    /** Returns the same with other files: a tensor that is larger has one of its own. */
+    public SaveConfig withShardBytes(long newShardBytes) {
+        return new SaveConfig(newShardBytes, unusedFrom);
+    }
+
+    /** Returns the same with tensors that are copied from {@code folder}. */
+    public SaveConfig withUnusedFrom(Path folder) {
+        return new SaveConfig(shardBytes, Optional.of(folder));
+    }
+}

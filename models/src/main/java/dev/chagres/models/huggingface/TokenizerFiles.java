@@ -1,0 +1,59 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.models.data.EsmVocabulary;
+import java.io.IOException;
+import java.math.BigDecimal;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * What transformers makes an {@code EsmTokenizer} of: {@code vocab.txt}, {@code tokenizer_config.json}, {@code special_tokens_map.json}.
+ *
+ * <p>Threading: thread-safe.
+ */
+final class TokenizerFiles {
+    static final String VOCABULARY = "vocab.txt";
+    private static final Map<String, Integer> SPECIAL = new LinkedHashMap<>();
+
+    static {
+        SPECIAL.put("cls_token", EsmVocabulary.CLS);
+        SPECIAL.put("eos_token", EsmVocabulary.EOS);
+        SPECIAL.put("mask_token", EsmVocabulary.MASK);
+        SPECIAL.put("pad_token", EsmVocabulary.PAD);
+        SPECIAL.put("unk_token", EsmVocabulary.UNKNOWN);
+    }
+
+    private TokenizerFiles() {}
+
+    /** Checks a folder's vocabulary, if it has one. */
+    static void check(Path folder) {
+        Path file = folder.resolve(VOCABULARY);
+        if (!Files.exists(file)) {
+            return;
+        }
+        try {
+            List<String> lines = Files.readString(file).lines().toList();
+            if (!lines.equals(EsmVocabulary.tokens())) {
+                throw CheckpointException.of(
+                        file, "expected the " + EsmVocabulary.SIZE + " tokens of ESM-2, a line each, got others", null);
+            }
+        } catch (IOException failure) {
+            throw CheckpointException.of(file, "could not be read as UTF-8: " + failure, failure);
+        }
+    }
+
+    static void write(Path folder) throws IOException {
+        Files.writeString(folder.resolve(VOCABULARY), String.join("\n", EsmVocabulary.tokens()));
+        Map<String, Object> special = new LinkedHashMap<>();
+        SPECIAL.forEach((name, id) -> special.put(name, EsmVocabulary.tokens().get(id)));
+        JsonText.write(folder.resolve("special_tokens_map.json"), special);
+        Map<String, Object> config = new LinkedHashMap<>(special);
+        config.put("clean_up_tokenization_spaces", false);
+        config.put("model_max_length", new BigDecimal("1000000000000000019884624838656"));
+        config.put("tokenizer_class", "EsmTokenizer");
+        JsonText.write(folder.resolve("tokenizer_config.json"), config);
+    }
+}

@@ -1,0 +1,85 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.DType;
+import dev.chagres.io.SafetensorsEntry;
+import dev.chagres.io.SafetensorsFile;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.lang.foreign.MemorySegment;
+import java.net.URISyntaxException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+
+/** A small model that transformers wrote, and what it computes: src/test/vectors/make_huggingface_esm2.py. */
+record StoredModel(String name) {
+    static List<StoredModel> all() {
+        return List.of(new StoredModel("token-dropout"), new StoredModel("plain"));
+    }
+
+    /** Returns the folder that transformers wrote. */
+    Path folder() {
+        try {
+            return Path.of(Objects.requireNonNull(
+                                    StoredModel.class.getResource("/huggingface/" + name + "/config.json"))
+                            .toURI())
+                    .getParent();
+        } catch (URISyntaxException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+    }
+
+    /** Copies config.json and the tensors. */
+    Path copyTo(Path target) {
+        try {
+            Files.createDirectories(target);
+            for (String file : List.of("config.json", "model.safetensors")) {
+                Files.copy(folder().resolve(file), target.resolve(file));
+            }
+            return target;
+        } catch (IOException failure) {
+            throw new UncheckedIOException(failure);
+        }
+    }
+
+    /** Returns all floating-point tensors of the vectors. */
+    Map<String, float[]> vectors() {
+        return floats(folder().resolve("vectors.safetensors"));
+    }
+
+    static Map<String, float[]> floats(Path file) {
+        Map<String, float[]> all = new LinkedHashMap<>();
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            opened.entries().forEach((name, entry) -> {
+                if (entry.dtype() == DType.FLOAT32) {
+                    float[] values = new float[count(entry)];
+                    entry.copyTo(MemorySegment.ofArray(values));
+                    all.put(name, values);
+                }
+            });
+        }
+        return all;
+    }
+
+    int[] ints(String vector) {
+        try (SafetensorsFile opened = SafetensorsFile.open(folder().resolve("vectors.safetensors"))) {
+            SafetensorsEntry entry = opened.entry(vector);
+            int[] values = new int[count(entry)];
+            entry.copyTo(MemorySegment.ofArray(values));
+            return values;
+        }
+    }
+
+    private static int count(SafetensorsEntry entry) {
+        return Math.toIntExact(Arrays.stream(entry.sizes()).reduce(1, Math::multiplyExact));
+    }
+
+    @Override
+    public String toString() {
+        return name;
+    }
+}
