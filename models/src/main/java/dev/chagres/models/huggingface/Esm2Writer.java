@@ -28,7 +28,9 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.UUID;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Writes an ESM-2 to a folder.
@@ -61,7 +63,7 @@ final class Esm2Writer {
         }
         try {
             ensureFree(target);
-            Path whole = Files.createTempDirectory(parent, "." + target.getFileName() + "-");
+            Path whole = Files.createDirectory(parent.resolve("." + target.getFileName() + "-" + UUID.randomUUID()));
             try {
                 writeFiles(whole);
                 Files.move(whole, target, StandardCopyOption.ATOMIC_MOVE);
@@ -108,16 +110,9 @@ final class Esm2Writer {
         }
         TokenizerFiles.write(folder);
         JsonText.write(folder.resolve("config.json"), fields());
-        try (var files = Files.list(folder)) {
-            for (Path file : files.toList()) {
-                Files.setPosixFilePermissions(
-                        file, java.nio.file.attribute.PosixFilePermissions.fromString("rw-r--r--"));
-            }
-        }
-        Files.setPosixFilePermissions(folder, java.nio.file.attribute.PosixFilePermissions.fromString("rwxr-xr-x"));
     }
 
-    private void writeTensors(Path folder, @org.jspecify.annotations.Nullable Esm2Source other) throws IOException {
+    private void writeTensors(Path folder, @Nullable Esm2Source other) throws IOException {
         try (Scope views = stream.device().openScope(stream)) {
             Map<String, TensorSource> all = sources(views);
             if (other != null) {
