@@ -12,6 +12,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Writes JSON as transformers does: indented by two, a final newline.
@@ -40,8 +41,9 @@ final class JsonText {
         }
     }
 
-    private static void write(JsonGenerator json, Object value) throws IOException {
+    private static void write(JsonGenerator json, @Nullable Object value) throws IOException {
         switch (value) {
+            case null -> json.writeNull();
             case Map<?, ?> object -> {
                 json.writeStartObject();
                 for (Map.Entry<?, ?> field : object.entrySet()) {
