@@ -132,7 +132,7 @@ final class MutatedFolder {
         Files.write(file, all);
     }
 
-    private List<Copy> copies() {
+    static List<Copy> copies(Path folder) {
         List<Copy> all = new ArrayList<>();
         try (SafetensorsFile file = SafetensorsFile.open(folder.resolve(CheckpointTensors.SINGLE))) {
             file.entries()
@@ -142,7 +142,7 @@ final class MutatedFolder {
         return all;
     }
 
-    private void store(String name, List<Copy> copies) {
+    static void store(Path folder, String name, List<Copy> copies) {
         List<TensorSource> sources = new ArrayList<>();
         for (Copy copy : copies) {
             sources.add(TensorSource.of(
@@ -152,7 +152,7 @@ final class MutatedFolder {
     }
 
     private void changeTensors() {
-        List<Copy> copies = copies();
+        List<Copy> copies = copies(folder);
         int at = random.nextInt(copies.size());
         Copy copy = copies.get(at);
         byte[] others = copy.bytes.clone();
@@ -178,11 +178,11 @@ final class MutatedFolder {
             default -> copies.set(at, new Copy(copy.name, DType.INT32, copy.sizes, copy.bytes));
         }
         what = change == 0 ? "without " + copy.name : "tensors, change " + change + " of " + copy.name;
-        store(CheckpointTensors.SINGLE, copies);
+        store(folder, CheckpointTensors.SINGLE, copies);
     }
 
     private void changeIndex() throws IOException {
-        List<Copy> copies = copies();
+        List<Copy> copies = copies(folder);
         List<Copy> first = new ArrayList<>(copies.subList(0, copies.size() / 2));
         List<Copy> second = new ArrayList<>(copies.subList(copies.size() / 2, copies.size()));
         Files.delete(folder.resolve(CheckpointTensors.SINGLE));
@@ -213,8 +213,8 @@ final class MutatedFolder {
             default -> second.add(new Copy("unknown", DType.FLOAT32, new long[] {1}, new byte[4]));
         }
         what = "index, change " + change + " of " + name;
-        store("model-00001-of-00002.safetensors", first);
-        store("model-00002-of-00002.safetensors", second);
+        store(folder, "model-00001-of-00002.safetensors", first);
+        store(folder, "model-00002-of-00002.safetensors", second);
         JsonText.write(folder.resolve(CheckpointTensors.INDEX), Map.of("weight_map", places));
         if (random.nextInt(8) == 0) {
             damage(CheckpointTensors.INDEX, Files.size(folder.resolve(CheckpointTensors.INDEX)));
