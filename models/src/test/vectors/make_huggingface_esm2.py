@@ -65,11 +65,12 @@ def write(folder, options, seed):
     lengths, ids, labels = sequences(torch.Generator().manual_seed(seed))
     longest = max(lengths)
     mask = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None]
-    output = model(input_ids=padded(ids, PAD, longest), attention_mask=mask.long(), labels=padded(labels, -100, longest))
+    output = model(input_ids=padded(ids, PAD, longest), attention_mask=mask.long(), labels=padded(labels, -100, longest),
+                   output_hidden_states=True)
     output.loss.backward()
     vectors = {"lengths": torch.tensor(lengths, dtype=torch.int32), "ids": torch.cat(ids).int(),
                "labels": torch.cat(labels).int(), "logits": output.logits[mask].detach().contiguous(),
-               "loss": output.loss.detach().reshape(1)}
+               "hidden": output.hidden_states[-1][mask].detach().contiguous(), "loss": output.loss.detach().reshape(1)}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and "contact_head" not in name:
             vectors["gradient." + name] = parameter.grad.contiguous()

@@ -168,8 +168,24 @@ public final class Esm2 implements LayeredModel {
         return masked == null ? x : masked.scale(x, ids, pass);
     }
 
+    /**
+     * Enqueues the hidden states behind the last norm, from which the head computes scores: what transformers calls {@code
+     * last_hidden_state}. In a pass that trains, {@link #backward} does not follow this.
+     *
+     * @param ids INT32 [T]
+     * @return [T, H]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor hidden(Tensor ids, Pass pass) {
+        return hiddenOf(layers.forward(embedded(ids, pass), pass), pass);
+    }
+
+    private Tensor hiddenOf(Tensor x, Pass pass) {
+        return gather.forward(norm.forward(x, pass), pass);
+    }
+
     private Tensor logitsOf(Tensor x, Pass pass) {
-        return head.forward(gather.forward(norm.forward(x, pass), pass), pass);
+        return head.forward(hiddenOf(x, pass), pass);
     }
 
     /**

@@ -2,6 +2,7 @@ package dev.chagres.models.huggingface;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
@@ -13,11 +14,13 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.layer.Pass;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.ProteinEmbeddings;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.te.QkvFormat;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
@@ -51,6 +54,48 @@ class HuggingFaceEsm2Test {
             model.backward(1, pass);
             assertEquals(vector(vectors, "loss")[0], loss.toFloats(device.stream())[0], TOLERANCE);
             compareGradients(model, vectors, device);
+        }
+    }
+
+    /** The states behind the last norm, also of each protein by itself. */
+    @ParameterizedTest
+    @MethodSource("dev.chagres.models.huggingface.StoredModel#all")
+    void hiddenStates(StoredModel stored) {
+        float[] expected = vector(stored.vectors(), "hidden");
+        try (Device device = Device.open();
+                Esm2 model = Esm2Checkpoint.open(device, stored.folder(), DType.FLOAT32);
+                Pass pass = Pass.evaluation(device);
+                ProteinEmbeddings embeddings = new ProteinEmbeddings(model)) {
+            pass.begin();
+            pass.sequences(Sequences.packed(pass.scope(), stored.ints("lengths")));
+            Tensor hidden = model.hidden(tensor(stored.ints("ids"), pass), pass);
+            assertClose("hidden", expected, hidden.toFloats(device.stream()), TOLERANCE);
+            // The third has no mask: residues of the alphabet alone.
+            int[] lengths = stored.ints("lengths");
+            int first = lengths[0] + lengths[1];
+            StringBuilder protein = new StringBuilder();
+            for (int i = 1; i < lengths[2] - 1; i++) {
+                protein.append(EsmVocabulary.tokens().get(stored.ints("ids")[first + i]));
+            }
+            int columns = model.config().hidden();
+            float[] mean = new float[columns];
+            for (int i = 1; i < lengths[2] - 1; i++) {
+                for (int c = 0; c < columns; c++) {
+                    mean[c] += expected[(first + i) * columns + c] / (lengths[2] - 2);
+                }
+            }
+            List<float[]> means = embeddings.mean(List.of("MKT", protein.toString()));
+            assertClose("mean", mean, means.get(1), 2 * TOLERANCE);
+            assertEquals(3, embeddings.residues(List.of("mkt")).getFirst().length);
+            assertEquals(List.of(), embeddings.mean(List.of()));
+            assertEquals(
+                    "proteins: expected letters of residues, got '*' at 1 in number 1",
+                    assertThrows(IllegalArgumentException.class, () -> embeddings.mean(List.of("M", "M*")))
+                            .getMessage());
+            assertEquals(
+                    "proteins: expected 1 to 1024 residues each, got 0 in number 0",
+                    assertThrows(IllegalArgumentException.class, () -> embeddings.mean(List.of("")))
+                            .getMessage());
         }
     }
 

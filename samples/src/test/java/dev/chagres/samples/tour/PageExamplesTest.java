@@ -32,10 +32,12 @@ class PageExamplesTest {
         "step-graphs.md, batch/ResumeExampleTest, place",
         "recipes-products.md, te/Float8ByHandTest, gradients",
         "cudnn.md, cudnn/GraphExamplesTest, graph",
-        "cudnn.md, cudnn/GraphExamplesTest, plan"
+        "cudnn.md, cudnn/GraphExamplesTest, plan",
+        "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder"
     })
     void thePageShowsTheRegion(String page, String test, String region) throws IOException {
-        String source = Files.readString(PROJECT.resolve("api/src/test/java/dev/chagres/" + test + ".java"));
+        String module = test.startsWith("models/") ? "models" : "api";
+        String source = Files.readString(PROJECT.resolve(module + "/src/test/java/dev/chagres/" + test + ".java"));
         Matcher lines = Pattern.compile("// @start region=\"" + region + "\"\n(.*?) *// @end", Pattern.DOTALL)
                 .matcher(source);
         assertTrue(lines.find(), () -> test + " has no region " + region);
