@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.parameter.Parameter;
 import java.nio.file.Path;
 import java.util.Objects;
 
@@ -86,7 +87,8 @@ public final class Esm2Checkpoint {
      *
      * @param model on one rank, with whole parameters
      * @throws CheckpointException as {@link #config}
-     * @throws IllegalArgumentException when the model has other sizes or another form than the folder's; the context may differ
+     * @throws IllegalArgumentException when the model has other sizes or another form than the folder's, but for the context, or a parameter
+     *     is split among ranks
      */
     public static void load(Esm2 model, Path folder) {
         try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
@@ -96,7 +98,17 @@ public final class Esm2Checkpoint {
                 throw new IllegalArgumentException(
                         "model: expected sizes and form of " + folder + ", " + theirs + ", got " + own);
             }
+            ensureWhole(model);
             source.load(model);
+        }
+    }
+
+    private static void ensureWhole(Esm2 model) {
+        for (Parameter parameter : model.parameters().all()) {
+            if (!parameter.shape().equals(parameter.wholeShape())) {
+                throw new IllegalArgumentException("model: expected whole parameters on one rank, got "
+                        + parameter.shape() + " of " + parameter.name() + ", which has " + parameter.wholeShape());
+            }
         }
     }
 
@@ -106,12 +118,13 @@ public final class Esm2Checkpoint {
      *
      * @param folder one that does not exist, or is empty; its parent exists
      * @throws CheckpointException when the folder has files or cannot be written
-     * @throws IllegalArgumentException when the model has another GELU than {@code EsmForMaskedLM}: {@link
+     * @throws IllegalArgumentException when a parameter is split among ranks, or the model has another GELU than {@code EsmForMaskedLM}: {@link
      *     dev.chagres.layer.GeluForm#TANH}
      */
     public static void save(Esm2 model, Path folder, SaveConfig config) {
         Objects.requireNonNull(model, "model");
         Objects.requireNonNull(folder, "folder");
+        ensureWhole(model);
         new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
     }
 }
