@@ -1,7 +1,5 @@
 package dev.chagres.te;
 
-import static dev.chagres.te.AttentionScaleChecks.gradient;
-
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -15,6 +13,19 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class AttentionChecks {
+    /** The arguments' names, made beforehand so that calls make none. */
+    private record Names(String scale, String scaleInverse, String amax) {
+        static Names of(String tensor) {
+            return new Names(
+                    "scales." + tensor + ".scale", "scales." + tensor + ".scaleInverse", "scales." + tensor + ".amax");
+        }
+    }
+
+    private static final Names SOFTMAX = Names.of("softmax");
+    private static final Names OUTPUT = Names.of("output");
+    private static final Names SCORE_GRADIENT = Names.of("scoreGradient");
+    private static final Names QKV_GRADIENT = Names.of("qkvGradient");
+
     private AttentionChecks() {}
 
     static void forward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
@@ -23,15 +34,15 @@ final class AttentionChecks {
         statistics(problem, tensors, stream);
         memory.written("output", tensors.output(), tensors.output().byteSize());
         memory.written("statistics", tensors.statistics(), tensors.statistics().byteSize());
-        AttentionOffsetChecks.inputs(problem, tensors, memory, stream);
-        AttentionScaleChecks.forward(tensors, memory, stream);
+        offsetInputs(problem, tensors, memory, stream);
+        scaledForward(tensors, memory, stream);
     }
 
     static void backward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
         inputs(problem, tensors, memory, stream);
         output(stream, "output", tensors.output(), tensors.query().dtype(), tensors);
         statistics(problem, tensors, stream);
-        DType incoming = AttentionScaleChecks.gradientType("outputGradient", tensors.outputGradient(), tensors);
+        DType incoming = gradientType("outputGradient", tensors.outputGradient(), tensors);
         output(stream, "outputGradient", tensors.outputGradient(), incoming, tensors);
         Tensor dq = gradient(stream, "queryGradient", tensors.queryGradient(), tensors.query(), tensors);
         Tensor dk = gradient(stream, "keyGradient", tensors.keyGradient(), tensors.key(), tensors);
@@ -46,9 +57,9 @@ final class AttentionChecks {
         AttentionPlaces.check(layout, "queryGradient", dq, "keyGradient", dk, "valueGradient", dv);
         memory.written("queryGradient", dq, AttentionPlaces.queryBytes(layout, dq));
         AttentionPlaces.writeKeyAndValue(layout, memory, "keyGradient", dk, "valueGradient", dv);
-        AttentionOffsetChecks.inputs(problem, tensors, memory, stream);
-        AttentionOffsetChecks.gradients(problem, tensors, memory, stream);
-        AttentionScaleChecks.backward(tensors, memory, stream);
+        offsetInputs(problem, tensors, memory, stream);
+        offsetGradients(problem, tensors, memory, stream);
+        scaledBackward(tensors, memory, stream);
     }
 
     /** Checks query, key, value, lengths and random state, and says that the call reads them. */
@@ -116,7 +127,7 @@ final class AttentionChecks {
     /** Checks a tensor of heads over tokens. */
     private static Tensor heads(
             Stream stream, String argument, Tensor tensor, QkvFormat format, AttentionTensors tensors) {
-        AttentionScaleChecks.input(stream, argument, tensor, tensors.scales());
+        typed(stream, argument, tensor, tensors.scales());
         if (tensor.rank() != format.rank()) {
             throw new IllegalArgumentException(
                     argument + ": expected " + format.shape() + ", got " + Checks.describe(tensor));
@@ -222,93 +233,169 @@ final class AttentionChecks {
         }
     }
 
-    /**
-     * Checks of the bias of fused attention and of the offset of its softmax, after those of the other tensors.
-     */
-    private static final class AttentionOffsetChecks {
-        private AttentionOffsetChecks() {}
-
-        /** Checks what forward and backward read, and that it does not overlap what {@code memory} has recorded as written. */
-        static void inputs(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
-            Tensor bias = wanted("bias", tensors.bias(), problem.biasType().isTensor(), problem);
-            if (bias != null) {
-                bias(bias, tensors, stream);
-                memory.readApart("bias", bias);
-            }
-            Tensor offset = offset("softmaxOffset", tensors.softmaxOffset(), problem, tensors, stream);
-            if (offset != null) {
-                memory.readApart("softmaxOffset", offset);
-            }
+    /** Checks the bias and the offset of the softmax, which forward and backward read after the other tensors, and that it does not overlap what {@code memory} has recorded as written. */
+    private static void offsetInputs(
+            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        Tensor bias = wanted("bias", tensors.bias(), problem.biasType().isTensor(), problem);
+        if (bias != null) {
+            bias(bias, tensors, stream);
+            memory.readApart("bias", bias);
         }
-
-        /** Checks what backward writes. */
-        static void gradients(
-                AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
-            Tensor gradient = wanted(
-                    "biasGradient", tensors.biasGradient(), problem.biasType().isTensor(), problem);
-            if (gradient != null) {
-                Checks.like(stream, "biasGradient", gradient, Checks.given("bias", tensors.bias()));
-                Checks.aligned("biasGradient", gradient);
-                memory.written("biasGradient", gradient, gradient.byteSize());
-            }
-            Tensor offset = offset("softmaxOffsetGradient", tensors.softmaxOffsetGradient(), problem, tensors, stream);
-            if (offset != null) {
-                memory.written("softmaxOffsetGradient", offset, offset.byteSize());
-            }
+        Tensor offset = offset("softmaxOffset", tensors.softmaxOffset(), problem, tensors, stream);
+        if (offset != null) {
+            memory.readApart("softmaxOffset", offset);
         }
+    }
 
-        private static @Nullable Tensor offset(
-                String argument,
-                @Nullable Tensor tensor,
-                AttentionProblem problem,
-                AttentionTensors tensors,
-                Stream stream) {
-            Tensor offset = wanted(argument, tensor, problem.softmaxType() != SoftmaxType.VANILLA, problem);
-            if (offset != null) {
-                Checks.vector(stream, argument, offset, DType.FLOAT32, heads(tensors));
-                Checks.aligned(argument, offset);
-            }
-            return offset;
+    /** Checks the gradients of both, which backward writes. */
+    private static void offsetGradients(
+            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        Tensor gradient = wanted(
+                "biasGradient", tensors.biasGradient(), problem.biasType().isTensor(), problem);
+        if (gradient != null) {
+            Checks.like(stream, "biasGradient", gradient, Checks.given("bias", tensors.bias()));
+            Checks.aligned("biasGradient", gradient);
+            memory.written("biasGradient", gradient, gradient.byteSize());
         }
+        Tensor offset = offset("softmaxOffsetGradient", tensors.softmaxOffsetGradient(), problem, tensors, stream);
+        if (offset != null) {
+            memory.written("softmaxOffsetGradient", offset, offset.byteSize());
+        }
+    }
 
-        /** Returns the tensor if the problem requires one, null if it requires none. */
-        private static @Nullable Tensor wanted(
-                String argument, @Nullable Tensor tensor, boolean wanted, AttentionProblem problem) {
-            if (wanted == (tensor != null)) {
-                return tensor;
-            }
-            String reason =
-                    ", for the problem has " + problem.biasType() + " and a softmax that is " + problem.softmaxType();
-            if (tensor == null) {
-                throw new IllegalStateException(
-                        argument + ": expected a tensor" + reason + ", got none; call " + argument + "(...) before");
-            }
-            throw new IllegalArgumentException(
-                    argument + ": expected none" + reason + ", got " + Checks.describe(tensor));
+    private static @Nullable Tensor offset(
+            String argument,
+            @Nullable Tensor tensor,
+            AttentionProblem problem,
+            AttentionTensors tensors,
+            Stream stream) {
+        Tensor offset = wanted(argument, tensor, problem.softmaxType() != SoftmaxType.VANILLA, problem);
+        if (offset != null) {
+            Checks.vector(stream, argument, offset, DType.FLOAT32, heads(tensors));
+            Checks.aligned(argument, offset);
         }
+        return offset;
+    }
 
-        private static void bias(Tensor bias, AttentionTensors tensors, Stream stream) {
-            Checks.on(stream, "bias", bias);
-            long sequences = tensors.sequences();
-            long heads = heads(tensors);
-            boolean fits = bias.dtype() == tensors.query().dtype()
-                    && bias.rank() == 4
-                    && (bias.size(0) == 1 || bias.size(0) == sequences)
-                    && (bias.size(1) == 1 || bias.size(1) == heads)
-                    && bias.size(2) == tensors.queryLength()
-                    && bias.size(3) == tensors.keyLength();
-            if (!fits) {
-                throw new IllegalArgumentException("bias: expected "
-                        + tensors.query().dtype() + "[1 or " + sequences
-                        + ", 1 or " + heads + ", " + tensors.queryLength() + ", " + tensors.keyLength() + "], got "
-                        + Checks.describe(bias));
-            }
-            Checks.aligned("bias", bias);
+    /** Returns the tensor if the problem requires one, null if it requires none. */
+    private static @Nullable Tensor wanted(
+            String argument, @Nullable Tensor tensor, boolean wanted, AttentionProblem problem) {
+        if (wanted == (tensor != null)) {
+            return tensor;
         }
+        String reason =
+                ", for the problem has " + problem.biasType() + " and a softmax that is " + problem.softmaxType();
+        if (tensor == null) {
+            throw new IllegalStateException(
+                    argument + ": expected a tensor" + reason + ", got none; call " + argument + "(...) before");
+        }
+        throw new IllegalArgumentException(argument + ": expected none" + reason + ", got " + Checks.describe(tensor));
+    }
 
-        private static long heads(AttentionTensors tensors) {
-            Tensor query = tensors.query();
-            return query.size(query.rank() - 2);
+    private static void bias(Tensor bias, AttentionTensors tensors, Stream stream) {
+        Checks.on(stream, "bias", bias);
+        long sequences = tensors.sequences();
+        long heads = heads(tensors);
+        boolean fits = bias.dtype() == tensors.query().dtype()
+                && bias.rank() == 4
+                && (bias.size(0) == 1 || bias.size(0) == sequences)
+                && (bias.size(1) == 1 || bias.size(1) == heads)
+                && bias.size(2) == tensors.queryLength()
+                && bias.size(3) == tensors.keyLength();
+        if (!fits) {
+            throw new IllegalArgumentException("bias: expected "
+                    + tensors.query().dtype() + "[1 or " + sequences
+                    + ", 1 or " + heads + ", " + tensors.queryLength() + ", " + tensors.keyLength() + "], got "
+                    + Checks.describe(bias));
         }
+        Checks.aligned("bias", bias);
+    }
+
+    private static long heads(AttentionTensors tensors) {
+        Tensor query = tensors.query();
+        return query.size(query.rank() - 2);
+    }
+
+    /** Checks the type of query, key or value: floating-point, or E4M3 where there are scales. */
+    private static void typed(Stream stream, String argument, Tensor tensor, @Nullable AttentionScales scales) {
+        if (scales != null) {
+            Checks.typed(stream, argument, tensor, DType.FLOAT8_E4M3);
+        } else if (Checks.on(stream, argument, tensor).dtype().isFloat8()) {
+            throw new IllegalArgumentException(argument + ": expected scales for " + Checks.describe(tensor)
+                    + ", got none; call scales(...) before");
+        } else {
+            Checks.floats(stream, argument, tensor);
+        }
+    }
+
+    /** Returns the type that {@code tensor} must have: the query's, or, for a gradient in eight bits, its own. */
+    private static DType gradientType(String argument, Tensor tensor, AttentionTensors tensors) {
+        if (tensors.scales() == null) {
+            return tensors.query().dtype();
+        }
+        if (!tensor.dtype().isFloat8()) {
+            throw new IllegalArgumentException(argument
+                    + ": expected FLOAT8_E5M2 or FLOAT8_E4M3, for the query is in eight bits, got "
+                    + Checks.describe(tensor));
+        }
+        return tensor.dtype();
+    }
+
+    /** Checks a gradient of query, key or value, of the shape of {@code model}. */
+    private static Tensor gradient(
+            Stream stream, String argument, Tensor tensor, Tensor model, AttentionTensors tensors) {
+        if (tensors.scales() == null) {
+            return Checks.like(stream, argument, tensor, model);
+        }
+        Checks.shaped(stream, argument, tensor, model);
+        gradientType(argument, tensor, tensors);
+        return Checks.typed(stream, argument, tensor, tensors.queryGradient().dtype());
+    }
+
+    /** Checks the scales and amaxes of a forward call. */
+    private static void scaledForward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        AttentionScales scales = tensors.scales();
+        if (scales != null) {
+            read("scales.qkv.scaleInverse", scales.qkv().scaleInverse(), memory, stream);
+            cells(SOFTMAX, scales.softmax(), memory, stream);
+            cells(OUTPUT, scales.output(), memory, stream);
+        }
+    }
+
+    /** Checks the scales and amaxes of a backward call. */
+    private static void scaledBackward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+        AttentionScales scales = tensors.scales();
+        if (scales == null) {
+            return;
+        }
+        read("scales.qkv.scaleInverse", scales.qkv().scaleInverse(), memory, stream);
+        read("scales.softmax.scale", scales.softmax().scale(), memory, stream);
+        read("scales.softmax.scaleInverse", scales.softmax().scaleInverse(), memory, stream);
+        read("scales.output.scaleInverse", scales.output().scaleInverse(), memory, stream);
+        TensorScale incoming = present("outputGradient", scales.outputGradient());
+        read("scales.outputGradient.scaleInverse", incoming.scaleInverse(), memory, stream);
+        cells(SCORE_GRADIENT, present("scoreGradient", scales.scoreGradient()), memory, stream);
+        cells(QKV_GRADIENT, present("qkvGradient", scales.qkvGradient()), memory, stream);
+    }
+
+    private static TensorScale present(String name, @Nullable TensorScale scale) {
+        if (scale == null) {
+            throw new IllegalArgumentException("scales: expected a scale of the " + name
+                    + ", which backward needs, got none; make new AttentionScales(...) with all six");
+        }
+        return scale;
+    }
+
+    private static void cells(Names names, TensorScale scale, AttentionMemory memory, Stream stream) {
+        read(names.scale, scale.scale(), memory, stream);
+        read(names.scaleInverse, scale.scaleInverse(), memory, stream);
+        Tensor amax = scale.amax();
+        Checks.vector(stream, names.amax, amax, DType.FLOAT32, 1);
+        memory.written(names.amax, amax, amax.byteSize());
+    }
+
+    private static void read(String argument, Tensor cell, AttentionMemory memory, Stream stream) {
+        Checks.vector(stream, argument, cell, DType.FLOAT32, 1);
+        memory.readApart(argument, cell);
     }
 }
