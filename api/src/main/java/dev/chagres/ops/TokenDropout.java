@@ -18,6 +18,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code ops_token_dropout_factors}, {@code ops_scale_sequences_add} in {@code ops.h}; Lin et al., "ESM-2", Science 2023.
  */
 public final class TokenDropout {
+    /** Each token is a sequence of its own. */
+    private static final TokenPositions EACH = new TokenPositions();
+
     private TokenDropout() {}
 
     /**
@@ -72,7 +75,7 @@ public final class TokenDropout {
                         factors.address(),
                         kept,
                         mask,
-                        TokenLayout.code(format),
+                        TokenPositions.code(format),
                         ids.size(0),
                         sequences,
                         stream.handle()),
@@ -110,6 +113,6 @@ public final class TokenDropout {
             throw new IllegalArgumentException("factors: expected FLOAT32 of at least " + x.size(0)
                     + " tokens, as x has, got " + Checks.describe(factors));
         }
-        DropPath.scaleSequencesAdd(x, null, y, factors, null, QkvFormat.BSHD, 1, first, factors.size(0), stream);
+        DropPath.scaleSequencesAdd(x, null, y, factors, EACH, first, factors.size(0), stream);
     }
 }

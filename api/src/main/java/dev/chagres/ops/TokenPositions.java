@@ -82,6 +82,10 @@ public final class TokenPositions {
 
     /** Returns the number of the format in {@code OpsTokenLayout}. */
     int code() {
+        return code(format);
+    }
+
+    static int code(QkvFormat format) {
         return switch (format) {
             case THD -> Ops.OPS_THD();
             case BSHD -> Ops.OPS_BSHD();
