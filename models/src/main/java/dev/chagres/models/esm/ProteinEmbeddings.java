@@ -3,7 +3,7 @@ package dev.chagres.models.esm;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.models.data.EsmVocabulary;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;

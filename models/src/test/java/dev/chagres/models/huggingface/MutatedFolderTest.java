@@ -6,7 +6,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.attention.Sequences;
 import dev.chagres.io.SafetensorsException;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import java.io.IOException;

@@ -10,7 +10,7 @@ import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.io.SafetensorsFile;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
