@@ -293,8 +293,9 @@ Dims Descriptor::integers(int name) const {
   Dims all(static_cast<size_t>(value.count));
   for (size_t i = 0; i < all.size(); ++i) {
     if (value.type == kFractionType) {
-      int32_t fraction[2];
-      std::memcpy(fraction, value.bytes.data() + 8 * i, 8);
+      int32_t halves[2];
+      std::memcpy(halves, value.bytes.data() + 8 * i, 8);
+      const int64_t fraction[2] = {halves[0], halves[1]};
       CHAGRES_REQUIRE(fraction[1] != 0 && fraction[0] % fraction[1] == 0, kNotSupported, attribute(type, name).text,
               ": expected whole numbers, got ", fraction[0], "/", fraction[1]);
       all[i] = fraction[0] / fraction[1];

@@ -212,6 +212,9 @@ struct Graph;
 /* The descriptor behind a cudnnBackendDescriptor_t; refuses a handle that is none. */
 std::shared_ptr<Descriptor> living_descriptor(const void *handle, const char *argument);
 
+/* Puts another descriptor behind a cudnnBackendDescriptor_t. */
+void replace_descriptor(const void *handle, std::shared_ptr<Descriptor> made);
+
 struct Descriptor {
   int type = 0;
   bool finalized = false;

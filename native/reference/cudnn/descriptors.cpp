@@ -184,6 +184,11 @@ int64_t get_attribute(const Descriptor &descriptor, int name, int type, int64_t 
 
 }  // namespace
 
+void replace_descriptor(const void *handle, std::shared_ptr<Descriptor> made) {
+  Living *living = descriptors().find(handle);
+  if (living != nullptr) living->descriptor = std::move(made);
+}
+
 std::shared_ptr<Descriptor> living_descriptor(const void *handle, const char *argument) {
   const Living *living = descriptors().find(handle);
   CHAGRES_REQUIRE(living != nullptr, kBadParam, argument, ": expected a descriptor that lives");
@@ -211,11 +216,11 @@ CHAGRES_EXPORT int cudnnBackendDestroyDescriptor(void *descriptor) try {
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 
+/* Others that hold the descriptor keep it as it was. */
 CHAGRES_EXPORT int cudnnBackendInitialize(void *descriptor) try {
-  Descriptor &living = *living_descriptor(descriptor, "descriptor");
-  const int type = living.type;
-  living = Descriptor();
-  living.type = type;
+  auto made = std::make_shared<Descriptor>();
+  made->type = living_descriptor(descriptor, "descriptor")->type;
+  replace_descriptor(descriptor, std::move(made));
   return kSuccess;
 } CHAGRES_CUDNN_CATCH
 

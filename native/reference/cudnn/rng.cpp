@@ -16,6 +16,8 @@ constexpr int kY = 2310, kSeed = 2311, kDescription = 2312, kOffset = 2313;
 /* Of (0, 1]. */
 double unit(uint32_t word) { return (static_cast<double>(word) + 1) * 0x1p-32; }
 
+int64_t whole(double value) { return static_cast<int64_t>(rounded(value, kInt64)); }
+
 }  // namespace
 
 void check_rng(const Descriptor &operation) {
@@ -31,8 +33,8 @@ void compute_rng(Evaluation &values, const Descriptor &operation) {
   const int64_t distribution = description.integer(kDistribution);
   const bool immediate = operation.values.at(kSeed).type == kInt64Type;
   const int64_t seed =
-      immediate ? operation.integer(kSeed) : static_cast<int64_t>(values.scalar(operation, kSeed));
-  const double offset = operation.has(kOffset) ? values.scalar(operation, kOffset) : 0;
+      immediate ? operation.integer(kSeed) : whole(values.scalar(operation, kSeed));
+  const int64_t offset = operation.has(kOffset) ? whole(values.scalar(operation, kOffset)) : 0;
   const double probability = description.number(kProbability, 0.5);
   const double least = description.number(kMinimum, 0), most = description.number(kMaximum, 1);
   const double mean = description.number(kMean, 0), deviation = description.number(kDeviation, 1);

@@ -50,6 +50,7 @@ std::vector<char> bytes_of(std::initializer_list<T> values) {
 struct Script {
   std::vector<int> types; /* of the descriptors */
   std::vector<Setting> settings;
+  size_t initialized = SIZE_MAX; /* which descriptor is made new before the run */
   std::vector<size_t> last; /* for each descriptor, the number of settings before it is finalized */
 
   size_t add(int type) {
@@ -159,6 +160,7 @@ int play(const Script &script, void *handle, const std::vector<char> &room, bool
     for (size_t d = 0; d < handles.size(); ++d)
       if (script.last[d] == i + 1) note(cudnnBackendFinalize(handles[d]));
   }
+  if (script.initialized < handles.size()) note(cudnnBackendInitialize(handles[script.initialized]));
   const int status = cudnnBackendExecute(handle, handles[handles.size() - 2], handles.back());
   note(status);
   *executed = status == 0;
@@ -251,7 +253,10 @@ void mutate(Script &script) {
   auto &random = check::random();
   Setting &setting = script.settings[random() % script.settings.size()];
   const auto &known = attributes();
-  switch (random() % 9) {
+  switch (random() % 10) {
+    case 9:
+      script.initialized = random() % script.types.size();
+      break;
     case 0:
       setting.name = known[random() % known.size()].name;
       break;

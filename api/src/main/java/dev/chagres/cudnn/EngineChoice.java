@@ -1,6 +1,8 @@
 package dev.chagres.cudnn;
 
 import dev.chagres.bindings.CudnnException;
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cudnn.Cudnn;
 import java.util.ArrayList;
 import java.util.List;
@@ -68,7 +70,8 @@ final class EngineChoice {
             return null;
         }
         if (configs.isEmpty()) {
-            reasons.add(what + ": propose no engine");
+            String said = ForeignText.lines(Status.cudnnText().strip());
+            reasons.add(what + ": propose no engine" + (said.isEmpty() ? "" : "; cuDNN says: " + said));
         }
         return first(what, configs);
     }

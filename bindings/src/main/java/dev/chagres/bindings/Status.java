@@ -94,6 +94,14 @@ public final class Status {
         }
     }
 
+    /**
+     * Returns what cuDNN has to say of its last call on this thread, which need not have failed: heuristics say why they propose no
+     * engine. cuDNN forgets it then.
+     */
+    public static String cudnnText() {
+        return ErrorTexts.cudnnLastError();
+    }
+
     private static TransformerEngineException teFailure(int status, String function) {
         String text = ErrorTexts.text("te_last_error");
         return new TransformerEngineException(failure(
