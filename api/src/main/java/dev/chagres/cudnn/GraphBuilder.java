@@ -4,7 +4,6 @@ import dev.chagres.DType;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -19,14 +18,13 @@ import org.jspecify.annotations.Nullable;
  *
  * {@snippet file="dev/chagres/cudnn/GraphExamplesTest.java" region="graph"}
  *
+ * <p>The class is long because every operation has its method here, and little else.
+ *
  * <p>Threading: one thread at a time.
  *
  * <p>Source: operations of {@code cudnn_graph.h}.
  */
 public final class GraphBuilder {
-    /** Elements of memory that a tensor may span: 2^40. */
-    private static final long MOST = 1L << 40;
-
     private final String name;
     private final List<GraphTensor> tensors = new ArrayList<>();
     private final List<Operation> operations = new ArrayList<>();
@@ -73,7 +71,7 @@ public final class GraphBuilder {
 
     /** Adds a tensor of cuDNN's type, such as a mask of {@link DataType#BOOLEAN}; else as {@link #tensor(String, DType, long...)}. */
     public GraphTensor tensor(String tensorName, DataType type, long... dims) {
-        checkDims("tensor", tensorName, dims);
+        GraphChecks.checkDims("tensor", tensorName, dims);
         return tensor(tensorName, type, dims, GraphTensor.rowMajor(dims));
     }
 
@@ -89,8 +87,8 @@ public final class GraphBuilder {
 
     /** Adds a tensor of cuDNN's type with strides; else as {@link #tensor(String, DType, long[], long[])}. */
     public GraphTensor tensor(String tensorName, DataType type, long[] dims, long[] strides) {
-        checkDims("tensor", tensorName, dims);
-        checkStrides("tensor", tensorName, dims, strides);
+        GraphChecks.checkDims("tensor", tensorName, dims);
+        GraphChecks.checkStrides("tensor", tensorName, dims, strides);
         Checks.given("type", type);
         claim("tensor", tensorName);
         return keep(GraphTensor.real(this, tensors.size() + 1L, tensorName, type, dims.clone(), strides.clone()));
@@ -103,10 +101,10 @@ public final class GraphBuilder {
      */
     public GraphTensor scalar(String tensorName, int rank, float value) {
         if (rank < 1 || rank > GraphTensor.MAX_RANK) {
-            throw refusal("scalar", tensorName, "rank", "1 to " + GraphTensor.MAX_RANK, rank);
+            throw GraphChecks.refusal("scalar", tensorName, "rank", "1 to " + GraphTensor.MAX_RANK, rank);
         }
         if (Float.isNaN(value)) {
-            throw refusal("scalar", tensorName, "value", "a number", value);
+            throw GraphChecks.refusal("scalar", tensorName, "value", "a number", value);
         }
         claim("scalar", tensorName);
         return keep(GraphTensor.scalar(this, tensors.size() + 1L, tensorName, rank, value));
@@ -295,11 +293,7 @@ public final class GraphBuilder {
      * @throws IllegalArgumentException when the axis is none of x
      */
     public GraphTensor softmax(String operation, GraphTensor x, int axis) {
-        GraphTensor most = reduction(operation + ".max", ReductionMode.MAX, x, axis);
-        GraphTensor exponent = pointwise(operation + ".exponent", PointwiseMode.SUB, x, most);
-        GraphTensor power = pointwise(operation + ".exp", PointwiseMode.EXP, exponent);
-        GraphTensor sum = reduction(operation + ".sum", ReductionMode.ADD, power, axis);
-        return pointwise(operation, PointwiseMode.DIV, power, sum);
+        return Compositions.softmax(this, operation, x, axis);
     }
 
     /**
@@ -309,13 +303,7 @@ public final class GraphBuilder {
      * @throws IllegalArgumentException when an axis is none of x, or {@code masked} is NaN
      */
     public GraphTensor causalMask(String operation, GraphTensor x, int rows, int columns, float masked) {
-        GraphTensor row =
-                pointwise(operation + ".row", PointwiseMode.GEN_INDEX, PointwiseConfig.DEFAULT.withAxis(rows), x);
-        GraphTensor column =
-                pointwise(operation + ".column", PointwiseMode.GEN_INDEX, PointwiseConfig.DEFAULT.withAxis(columns), x);
-        GraphTensor seen = pointwise(operation + ".seen", PointwiseMode.CMP_GE, row, column);
-        GraphTensor number = scalar(operation + ".masked", x.rank(), masked);
-        return pointwise(operation, PointwiseMode.BINARY_SELECT, x, number, seen);
+        return Compositions.causalMask(this, operation, x, rows, columns, masked);
     }
 
     /**
@@ -327,22 +315,12 @@ public final class GraphBuilder {
      * @throws IllegalArgumentException when the shapes do not fit
      */
     public GraphTensor attention(String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
-        GraphTensor scores = scores(operation, q, kT, scale);
-        return matmul(operation, softmax(operation + ".softmax", scores, scores.rank() - 1), v);
+        return Compositions.attention(this, operation, q, kT, v, scale);
     }
 
     /** Adds {@link #attention} in which a query sees the keys up to its own place. */
     public GraphTensor causalAttention(String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
-        GraphTensor scores = scores(operation, q, kT, scale);
-        int columns = scores.rank() - 1;
-        GraphTensor masked = causalMask(operation + ".mask", scores, columns - 1, columns, Float.NEGATIVE_INFINITY);
-        return matmul(operation, softmax(operation + ".softmax", masked, columns), v);
-    }
-
-    private GraphTensor scores(String operation, GraphTensor q, GraphTensor kT, float scale) {
-        GraphTensor product = matmul(operation + ".product", q, kT);
-        return pointwise(
-                operation + ".scores", PointwiseMode.MUL, product, scalar(operation + ".scale", product.rank(), scale));
+        return Compositions.causalAttention(this, operation, q, kT, v, scale);
     }
 
     /**
@@ -371,9 +349,9 @@ public final class GraphBuilder {
     public GraphTensor output(GraphTensor result, DataType type, long... strides) {
         own("output", name, "result", result);
         Checks.given("type", type);
-        checkStrides("output", result.name(), result.dims(), strides);
+        GraphChecks.checkStrides("output", result.name(), result.dims(), strides);
         if (operations.stream().noneMatch(operation -> operation.writes().contains(result))) {
-            throw refusal("output", name, "result", "the result of an operation", result);
+            throw GraphChecks.refusal("output", name, "result", "the result of an operation", result);
         }
         result.makeReal(type, strides.clone());
         return result;
@@ -419,46 +397,12 @@ public final class GraphBuilder {
         ensureOpen();
         Checks.given("name", wanted);
         if (wanted.isBlank() || !names.add(wanted)) {
-            throw refusal(
+            throw GraphChecks.refusal(
                     kind,
                     wanted,
                     "name",
                     "one that no other tensor or operation of the graph has",
                     ForeignText.quoted(wanted));
-        }
-    }
-
-    static void checkDims(String kind, String operation, long... dims) {
-        Checks.given("dims", dims);
-        boolean fits = dims.length >= 1 && dims.length <= GraphTensor.MAX_RANK;
-        long count = 1;
-        for (int i = 0; fits && i < dims.length; i++) {
-            fits = dims[i] >= 1 && count <= MOST / dims[i];
-            count *= dims[i];
-        }
-        if (!fits) {
-            throw refusal(
-                    kind,
-                    operation,
-                    "dims",
-                    "1 to " + GraphTensor.MAX_RANK + " sizes of at least 1, and at most " + MOST + " elements",
-                    Arrays.toString(dims));
-        }
-    }
-
-    private static void checkStrides(String kind, String operation, long[] dims, long... strides) {
-        Checks.given("strides", strides);
-        boolean fits = strides.length == dims.length;
-        for (int i = 0; fits && i < dims.length; i++) {
-            fits = strides[i] >= 1 && strides[i] <= MOST / dims[i];
-        }
-        if (!fits) {
-            throw refusal(
-                    kind,
-                    operation,
-                    "strides",
-                    dims.length + " of at least 1, over at most " + MOST + " elements",
-                    Arrays.toString(strides));
         }
     }
 
@@ -470,25 +414,18 @@ public final class GraphBuilder {
         return intermediate;
     }
 
-    /** Returns the exception of an argument that does not fit. */
-    static IllegalArgumentException refusal(
-            String kind, String operation, String argument, String expected, @Nullable Object got) {
-        return new IllegalArgumentException(kind + " " + ForeignText.quoted(operation) + ", " + argument + ": expected "
-                + expected + ", got " + got);
-    }
-
     /** Checks that a tensor is one of this graph. */
     GraphTensor own(String kind, String operation, String argument, GraphTensor tensor) {
         ensureOpen();
         if (Checks.given(argument, tensor).builder() != this) {
-            throw refusal(kind, operation, argument, "a tensor of this graph", tensor + " of another");
+            throw GraphChecks.refusal(kind, operation, argument, "a tensor of this graph", tensor + " of another");
         }
         return tensor;
     }
 
     /** Checks an operation's name and makes a result of that name. */
     GraphTensor result(String kind, String resultName, DataType type, long[] dims, long[] strides) {
-        checkDims(kind, resultName, dims);
+        GraphChecks.checkDims(kind, resultName, dims);
         claim(kind, resultName);
         return keep(GraphTensor.result(this, tensors.size() + 1L, resultName, type, dims, strides));
     }

@@ -15,16 +15,16 @@ final class Layouts {
 
     static GraphTensor reshape(GraphBuilder graph, String name, GraphTensor x, long... dims) {
         graph.own("reshape", name, "x", x);
-        GraphBuilder.checkDims("reshape", name, dims);
+        GraphChecks.checkDims("reshape", name, dims);
         if (!x.isRowMajor()) {
-            throw GraphBuilder.refusal("reshape", name, "x", "elements without gaps, the last dimension fastest", x);
+            throw GraphChecks.refusal("reshape", name, "x", "elements without gaps, the last dimension fastest", x);
         }
         long count = 1;
         for (long dim : dims) {
             count *= dim;
         }
         if (count != x.count()) {
-            throw GraphBuilder.refusal("reshape", name, "dims", x.count() + " elements", Arrays.toString(dims));
+            throw GraphChecks.refusal("reshape", name, "dims", x.count() + " elements", Arrays.toString(dims));
         }
         return moved(graph, "reshape", name, x, dims.clone(), GraphTensor.rowMajor(dims));
     }
@@ -41,7 +41,7 @@ final class Layouts {
             }
         }
         if (!fits) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     "transpose", name, "permutation", "each dimension of " + x + " once", Arrays.toString(permutation));
         }
         long[] dims = new long[rank];
@@ -72,11 +72,11 @@ final class Layouts {
     static GraphTensor concatenate(GraphBuilder graph, String name, int axis, GraphTensor... inputs) {
         String kind = "concatenate";
         if (Checks.givenAll("inputs", inputs).length == 0) {
-            throw GraphBuilder.refusal(kind, name, "inputs", "tensors", "none");
+            throw GraphChecks.refusal(kind, name, "inputs", "tensors", "none");
         }
         GraphTensor first = graph.own(kind, name, "inputs", inputs[0]);
         if (axis < 0 || axis >= first.rank()) {
-            throw GraphBuilder.refusal(kind, name, "axis", "a dimension of " + first + ", from 0", axis);
+            throw GraphChecks.refusal(kind, name, "axis", "a dimension of " + first + ", from 0", axis);
         }
         long[] dims = first.dims();
         dims[axis] = 0;
@@ -87,7 +87,7 @@ final class Layouts {
                 fits = i == axis || input.dim(i) == dims[i];
             }
             if (!fits) {
-                throw GraphBuilder.refusal(kind, name, "inputs", first + " but along axis " + axis, input);
+                throw GraphChecks.refusal(kind, name, "inputs", first + " but along axis " + axis, input);
             }
             dims[axis] += input.dim(axis);
         }

@@ -60,7 +60,7 @@ final class Norms {
         check(graph, kind, name, mode, x, scale, bias);
         checkEpsilon(kind, name, epsilon);
         if (mode != NormMode.LAYER_NORM && mode != NormMode.RMS_NORM) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind, name, "mode", "LAYER_NORM or RMS_NORM, the others read mean and variance", mode);
         }
         GraphTensor y = result(graph, kind, name, x.dims(), x);
@@ -87,12 +87,12 @@ final class Norms {
         check(graph, kind, name, mode, x, scale, null);
         GraphTensor mean = Checks.given("saved", saved).mean();
         if (!graph.own(kind, name, "dy", dy).hasDims(x.dims())) {
-            throw GraphBuilder.refusal(kind, name, "dy", Arrays.toString(x.dims()), dy);
+            throw GraphChecks.refusal(kind, name, "dy", Arrays.toString(x.dims()), dy);
         }
         long[] dims = statistics(mode, x, scale);
         checkStatistics(graph, kind, name, "invVariance", saved.invVariance(), dims);
         if ((mean == null) != (mode == NormMode.RMS_NORM)) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind, name, "mean", mode == NormMode.RMS_NORM ? "none" : Arrays.toString(dims), mean);
         }
         Description description = new Description(Cudnn.CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR())
@@ -157,7 +157,7 @@ final class Norms {
             @Nullable GraphTensor bias) {
         boolean spatial = mode == NormMode.INSTANCE_NORM || mode == NormMode.BATCH_NORM;
         if (graph.own(kind, name, "x", x).rank() < (spatial ? 3 : 2)) {
-            throw GraphBuilder.refusal(kind, name, "x", spatial ? "[N, C, …] with spatial dimensions" : "[N, …]", x);
+            throw GraphChecks.refusal(kind, name, "x", spatial ? "[N, C, …] with spatial dimensions" : "[N, …]", x);
         }
         boolean fits = graph.own(kind, name, "scale", scale).rank() == x.rank();
         for (int i = 0; fits && i < x.rank(); i++) {
@@ -165,7 +165,7 @@ final class Norms {
             fits = scale.dim(i) == (wanted ? x.dim(i) : 1) || (!spatial && scale.dim(i) == 1);
         }
         if (!fits) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind,
                     name,
                     "scale",
@@ -173,20 +173,20 @@ final class Norms {
                     scale);
         }
         if (bias != null && !graph.own(kind, name, "bias", bias).hasDims(scale.dims())) {
-            throw GraphBuilder.refusal(kind, name, "bias", Arrays.toString(scale.dims()), bias);
+            throw GraphChecks.refusal(kind, name, "bias", Arrays.toString(scale.dims()), bias);
         }
     }
 
     private static void checkEpsilon(String kind, String name, float epsilon) {
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            throw GraphBuilder.refusal(kind, name, "epsilon", "a positive number", epsilon);
+            throw GraphChecks.refusal(kind, name, "epsilon", "a positive number", epsilon);
         }
     }
 
     private static void checkStatistics(
             GraphBuilder graph, String kind, String name, String argument, GraphTensor given, long... dims) {
         if (!graph.own(kind, name, argument, given).hasDims(dims)) {
-            throw GraphBuilder.refusal(kind, name, argument, Arrays.toString(dims), given);
+            throw GraphChecks.refusal(kind, name, argument, Arrays.toString(dims), given);
         }
     }
 

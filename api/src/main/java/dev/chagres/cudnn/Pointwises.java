@@ -30,7 +30,7 @@ final class Pointwises {
         Checks.given("config", config);
         Checks.givenAll("inputs", inputs);
         if (inputs.length != mode.inputs()) {
-            throw GraphBuilder.refusal(kind, name, "inputs", mode.inputs() + " tensors", Arrays.toString(inputs));
+            throw GraphChecks.refusal(kind, name, "inputs", mode.inputs() + " tensors", Arrays.toString(inputs));
         }
         String[] arguments = mode.isBackward() ? BACKWARD_NAMES : FORWARD_NAMES;
         long[] dims = dims(graph, kind, name, arguments, inputs);
@@ -89,7 +89,7 @@ final class Pointwises {
                 dims[d] = Math.max(dims[d], inputs[i].dim(d));
             }
             if (!fits) {
-                throw GraphBuilder.refusal(
+                throw GraphChecks.refusal(
                         kind, name, arguments[i], "sizes of " + Arrays.toString(dims) + " or 1", inputs[i]);
             }
         }
@@ -99,11 +99,11 @@ final class Pointwises {
     private static void checkConfig(
             String kind, String name, PointwiseMode mode, PointwiseConfig config, long... dims) {
         if (mode == PointwiseMode.GEN_INDEX && config.axis() >= dims.length) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind, name, "axis", "one of " + dims.length + " dimensions, from 0", config.axis());
         }
         if (mode.isBackward() && (config.alpha1() != 1 || config.alpha2() != 1)) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind, name, "alpha1, alpha2", "1 for a gradient", config.alpha1() + " and " + config.alpha2());
         }
     }
@@ -145,7 +145,7 @@ final class Pointwises {
             }
         }
         if (!fits) {
-            throw GraphBuilder.refusal(kind, name, "axes", "some of the dimensions of " + x, Arrays.toString(axes));
+            throw GraphChecks.refusal(kind, name, "axes", "some of the dimensions of " + x, Arrays.toString(axes));
         }
         if (!mode.isOperation()) {
             return composed(graph, name, mode, x, axes);

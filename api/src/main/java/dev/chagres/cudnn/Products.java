@@ -16,7 +16,7 @@ final class Products {
         graph.own("matmul", name, "b", b);
         int rank = a.rank();
         if (rank < 3) {
-            throw GraphBuilder.refusal("matmul", name, "a", "at least 3 dimensions, […, M, K]", a);
+            throw GraphChecks.refusal("matmul", name, "a", "at least 3 dimensions, […, M, K]", a);
         }
         long[] dims = a.dims();
         boolean fits = b.rank() == rank && b.dim(rank - 2) == a.dim(rank - 1);
@@ -25,7 +25,7 @@ final class Products {
             dims[i] = Math.max(a.dim(i), b.dim(i));
         }
         if (!fits) {
-            throw GraphBuilder.refusal("matmul", name, "b", "[…, K, N] with the batch and K of " + a, b);
+            throw GraphChecks.refusal("matmul", name, "b", "[…, K, N] with the batch and K of " + a, b);
         }
         dims[rank - 1] = b.dim(rank - 1);
         GraphTensor c = graph.result("matmul", name, graph.intermediate(), dims, GraphTensor.rowMajor(dims));

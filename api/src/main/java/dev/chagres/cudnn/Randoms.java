@@ -22,7 +22,7 @@ final class Randoms {
         one(graph, name, "seed", seed);
         one(graph, name, "offset", offset);
         Description detail = detail(Checks.given("distribution", distribution));
-        GraphBuilder.checkDims("rng", name, dims);
+        GraphChecks.checkDims("rng", name, dims);
         GraphTensor y = graph.result("rng", name, graph.intermediate(), dims.clone(), GraphTensor.rowMajor(dims));
         graph.add(new Operation(
                 "rng",
@@ -41,7 +41,7 @@ final class Randoms {
     private static void one(GraphBuilder graph, String name, String argument, GraphTensor tensor) {
         DataType type = graph.own("rng", name, argument, tensor).type();
         if (tensor.count() != 1 || (type != DataType.INT64 && type != DataType.INT32)) {
-            throw GraphBuilder.refusal("rng", name, argument, "one INT32 or INT64", tensor);
+            throw GraphChecks.refusal("rng", name, argument, "one INT32 or INT64", tensor);
         }
     }
 

@@ -58,7 +58,7 @@ final class Windows {
         String kind = "convolutionBackwardData";
         graph.own(kind, name, "dy", dy);
         graph.own(kind, name, "w", w);
-        GraphBuilder.checkDims(kind, name, dims);
+        GraphChecks.checkDims(kind, name, dims);
         checkResult(kind, name, dy, resultDims(kind, name, config, dims, w.dims()));
         GraphTensor dx = graph.result(kind, name, graph.intermediate(), dims.clone(), GraphTensor.ordered(dims, dy));
         add(graph, kind, name, BACKWARD_DATA, config, List.of(dx, w, dy), dx);
@@ -70,7 +70,7 @@ final class Windows {
         String kind = "convolutionBackwardFilter";
         graph.own(kind, name, "dy", dy);
         graph.own(kind, name, "x", x);
-        GraphBuilder.checkDims(kind, name, dims);
+        GraphChecks.checkDims(kind, name, dims);
         checkResult(kind, name, dy, resultDims(kind, name, config, x.dims(), dims));
         GraphTensor dw = graph.result(kind, name, graph.intermediate(), dims.clone(), GraphTensor.ordered(dims, x));
         add(graph, kind, name, BACKWARD_FILTER, config, List.of(x, dw, dy), dw);
@@ -79,7 +79,7 @@ final class Windows {
 
     private static void checkResult(String kind, String name, GraphTensor dy, long... dims) {
         if (!dy.hasDims(dims)) {
-            throw GraphBuilder.refusal(kind, name, "dy", Arrays.toString(dims), dy);
+            throw GraphChecks.refusal(kind, name, "dy", Arrays.toString(dims), dy);
         }
     }
 
@@ -87,7 +87,7 @@ final class Windows {
     private static long[] resultDims(String kind, String name, ConvolutionConfig config, long[] x, long[] w) {
         int spatial = Checks.given("config", config).strides().size();
         if (x.length != spatial + 2) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind, name, "x", "[N, C, …] with " + spatial + " spatial dimensions", Arrays.toString(x));
         }
         boolean fits = w.length == x.length && x[1] % w[1] == 0 && w[0] % (x[1] / w[1]) == 0;
@@ -97,7 +97,7 @@ final class Windows {
             fits = dims[i + 2] > 0;
         }
         if (!fits) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind,
                     name,
                     "w",
@@ -173,7 +173,7 @@ final class Windows {
             long... dims) {
         String kind = "resampleBackward " + Checks.given("config", config).mode();
         graph.own(kind, name, "dy", dy);
-        GraphBuilder.checkDims(kind, name, dims);
+        GraphChecks.checkDims(kind, name, dims);
         checkResult(kind, name, dy, windowDims(kind, name, dims, config));
         Description description = new Description(Cudnn.CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR())
                 .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DYDESC(), dy);
@@ -211,7 +211,7 @@ final class Windows {
             fits = dims[i + 2] > 0;
         }
         if (!fits) {
-            throw GraphBuilder.refusal(
+            throw GraphChecks.refusal(
                     kind,
                     name,
                     "x",
