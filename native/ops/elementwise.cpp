@@ -68,6 +68,16 @@ int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count
   return elementwise("ops_gelu_erf_backward", kernels, {{"dy", dy}, {"x", x}}, dx, count, dtype, stream, "dx");
 } OPS_CATCH
 
+int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("tanh");
+  return elementwise("ops_tanh", kernels, {{"x", x}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_tanh_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("tanh_backward");
+  return elementwise("ops_tanh_backward", kernels, {{"dy", dy}, {"y", y}}, dx, count, dtype, stream, "dx");
+} OPS_CATCH
+
 int ops_cast(const void *x, int x_dtype, void *y, int y_dtype, int64_t count, OpsStream stream) try {
   const int status = check_cast(x, x_dtype, y, y_dtype, count);
   if (status != OPS_SUCCESS || count == 0) return status;

@@ -39,6 +39,8 @@ __device__ inline void map(Y *y, int64_t count, const Formula &formula, const X 
 
 BINARY(add, a + b)
 UNARY(reciprocal, 1 / a)
+UNARY(tanh, tanhf(a))
+BINARY(tanh_backward, a * (1 - b * b))
 /* By erfc of the other sign, so that small results keep their digits. */
 UNARY(gelu_erf, 0.5f * a * erfcf(-0.70710678f * a))
 BINARY(gelu_erf_backward, a * (0.5f * erfcf(-0.70710678f * b) + b * (0.39894228f * expf(-0.5f * b * b))))

@@ -72,6 +72,12 @@ int ops_gelu_erf(const void *x, void *y, int64_t count, int dtype, OpsStream str
 /* dx[i] = dy[i] * ((1 + erf(x[i] / sqrt(2))) / 2 + x[i] exp(-x[i]^2 / 2) / sqrt(2 pi)). NaN of infinite x. dx may be dy or x. */
 int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream);
 
+/* y[i] = tanh(x[i]). y may be x. */
+int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* dx[i] = dy[i] * (1 - y[i]^2), y being tanh's result. dx may be dy or y. */
+int ops_tanh_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream);
+
 /* y[i] = residual[i] + keep[i] * x[i] / (1 - p). mask: one bit an element, LSB first, ceil(count / 8) bytes, bit = kept
  * (bits past count are zero). rng_state: int64[2], Philox seed and offset; element i draws from Philox4x32-10 with
  * counter (offset + i / 4) and subsequence 0, word i % 4; kept when word * 2^-32 >= p. Equal bits on every provider.

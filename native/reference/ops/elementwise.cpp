@@ -45,6 +45,14 @@ CHAGRES_CLONES void gelu_erf_backward(float (*x)[kBlock], int64_t count) {
   }
 }
 
+CHAGRES_CLONES void tanh_of(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] = fast_tanh(x[0][i]);
+}
+
+CHAGRES_CLONES void tanh_backward(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] *= 1.0f - x[1][i] * x[1][i];
+}
+
 CHAGRES_CLONES void scale_add_floats(float *y, float beta, const float *x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = beta * y[i] + x[i];
 }
@@ -81,6 +89,22 @@ int ops_gelu_erf_backward(const void *dy, const void *x, void *dx, int64_t count
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_gelu_erf_backward, dy, x, dx, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise(inputs, dx, count, dtype, gelu_erf_backward);
+} OPS_CATCH
+
+int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}};
+  const int status = ops::check_elementwise("ops_tanh", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_tanh, x, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, tanh_of);
+} OPS_CATCH
+
+int ops_tanh_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"dy", dy}, ops::Elements{"y", y}};
+  const int status = ops::check_elementwise("ops_tanh_backward", inputs, {"dx", dx}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_tanh_backward, dy, y, dx, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, dx, count, dtype, tanh_backward);
 } OPS_CATCH
 
 int ops_accumulate(const void *x, float *y, float beta, int64_t count, int dtype, OpsStream stream) try {

@@ -44,7 +44,8 @@ void operation_case(Session &session, const Elementwise &operation, int dtype, i
   std::vector<Doubles> x = {inputs(session, format, count)};
   while (x.size() < operation.inputs.size()) x.push_back(session.random.normal(format, count));
   Doubles wanted = results(operation.formula, x);
-  const Doubles scale = results(operation.magnitude == nullptr ? operation.formula : operation.magnitude, x);
+  Doubles scale = results(operation.magnitude == nullptr ? operation.formula : operation.magnitude, x);
+  for (double &size : scale) size = std::fabs(size);
   for (double &result : wanted) /* to one that is known, or beyond the type's largest to infinity */
     if (operation.slack == 0 || std::isinf(round_to(format, result))) result = round_to(format, result);
   std::deque<Buffer> buffers;

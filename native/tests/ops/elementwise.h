@@ -39,6 +39,13 @@ inline const std::vector<Elementwise> &elementwise_operations() {
        [](const double *x) {
          return std::fabs(x[0]) * (normal_distribution(x[1]) + std::fabs(x[1]) * normal_density(x[1]));
        }},
+      {"ops_tanh", {"x"}, [](const double *x) { return std::tanh(x[0]); }, 8},
+      {"ops_tanh_backward",
+       {"dy", "y"},
+       [](const double *x) { return x[0] * (1 - x[1] * x[1]); },
+       4,
+       "dx",
+       [](const double *x) { return std::fabs(x[0]) * (1 + x[1] * x[1]); }},
   };
   return all;
 }

@@ -3,19 +3,23 @@
 Needs torch and transformers, 4.x or 5.x, no GPU. Fails where a tensor that the model computes with is missing or unexpected, or the
 tokenizer differs. Writes the logits of the packed sequences in VECTORS.
 """
+import json
 import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+import transformers
+from transformers import AutoTokenizer
 
 folder, vectors, output = sys.argv[1:]
 vectors = load_file(vectors)
-model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
+architecture = json.load(open(folder + "/config.json"))["architectures"][0]
+auto = getattr(transformers, "AutoModel" + architecture.removeprefix("Esm"))
+model, info = auto.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
 model.eval()
 print(type(model).__name__, info)
 missing = [name for name in info["missing_keys"] if "contact_head" not in name and "position_embeddings" not in name]
-assert not missing, missing
+assert isinstance(model, getattr(transformers, architecture)) and not missing, missing
 assert not info["unexpected_keys"] and not info["mismatched_keys"], info
 
 tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -25,5 +29,5 @@ assert tokenizer.pad_token_id == 1 and tokenizer.mask_token_id == 32
 
 parts = vectors["ids"].long().split(vectors["lengths"].tolist())
 with torch.no_grad():
-    logits = [model(input_ids=part[None], attention_mask=torch.ones_like(part)[None]).logits[0] for part in parts]
+    logits = [model(input_ids=part[None], attention_mask=torch.ones_like(part)[None]).logits.reshape(-1, model.config.num_labels if "Classification" in architecture else 33) for part in parts]
 save_file({"logits": torch.cat(logits).contiguous()}, output)

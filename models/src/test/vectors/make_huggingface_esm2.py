@@ -1,7 +1,7 @@
 """Writes the models and vectors that HuggingFaceEsm2Test reads: make_huggingface_esm2.py FOLDER
 
-Needs torch and transformers (5.17 made what is stored), no GPU. Each folder is a small EsmForMaskedLM with random weights as
-save_pretrained writes it, and vectors.safetensors: identifiers and labels of packed sequences, the logits of their tokens, the
+Needs torch and transformers (5.17 made what is stored), no GPU. Each folder is a small ESM-2 with random weights as save_pretrained
+writes it, EsmForMaskedLM or a classifier, and vectors.safetensors: identifiers and labels of packed sequences, the logits of their tokens, the
 loss, and the gradient of each parameter, all in FP32 arithmetic of the eager attention. Frequencies were rounded to FP16, as
 those of the published files.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import EsmConfig, EsmForMaskedLM
+from transformers import EsmConfig, EsmForMaskedLM, EsmForSequenceClassification, EsmForTokenClassification
 from transformers.models.esm.modeling_esm import EsmRotaryEmbedding
 
 MASK, PAD, CLS, EOS = 32, 1, 0, 2
@@ -19,7 +19,12 @@ CASES = {
                           layer_norm_eps=1e-5, token_dropout=True),
     "plain": dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48,
                   layer_norm_eps=1e-3, token_dropout=False),
+    "tokens": dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
+                   layer_norm_eps=1e-5, token_dropout=True, num_labels=3),
+    "sequences": dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
+                      layer_norm_eps=1e-5, token_dropout=True, num_labels=5),
 }
+CLASSES = {"tokens": EsmForTokenClassification, "sequences": EsmForSequenceClassification}
 
 
 def sequences(generator):
@@ -46,40 +51,53 @@ def padded(parts, value, length):
     return torch.stack([torch.nn.functional.pad(part, (0, length - len(part)), value=value) for part in parts])
 
 
-def write(folder, options, seed):
+def labels_of(case, ids, labels, generator):
+    """Of a classifier classes: of each token but the first and last, or of each sequence."""
+    if case == "tokens":
+        return [torch.cat([torch.tensor([-100]), torch.randint(0, 3, (len(part) - 2,), generator=generator),
+                           torch.tensor([-100])]) for part in ids]
+    return torch.randint(0, 5, (len(ids),), generator=generator) if case == "sequences" else labels
+
+
+def write(folder, case, options, seed):
     torch.manual_seed(seed)
     config = EsmConfig(vocab_size=33, mask_token_id=MASK, pad_token_id=PAD, position_embedding_type="rotary",
                        max_position_embeddings=1026, emb_layer_norm_before=False, hidden_dropout_prob=0.0,
                        attention_probs_dropout_prob=0.0, attn_implementation="eager", **options)
-    model = EsmForMaskedLM(config).eval()
+    model = CLASSES.get(case, EsmForMaskedLM)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Of a size that shows each of them in the logits; transformers begins with 0.02, and biases with 0.
             norm = "norm" in name.lower() and name.endswith("weight")
             parameter.copy_((1 + 0.1 * torch.randn_like(parameter)) if norm else 0.2 * torch.randn_like(parameter))
-        model.lm_head.bias.copy_(torch.randn_like(model.lm_head.bias))
-        model.tie_weights()
+        if case not in CLASSES:
+            model.lm_head.bias.copy_(torch.randn_like(model.lm_head.bias))
+            model.tie_weights()
         rotary = [module for module in model.modules() if isinstance(module, EsmRotaryEmbedding)]
         for module in rotary:
             module.inv_freq.copy_(module.inv_freq.half().float())
-    lengths, ids, labels = sequences(torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    lengths, ids, labels = sequences(generator)
+    labels = labels_of(case, ids, labels, generator)
     longest = max(lengths)
     mask = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None]
-    output = model(input_ids=padded(ids, PAD, longest), attention_mask=mask.long(), labels=padded(labels, -100, longest),
+    output = model(input_ids=padded(ids, PAD, longest), attention_mask=mask.long(), labels=padded(labels, -100, longest) if isinstance(labels, list) else labels,
                    output_hidden_states=True)
     output.loss.backward()
+    logits = output.logits[mask] if isinstance(labels, list) else output.logits
     vectors = {"lengths": torch.tensor(lengths, dtype=torch.int32), "ids": torch.cat(ids).int(),
-               "labels": torch.cat(labels).int(), "logits": output.logits[mask].detach().contiguous(),
+               "labels": (torch.cat(labels) if isinstance(labels, list) else labels).int(),
+               "logits": logits.detach().contiguous(),
                "hidden": output.hidden_states[-1][mask].detach().contiguous(), "loss": output.loss.detach().reshape(1)}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and "contact_head" not in name:
             vectors["gradient." + name] = parameter.grad.contiguous()
     model.save_pretrained(folder)
     save_file(vectors, folder / "vectors.safetensors", metadata={"format": "pt"})
-    print(folder, float(output.loss), output.logits[mask].abs().max().item(), [*model.state_dict()][:20])
+    print(folder, output.loss.item(), logits.abs().max().item())
 
 
 for index, (case, options) in enumerate(CASES.items()):
     target = Path(sys.argv[1]) / case
     target.mkdir(parents=True, exist_ok=True)
-    write(target, options, index + 1)
+    write(target, case, options, index + 1)

@@ -10,12 +10,12 @@ import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Sums, reciprocals, casts and the exact GELU, element by element; a bias added to rows.
+ * Sums, reciprocals, casts, the exact GELU and tanh, element by element; a bias added to rows.
  *
  * <p>Threading: the device's thread.
  *
  * <p>Source: {@code ops_add}, {@code ops_bias_add}, {@code ops_reciprocal}, {@code ops_gelu_erf}, {@code
- * ops_gelu_erf_backward}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
+ * ops_gelu_erf_backward}, {@code ops_tanh}, {@code ops_tanh_backward}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
  */
 public final class Elementwise {
     private Elementwise() {}
@@ -139,6 +139,47 @@ public final class Elementwise {
                         x.dtype().code(),
                         stream.handle()),
                 "ops_gelu_erf_backward");
+    }
+
+    /**
+     * Enqueues {@code y = tanh(x)}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y like x; may be x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void tanh(Tensor x, Tensor y, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        Status.ops(Ops.ops_tanh(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_tanh");
+    }
+
+    /**
+     * Enqueues {@code dx = dy (1 - y^2)}.
+     *
+     * @param dy gradient of y, like y
+     * @param y what {@link #tanh} gave, floating-point numbers of any shape
+     * @param dx gradient of x, like y; may be dy or y
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
+     */
+    public static void tanhBackward(Tensor dy, Tensor y, Tensor dx, Stream stream) {
+        Checks.floats(stream, "y", y);
+        Checks.like(stream, "dy", dy, y);
+        Checks.like(stream, "dx", dx, y);
+        Checks.writable("dx", dx);
+        Checks.apartOrSame("dx", dx, "dy", dy);
+        Checks.apartOrSame("dx", dx, "y", y);
+        Status.ops(
+                Ops.ops_tanh_backward(
+                        dy.address(),
+                        y.address(),
+                        dx.address(),
+                        y.count(),
+                        y.dtype().code(),
+                        stream.handle()),
+                "ops_tanh_backward");
     }
 
     /**

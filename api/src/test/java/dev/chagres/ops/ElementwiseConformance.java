@@ -270,6 +270,37 @@ class ElementwiseConformance {
         }
     }
 
+    @ParameterizedTest
+    @MethodSource("floats")
+    void tanh(DType dtype) {
+        for (int count : COUNTS) {
+            double[] x = open.normal(dtype, count, 2);
+            double[] dy = open.normal(dtype, count, 1);
+            double[] expected = new double[count];
+            double[] gradient = new double[count];
+            Tensor y = open.tensor(dtype, x, count);
+            Elementwise.tanh(y, y, open.stream());
+            float[] actual = open.read(y);
+            for (int i = 0; i < count; i++) {
+                expected[i] = Math.tanh(x[i]);
+                gradient[i] = dy[i] * (1 - (double) actual[i] * actual[i]);
+            }
+            open.assertClose("y", expected, actual, 1, Tolerances.rounded(dtype));
+            Tensor dx = open.tensor(dtype, dy, count);
+            Elementwise.tanhBackward(dx, y, dx, open.stream());
+            open.assertClose("dx", gradient, open.read(dx), 1, Tolerances.rounded(dtype));
+        }
+        assertThrown(
+                IllegalArgumentException.class,
+                "dy: expected " + dtype + "[3], got " + dtype + "[2]",
+                () -> Elementwise.tanhBackward(
+                        open.unwritten(dtype, 2), open.unwritten(dtype, 3), open.unwritten(dtype, 3), open.stream()));
+        assertThrown(
+                IllegalArgumentException.class,
+                "y: expected " + dtype + "[2], got " + dtype + "[3]",
+                () -> Elementwise.tanh(open.unwritten(dtype, 2), open.unwritten(dtype, 3), open.stream()));
+    }
+
     @Test
     void geluErfAtTheEnds() {
         double[] ends = {0, -0.0, Double.POSITIVE_INFINITY, Float.MAX_VALUE, -Float.MAX_VALUE, Double.NaN, -30};

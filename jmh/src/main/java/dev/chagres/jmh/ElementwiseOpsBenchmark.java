@@ -75,6 +75,10 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         double slope =
                 0.5 * (1 + erf(first / Math.sqrt(2))) + first * Math.exp(-first * first / 2) / Math.sqrt(2 * Math.PI);
         near("geluErfBackward", other * slope, at(y, 0), 0.02 + 0.01 * Math.abs(other));
+        tanh();
+        near("tanh", Math.tanh(first), at(y, 0), 0.02);
+        tanhBackward();
+        near("tanhBackward", other * (1 - first * first), at(y, 0), 0.02 * (1 + Math.abs(other * first * first)));
         accumulate();
         near("accumulate", first, at(wide, 0), 0);
         cast();
@@ -148,6 +152,20 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void geluErfBackward() {
         repeat(() -> Elementwise.geluErfBackward(residual, x, y, stream));
+    }
+
+    /** y = tanh(x). */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void tanh() {
+        repeat(() -> Elementwise.tanh(x, y, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void tanhBackward() {
+        repeat(() -> Elementwise.tanhBackward(residual, x, y, stream));
     }
 
     /** BFLOAT16 into FP32. */

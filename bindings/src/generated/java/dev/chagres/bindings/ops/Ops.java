@@ -610,6 +610,135 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_tanh {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_tanh");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_tanh$descriptor() {
+        return ops_tanh.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_tanh$handle() {
+        return ops_tanh.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_tanh$address() {
+        return ops_tanh.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_tanh(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_tanh(long x, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_tanh.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_tanh", x, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_tanh_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_tanh_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_tanh_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_tanh_backward$descriptor() {
+        return ops_tanh_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_tanh_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_tanh_backward$handle() {
+        return ops_tanh_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_tanh_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_tanh_backward$address() {
+        return ops_tanh_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_tanh_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_tanh_backward(long dy, long y, long dx, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_tanh_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_tanh_backward", dy, y, dx, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, y, dx, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_dropout_add {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,

@@ -4,32 +4,19 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.AttentionMask;
-import dev.chagres.attention.RotaryConfig;
-import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.ModelInput;
-import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.CrossEntropy;
-import dev.chagres.layer.Embedding;
-import dev.chagres.layer.LayerNorm;
-import dev.chagres.layer.NormConfig;
-import dev.chagres.layer.TokenGather;
-import dev.chagres.layer.TransformerLayer;
-import dev.chagres.layer.TransformerLayerConfig;
-import dev.chagres.layer.TransformerLayerConfig.Recomputation;
+import dev.chagres.layer.Layer;
+import dev.chagres.layer.Pass;
 import dev.chagres.models.data.EsmVocabulary;
-import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
-import dev.chagres.pass.Recomputed;
-import dev.chagres.pass.Sequential;
 import java.util.List;
 import java.util.function.Function;
-import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -50,18 +37,8 @@ public final class Esm2 implements LayeredModel {
     /** Rows of the embedding and columns of the logits; those from {@link EsmVocabulary#SIZE} on belong to no token. */
     static final int VOCABULARY = EsmVocabulary.PADDED_SIZE;
 
-    private static final Initializer WEIGHTS = Initializer.normal(0.02f);
-
     private final Esm2Config config;
-    private final Embedding embedding;
-    /** Token dropout; null in a form without. */
-    private final @Nullable MaskedEmbeddings masked;
-
-    private final Sequential layers;
-    private final LayerNorm norm;
-    /** Behind the layers and their norm, of which sequence-parallel ranks have a part of the tokens each, as of the embedding. */
-    private final TokenGather gather;
-
+    private final Esm2Encoder encoder;
     private final Esm2Head head;
     private final CrossEntropy crossEntropy;
     private final Parameters parameters;
@@ -102,37 +79,16 @@ public final class Esm2 implements LayeredModel {
     public Esm2(Device device, Esm2Config config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
         this.config = config;
         this.plan = plan;
-        int hidden = config.hidden();
-        embedding = Embedding.vocabularyParallel(VOCABULARY, hidden, WEIGHTS, plan.group("embedding"));
-        Esm2Form form = config.form();
-        masked = form.masks() == Esm2Form.Masks.DROPPED ? new MaskedEmbeddings(plan) : null;
-        AttentionConfig attention = AttentionConfig.of(config.heads(), config.headDim(), AttentionMask.none());
-        boolean recomputesNorms = config.recomputation() == Esm2Recomputation.NORMS;
-        NormConfig normConfig = NormConfig.layerNorm(hidden).withEpsilon(form.normEpsilon());
-        TransformerLayerConfig encoder =
-                TransformerLayerConfig.encoder(hidden, attention).withNorm(normConfig);
-        TransformerLayerConfig layer = encoder.withMlp(
-                        encoder.mlp().withGelu(form.gelu()).withInner(config.inner()))
-                .withRecomputation(recomputesNorms ? Recomputation.NORMS : Recomputation.NONE);
-        List<TransformerLayer> blocks = IntStream.range(0, config.layers())
-                .mapToObj(i -> new TransformerLayer(layer, plan.group("layers." + i)))
-                .toList();
-        boolean recomputesLayers = config.recomputation() == Esm2Recomputation.LAYERS;
-        layers = Sequential.of(config.layers(), i -> recomputesLayers ? new Recomputed(blocks.get(i)) : blocks.get(i));
-        norm = new LayerNorm(normConfig, plan.group("norm").forTokenParts());
-        gather = new TokenGather(plan);
-        head = new Esm2Head(normConfig, form.gelu(), WEIGHTS, embedding.weight(), plan.group("head"));
+        encoder = new Esm2Encoder(config, plan);
+        head = new Esm2Head(
+                Esm2Encoder.norm(config),
+                config.form().gelu(),
+                Esm2Encoder.WEIGHTS,
+                encoder.table(),
+                plan.group("head"));
         crossEntropy = CrossEntropy.vocabularyParallel(EsmVocabulary.SIZE, VOCABULARY, plan);
         scope = device.openScope();
-        try {
-            RotaryEmbedding rotary = RotaryEmbedding.of(
-                    scope, config.context(), RotaryConfig.of(config.headDim()).withFrequencies(form.frequencies()));
-            blocks.forEach(block -> block.rotate(rotary));
-            parameters = memory.apply(plan);
-        } catch (RuntimeException | Error failure) {
-            scope.close();
-            throw failure;
-        }
+        parameters = encoder.allocate(scope, plan, memory);
     }
 
     /** Returns sizes and form. */
@@ -160,12 +116,7 @@ public final class Esm2 implements LayeredModel {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor logits(Tensor ids, Pass pass) {
-        return logitsOf(layers.forward(embedded(ids, pass), pass), pass);
-    }
-
-    private Tensor embedded(Tensor ids, Pass pass) {
-        Tensor x = embedding.forward(ids, pass);
-        return masked == null ? x : masked.scale(x, ids, pass);
+        return head.forward(encoder.forward(ids, pass), pass);
     }
 
     /**
@@ -177,15 +128,7 @@ public final class Esm2 implements LayeredModel {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor hidden(Tensor ids, Pass pass) {
-        return hiddenOf(layers.forward(embedded(ids, pass), pass), pass);
-    }
-
-    private Tensor hiddenOf(Tensor x, Pass pass) {
-        return gather.forward(norm.forward(x, pass), pass);
-    }
-
-    private Tensor logitsOf(Tensor x, Pass pass) {
-        return head.forward(hiddenOf(x, pass), pass);
+        return encoder.forward(ids, pass);
     }
 
     /**
@@ -221,35 +164,33 @@ public final class Esm2 implements LayeredModel {
      */
     @Override
     public void backward(float factor, @Nullable Tensor lossScale, Pass pass) {
-        Tensor gradient = endBackward(factor, lossScale, pass);
-        layers.backward(gradient, gradient, pass);
-        beginBackward(gradient, pass);
+        encoder.backward(endBackward(factor, lossScale, pass), pass);
     }
 
     @Override
     public List<Layer> layers() {
-        return layers.layers();
+        return encoder.layers();
     }
 
     @Override
     public Tensor begin(ModelInput input, Pass pass) {
-        return embedded(input.ids(), pass);
+        return encoder.begin(input.ids(), pass);
     }
 
     @Override
     public Tensor end(Tensor x, ModelInput input, Pass pass) {
-        return crossEntropy.forward(logitsOf(x, pass), input.labels(), pass);
+        return crossEntropy.forward(head.forward(encoder.end(x, pass), pass), input.labels(), pass);
     }
 
     @Override
     public Tensor endBackward(float factor, @Nullable Tensor lossScale, Pass pass) {
         Tensor dlogits = crossEntropy.backward(factor, lossScale, pass);
-        return norm.backward(gather.backward(head.backward(dlogits, pass), pass), pass);
+        return encoder.endBackward(head.backward(dlogits, pass), pass);
     }
 
     @Override
     public void beginBackward(Tensor dy, Pass pass) {
-        embedding.backward(masked == null ? dy : masked.backward(dy, pass), pass);
+        encoder.beginBackward(dy, pass);
     }
 
     @Override

@@ -2,14 +2,19 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Classifier;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.parameter.Parameter;
 import java.nio.file.Path;
 import java.util.Objects;
+import java.util.function.Supplier;
 
 /**
- * ESM-2 in and out of folders of transformers: {@code EsmForMaskedLM}.
+ * ESM-2 in and out of folders of transformers: {@code EsmForMaskedLM}, {@code EsmForTokenClassification} and {@code
+ * EsmForSequenceClassification}.
  *
  * <p>In: {@code config.json}, and {@code model.safetensors} or the files that {@code model.safetensors.index.json} names. Fields that say
  * something that this ESM-2 does not compute are refused, and so are tensors that it does not have. Names, types and shapes of all tensors are
@@ -46,33 +51,82 @@ public final class Esm2Checkpoint {
     }
 
     /**
-     * Makes the model in a folder; its context is {@code max_position_embeddings}.
+     * Returns sizes, form and classes of the classifier in a folder, whose files are checked.
      *
-     * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
-     * @throws CheckpointException as {@link #config}
-     * @throws IllegalArgumentException when the type is no float
+     * @throws CheckpointException as {@link #config}, or when the folder has no classifier
      */
-    public static Esm2 open(Device device, Path folder, DType dtype) {
-        Objects.requireNonNull(device, "device");
-        Objects.requireNonNull(dtype, "dtype");
-        try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
-            Esm2 model = make(device, source.config(), folder, dtype);
-            try {
-                source.load(model);
-                return model;
-            } catch (RuntimeException | Error failure) {
-                model.close();
-                throw failure;
-            }
+    public static Esm2ClassifierConfig classifierConfig(Path folder) {
+        try (Esm2Source source = classifier(folder)) {
+            return source.classifier();
         }
     }
 
-    private static Esm2 make(Device device, Esm2Config config, Path folder, DType dtype) {
-        if (!dtype.isFloat()) {
+    /**
+     * Makes the model in a folder; its context is {@code max_position_embeddings}.
+     *
+     * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
+     * @throws CheckpointException as {@link #config}, or when the folder has another head
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Esm2 open(Device device, Path folder, DType dtype) {
+        ensureFloat(dtype);
+        try (Esm2Source source = maskedLm(folder)) {
+            return filled(() -> new Esm2(device, source.config(), dtype, 0), source, folder);
+        }
+    }
+
+    /**
+     * Makes the classifier in a folder; its context is {@code max_position_embeddings}.
+     *
+     * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
+     * @throws CheckpointException as {@link #config}, or when the folder has no classifier
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Esm2Classifier openClassifier(Device device, Path folder, DType dtype) {
+        ensureFloat(dtype);
+        try (Esm2Source source = classifier(folder)) {
+            return filled(() -> new Esm2Classifier(device, source.classifier(), dtype, 0), source, folder);
+        }
+    }
+
+    private static Esm2Source maskedLm(Path folder) {
+        return ensured(folder, EsmArchitecture.MASKED_LM);
+    }
+
+    private static Esm2Source classifier(Path folder) {
+        return ensured(folder, EsmArchitecture.TOKENS, EsmArchitecture.SEQUENCES);
+    }
+
+    private static Esm2Source ensured(Path folder, EsmArchitecture... expected) {
+        Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"));
+        try {
+            return source.ensure(expected);
+        } catch (CheckpointException refusal) {
+            source.close();
+            throw refusal;
+        }
+    }
+
+    private static void ensureFloat(DType dtype) {
+        if (!Objects.requireNonNull(dtype, "dtype").isFloat()) {
             throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
         }
+    }
+
+    private static <M extends TrainedModel> M filled(Supplier<M> maker, Esm2Source source, Path folder) {
+        M model = made(maker, folder);
         try {
-            return new Esm2(device, config, dtype, 0);
+            source.load(model.parameters());
+            return model;
+        } catch (RuntimeException | Error failure) {
+            model.close();
+            throw failure;
+        }
+    }
+
+    private static <M> M made(Supplier<M> maker, Path folder) {
+        try {
+            return maker.get();
         } catch (IllegalArgumentException refused) {
             throw CheckpointException.of(
                     folder.resolve("config.json"),
@@ -86,24 +140,54 @@ public final class Esm2Checkpoint {
      * Copies the weights in a folder into a model, such as one that a trainer has made of {@link #config}.
      *
      * @param model on one rank, with whole parameters
-     * @throws CheckpointException as {@link #config}
+     * @throws CheckpointException as {@link #config}, or when the folder has another head
      * @throws IllegalArgumentException when the model has other sizes or another form than the folder's, but for the context, or a parameter
      *     is split among ranks
      */
     public static void load(Esm2 model, Path folder) {
-        try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
-            Esm2Config own = Objects.requireNonNull(model, "model").config();
-            Esm2Config theirs = source.config().withContext(own.context()).withRecomputation(own.recomputation());
-            if (!own.equals(theirs)) {
-                throw new IllegalArgumentException(
-                        "model: expected sizes and form of " + folder + ", " + theirs + ", got " + own);
-            }
+        try (Esm2Source source = maskedLm(folder)) {
+            ensureLike(Objects.requireNonNull(model, "model").config(), source, folder);
             ensureWhole(model);
-            source.load(model);
+            source.load(model.parameters());
         }
     }
 
-    private static void ensureWhole(Esm2 model) {
+    /**
+     * Copies the weights in a folder into a classifier. Of {@code EsmForMaskedLM} these are all but the classifier's head, which stays as it
+     * is: so a classifier begins with a trained model.
+     *
+     * @param model on one rank, with whole parameters
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException when the model has other sizes, another form or another head than the folder's, but for the context,
+     *     or a parameter is split among ranks
+     */
+    public static void load(Esm2Classifier model, Path folder) {
+        try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
+            Esm2ClassifierConfig own = Objects.requireNonNull(model, "model").config();
+            ensureLike(own.encoder(), source, folder);
+            ensureWhole(model);
+            if (source.architecture() == EsmArchitecture.MASKED_LM) {
+                source.loadEncoder(model.parameters());
+                return;
+            }
+            Esm2ClassifierConfig theirs = source.classifier();
+            if (own.task() != theirs.task() || own.labels() != theirs.labels()) {
+                throw new IllegalArgumentException("model: expected " + theirs.labels() + " classes of " + theirs.task()
+                        + " as in " + folder + ", got " + own.labels() + " of " + own.task());
+            }
+            source.load(model.parameters());
+        }
+    }
+
+    private static void ensureLike(Esm2Config own, Esm2Source source, Path folder) {
+        Esm2Config theirs = source.config().withContext(own.context()).withRecomputation(own.recomputation());
+        if (!own.equals(theirs)) {
+            throw new IllegalArgumentException(
+                    "model: expected sizes and form of " + folder + ", " + theirs + ", got " + own);
+        }
+    }
+
+    private static void ensureWhole(TrainedModel model) {
         for (Parameter parameter : model.parameters().all()) {
             if (!parameter.shape().equals(parameter.wholeShape())) {
                 throw new IllegalArgumentException("model: expected whole parameters on one rank, got "
@@ -122,9 +206,22 @@ public final class Esm2Checkpoint {
      *     dev.chagres.layer.GeluForm#TANH}
      */
     public static void save(Esm2 model, Path folder, SaveConfig config) {
-        Objects.requireNonNull(model, "model");
         Objects.requireNonNull(folder, "folder");
-        ensureWhole(model);
+        ensureWhole(Objects.requireNonNull(model, "model"));
+        new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
+    }
+
+    /**
+     * Saves a classifier as transformers does, as {@link #save(Esm2, Path, SaveConfig)}. Labels have the names LABEL_0 and so on.
+     *
+     * @param folder one that does not exist, or is empty; its parent exists
+     * @throws CheckpointException when the folder has files or cannot be written
+     * @throws IllegalArgumentException when a parameter is split among ranks, or the model has another GELU than transformers' ESM: {@link
+     *     dev.chagres.layer.GeluForm#TANH}
+     */
+    public static void save(Esm2Classifier model, Path folder, SaveConfig config) {
+        Objects.requireNonNull(folder, "folder");
+        ensureWhole(Objects.requireNonNull(model, "model"));
         new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
     }
 }

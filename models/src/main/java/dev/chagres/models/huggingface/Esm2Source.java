@@ -3,7 +3,8 @@ package dev.chagres.models.huggingface;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.io.SafetensorsEntry;
-import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
+import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.CheckpointTensors.Found;
 import dev.chagres.models.huggingface.Esm2Tensors.Padding;
@@ -25,27 +26,31 @@ import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * An {@code EsmForMaskedLM} in a folder, checked: the sizes of {@code config.json}, and for each parameter the tensors that make it.
+ * An ESM-2 in a folder, checked: the sizes of {@code config.json}, and for each parameter the tensors that make it.
  *
  * <p>Threading: the device's thread.
  */
 final class Esm2Source implements AutoCloseable {
     private static final String CONFIG = "config.json";
-    private static final String ARCHITECTURE = "EsmForMaskedLM";
     private static final Set<DType> FLOATS = Set.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16);
 
+    private final EsmArchitecture architecture;
     private final EsmFields fields;
     private final Esm2Config config;
     private final CheckpointTensors tensors;
     private final List<Target> targets;
     private final Map<String, Found> found = new HashMap<>();
 
-    private Esm2Source(EsmFields fields, CheckpointTensors tensors) {
+    private Esm2Source(EsmArchitecture architecture, EsmFields fields, CheckpointTensors tensors) {
+        this.architecture = architecture;
         this.fields = fields;
         this.tensors = tensors;
         Esm2Config sizes = fields.config();
         refuseMoreLayers(sizes);
-        targets = Esm2Tensors.targets(sizes);
+        Task task = architecture.task();
+        targets = task == null
+                ? Esm2Tensors.targets(sizes)
+                : Esm2Tensors.targets(new Esm2ClassifierConfig(sizes, task, fields.labels()));
         targets.forEach(this::find);
         config = sizes.withForm(sizes.form().withFrequencies(frequencies(sizes)));
         refuseOthers();
@@ -55,16 +60,13 @@ final class Esm2Source implements AutoCloseable {
     /** Opens and checks a folder. */
     static Esm2Source open(Path folder) {
         JsonObject json = config(folder);
-        List<String> architectures = json.texts("architectures");
-        if (!architectures.isEmpty() && !architectures.contains(ARCHITECTURE)) {
-            throw json.refused("architectures", ARCHITECTURE);
-        }
+        EsmArchitecture architecture = EsmArchitecture.of(json);
         EsmFields fields = new EsmFields(json);
         fields.config();
         TokenizerFiles.check(folder);
         CheckpointTensors tensors = CheckpointTensors.open(folder);
         try {
-            return new Esm2Source(fields, tensors);
+            return new Esm2Source(architecture, fields, tensors);
         } catch (RuntimeException | Error failure) {
             tensors.close();
             throw failure;
@@ -169,7 +171,7 @@ final class Esm2Source implements AutoCloseable {
                     && !Esm2Tensors.isFrequencies(name)
                     && !Esm2Tensors.isUnused(name)
                     && !name.equals(Esm2Tensors.TIED_DECODER)) {
-                throw tensor.refused("expected a tensor of an " + ARCHITECTURE + " of " + config.layers()
+                throw tensor.refused("expected a tensor of an " + architecture.className() + " of " + config.layers()
                         + " layers, got another one");
             }
         });
@@ -196,6 +198,29 @@ final class Esm2Source implements AutoCloseable {
         return config;
     }
 
+    EsmArchitecture architecture() {
+        return architecture;
+    }
+
+    /** Refuses another head. */
+    Esm2Source ensure(EsmArchitecture... expected) {
+        if (!List.of(expected).contains(architecture)) {
+            throw fields.json()
+                    .refused(
+                            "architectures",
+                            Arrays.stream(expected)
+                                    .map(EsmArchitecture::className)
+                                    .toList()
+                                    .toString());
+        }
+        return this;
+    }
+
+    /** Returns sizes, form and classes of a classifier. */
+    Esm2ClassifierConfig classifier() {
+        return new Esm2ClassifierConfig(config, Objects.requireNonNull(architecture.task(), "task"), fields.labels());
+    }
+
     /** Returns the type that the weights were saved in: that of the file's text, else that of the embedding. */
     DType dtype() {
         return fields.dtype().orElseGet(() -> entry(Esm2Tensors.EMBEDDING).dtype());
@@ -212,10 +237,18 @@ final class Esm2Source implements AutoCloseable {
         return unused;
     }
 
-    /** Copies all weights into a model of these sizes, and waits. */
-    void load(Esm2 model) {
-        Parameters parameters = model.parameters();
-        for (Target target : targets) {
+    /** Copies all weights into the parameters of a model of these sizes, and waits. */
+    void load(Parameters parameters) {
+        load(targets, parameters);
+    }
+
+    /** Copies the weights that all heads read. */
+    void loadEncoder(Parameters parameters) {
+        load(Esm2Tensors.encoder(config), parameters);
+    }
+
+    private void load(List<Target> chosen, Parameters parameters) {
+        for (Target target : chosen) {
             Tensor weight = parameters.get(target.parameter()).weight();
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment host = arena.allocate(weight.byteSize(), Long.BYTES);

@@ -1,13 +1,14 @@
 package dev.chagres.models.huggingface;
 
 import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.IntStream;
 
 /**
- * Which tensors of an {@code EsmForMaskedLM} make which parameters of an {@link dev.chagres.models.esm.Esm2}.
+ * Which tensors of an {@code EsmForMaskedLM} make which parameters of an {@link dev.chagres.models.esm.Esm2}, and so those with a classifier.
  *
  * <p>Threading: immutable.
  *
@@ -49,8 +50,37 @@ final class Esm2Tensors {
 
     private Esm2Tensors() {}
 
-    /** Returns all parameters of a model of these sizes. */
+    /** Returns all parameters of an {@link dev.chagres.models.esm.Esm2}. */
     static List<Target> targets(Esm2Config config) {
+        List<Target> all = encoder(config);
+        long hidden = config.hidden();
+        linear(all, "head.dense", sizes(hidden, hidden), "lm_head.dense");
+        norm(all, "head.norm", hidden, "lm_head.layer_norm");
+        all.add(new Target("head.decoder.bias", sizes(EsmVocabulary.SIZE), List.of("lm_head.bias"), Padding.LOWEST));
+        return all;
+    }
+
+    /** Returns all parameters of an {@link dev.chagres.models.esm.Esm2Classifier}. */
+    static List<Target> targets(Esm2ClassifierConfig config) {
+        List<Target> all = encoder(config.encoder());
+        long hidden = config.encoder().hidden();
+        boolean tokens = config.task() == Esm2ClassifierConfig.Task.TOKENS;
+        if (!tokens) {
+            linear(all, "classifier.dense", sizes(hidden, hidden), "classifier.dense");
+        }
+        String last = tokens ? "classifier" : "classifier.out_proj";
+        all.add(new Target(
+                "classifier.projection.weight",
+                sizes(config.labels(), hidden),
+                List.of(last + ".weight"),
+                Padding.ZEROS));
+        all.add(new Target(
+                "classifier.projection.bias", sizes(config.labels()), List.of(last + ".bias"), Padding.ZEROS));
+        return all;
+    }
+
+    /** Returns the parameters of what all heads read. */
+    static List<Target> encoder(Esm2Config config) {
         long hidden = config.hidden();
         long inner = config.inner();
         List<Target> all = new ArrayList<>();
@@ -72,9 +102,6 @@ final class Esm2Tensors {
             linear(all, own + "mlp.fc2", sizes(hidden, inner), theirs + "output.dense");
         }
         norm(all, "norm", hidden, "esm.encoder.emb_layer_norm_after");
-        linear(all, "head.dense", sizes(hidden, hidden), "lm_head.dense");
-        norm(all, "head.norm", hidden, "lm_head.layer_norm");
-        all.add(new Target("head.decoder.bias", sizes(EsmVocabulary.SIZE), List.of("lm_head.bias"), Padding.LOWEST));
         return all;
     }
 

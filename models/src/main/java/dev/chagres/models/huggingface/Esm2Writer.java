@@ -11,9 +11,11 @@ import dev.chagres.io.TensorSpec;
 import dev.chagres.layer.GeluForm;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form.Masks;
 import dev.chagres.models.huggingface.Esm2Tensors.Target;
+import dev.chagres.parameter.Parameters;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -41,18 +43,54 @@ final class Esm2Writer {
     private static final Map<String, String> METADATA = Map.of("format", "pt");
     private static final double BASE = 10_000;
 
-    private final Esm2 model;
+    private final EsmArchitecture architecture;
+    private final Esm2Config sizes;
+    private final List<Target> targets;
+    private final Parameters parameters;
+    /** Of a classifier; 0 else. */
+    private final int labels;
+
     private final SaveConfig config;
     private final Stream stream;
 
     Esm2Writer(Esm2 model, SaveConfig config) {
-        if (model.config().form().gelu() != GeluForm.ERF) {
-            throw new IllegalArgumentException("model: expected the exact GELU, which EsmForMaskedLM computes, got "
-                    + model.config().form().gelu() + "; train with Esm2Form.published()");
+        this(
+                EsmArchitecture.MASKED_LM,
+                model.config(),
+                Esm2Tensors.targets(model.config()),
+                model.parameters(),
+                0,
+                config);
+    }
+
+    Esm2Writer(Esm2Classifier model, SaveConfig config) {
+        this(
+                EsmArchitecture.of(model.config().task()),
+                model.config().encoder(),
+                Esm2Tensors.targets(model.config()),
+                model.parameters(),
+                model.config().labels(),
+                config);
+    }
+
+    private Esm2Writer(
+            EsmArchitecture architecture,
+            Esm2Config sizes,
+            List<Target> targets,
+            Parameters parameters,
+            int labels,
+            SaveConfig config) {
+        if (sizes.form().gelu() != GeluForm.ERF) {
+            throw new IllegalArgumentException("model: expected the exact GELU, which " + architecture.className()
+                    + " computes, got " + sizes.form().gelu() + "; train with Esm2Form.published()");
         }
-        this.model = model;
+        this.architecture = architecture;
+        this.sizes = sizes;
+        this.targets = targets;
+        this.parameters = parameters;
+        this.labels = labels;
         this.config = config;
-        stream = model.parameters().scope().stream();
+        stream = parameters.scope().stream();
     }
 
     void write(Path folder) {
@@ -168,8 +206,8 @@ final class Esm2Writer {
 
     private Map<String, TensorSource> sources(Scope views) {
         Map<String, TensorSource> all = new TreeMap<>();
-        for (Target target : Esm2Tensors.targets(model.config())) {
-            Tensor weight = model.parameters().get(target.parameter()).weight();
+        for (Target target : targets) {
+            Tensor weight = parameters.get(target.parameter()).weight();
             for (int i = 0; i < target.tensors().size(); i++) {
                 String name = target.tensors().get(i);
                 TensorSpec spec = new TensorSpec(name, weight.dtype(), Shape.of(target.sizes()));
@@ -177,15 +215,14 @@ final class Esm2Writer {
             }
         }
         MemorySegment frequencies = frequencies();
-        Shape shape = Shape.of(model.config().headDim() / 2);
-        Esm2Tensors.frequencies(model.config().layers())
+        Shape shape = Shape.of(sizes.headDim() / 2);
+        Esm2Tensors.frequencies(sizes.layers())
                 .forEach(name ->
                         all.put(name, TensorSource.of(new TensorSpec(name, DType.FLOAT32, shape), frequencies)));
         return all;
     }
 
     private MemorySegment frequencies() {
-        Esm2Config sizes = model.config();
         List<Double> given = sizes.form().frequencies();
         MemorySegment bytes = MemorySegment.ofArray(new byte[4 * (sizes.headDim() / 2)]);
         IntStream.range(0, sizes.headDim() / 2).forEach(i -> {
@@ -202,9 +239,8 @@ final class Esm2Writer {
     }
 
     private Map<String, Object> fields() {
-        Esm2Config sizes = model.config();
         Map<String, Object> fields = new TreeMap<>();
-        fields.put("architectures", List.of("EsmForMaskedLM"));
+        fields.put("architectures", List.of(architecture.className()));
         fields.put("attention_probs_dropout_prob", 0.0);
         fields.put("emb_layer_norm_before", false);
         fields.put("hidden_act", "gelu");
@@ -223,8 +259,19 @@ final class Esm2Writer {
         fields.put("position_embedding_type", "rotary");
         fields.put("tie_word_embeddings", true);
         fields.put("token_dropout", sizes.form().masks() == Masks.DROPPED);
-        fields.put("torch_dtype", model.parameters().dtype().toString().toLowerCase(Locale.ROOT));
+        fields.put("torch_dtype", parameters.dtype().toString().toLowerCase(Locale.ROOT));
         fields.put("vocab_size", EsmVocabulary.SIZE);
+        if (labels > 0) {
+            Map<String, Object> names = new LinkedHashMap<>();
+            Map<String, Object> numbers = new LinkedHashMap<>();
+            for (int i = 0; i < labels; i++) {
+                names.put(String.valueOf(i), "LABEL_" + i);
+                numbers.put("LABEL_" + i, i);
+            }
+            fields.put("id2label", names);
+            fields.put("label2id", numbers);
+            fields.put("problem_type", "single_label_classification");
+        }
         return fields;
     }
 

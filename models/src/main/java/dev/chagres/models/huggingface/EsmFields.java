@@ -9,6 +9,7 @@ import dev.chagres.models.esm.Esm2Form.Masks;
 import dev.chagres.models.esm.Esm2Recomputation;
 import java.math.BigDecimal;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 
@@ -51,6 +52,25 @@ record EsmFields(JsonObject json) {
                 inner,
                 form,
                 Esm2Recomputation.NONE);
+    }
+
+    /** Returns the number of classes, where cross-entropy is the loss. */
+    int labels() {
+        String problem = "single_label_classification";
+        if (!json.text("problem_type", problem).equals(problem)) {
+            throw json.refused("problem_type", problem + " or none");
+        }
+        int usual = json.fields().get("id2label") instanceof Map<?, ?> names ? names.size() : 2;
+        int labels = json.integer("num_labels", usual, 1, MOST);
+        if (json.has("id2label") && labels != usual) {
+            throw json.refused("num_labels", usual + ", the labels of id2label");
+        }
+        if (labels < 2) {
+            throw json.refused(
+                    json.has("num_labels") ? "num_labels" : "id2label",
+                    "two labels or more: regression is not supported");
+        }
+        return labels;
     }
 
     /** Returns the base of the frequencies, where the tensors have none. */

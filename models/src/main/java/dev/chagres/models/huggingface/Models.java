@@ -4,7 +4,6 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.batch.TrainedModel;
 import java.nio.file.Path;
-import java.util.List;
 import java.util.Objects;
 
 /**
@@ -13,12 +12,11 @@ import java.util.Objects;
  * <p>Threading: the device's thread.
  */
 public final class Models {
-    private static final List<String> KNOWN = List.of("EsmForMaskedLM");
-
     private Models() {}
 
     /**
-     * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM}.
+     * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM}, an {@link
+     * dev.chagres.models.esm.Esm2Classifier} of {@code EsmForTokenClassification} and {@code EsmForSequenceClassification}.
      *
      * @param folder with {@code config.json} and safetensors files
      * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16
@@ -28,10 +26,8 @@ public final class Models {
      */
     public static TrainedModel open(Device device, Path folder, DType dtype) {
         JsonObject config = Esm2Source.config(Objects.requireNonNull(folder, "folder"));
-        List<String> architectures = config.texts("architectures");
-        if (architectures.stream().noneMatch(KNOWN::contains)) {
-            throw config.refused("architectures", "one of " + KNOWN);
-        }
-        return Esm2Checkpoint.open(device, folder, dtype);
+        return EsmArchitecture.of(config) == EsmArchitecture.MASKED_LM
+                ? Esm2Checkpoint.open(device, folder, dtype)
+                : Esm2Checkpoint.openClassifier(device, folder, dtype);
     }
 }

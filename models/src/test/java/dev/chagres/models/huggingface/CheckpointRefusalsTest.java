@@ -64,7 +64,10 @@ class CheckpointRefusalsTest {
 
     @Test
     void fieldsThatSaySomethingElse() throws IOException {
-        refusedField("architectures", List.of("EsmModel"), "expected EsmForMaskedLM, got [EsmModel]");
+        refusedField(
+                "architectures",
+                List.of("EsmModel"),
+                "expected one of [EsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification], got [EsmModel]");
         refusedField("model_type", "bert", "expected esm, got bert");
         refusedField("vocab_size", 64, "expected 33, got 64");
         refusedField("vocab_size", null, "expected 33, got none");
@@ -116,7 +119,7 @@ class CheckpointRefusalsTest {
         try (Device device = Device.open()) {
             assertEquals(
                     folder.resolve("config.json")
-                            + ": field architectures: expected one of [EsmForMaskedLM], got [LlamaForCausalLM]",
+                            + ": field architectures: expected one of [EsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification], got [LlamaForCausalLM]",
                     assertThrows(CheckpointException.class, () -> Models.open(device, folder, DType.FLOAT32))
                             .getMessage());
         }

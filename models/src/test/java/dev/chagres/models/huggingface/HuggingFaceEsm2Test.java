@@ -16,6 +16,7 @@ import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.ProteinEmbeddings;
 import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.te.QkvFormat;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -53,7 +54,7 @@ class HuggingFaceEsm2Test {
             Tensor loss = model.loss(ids, tensor(stored.ints("labels"), pass), pass);
             model.backward(1, pass);
             assertEquals(vector(vectors, "loss")[0], loss.toFloats(device.stream())[0], TOLERANCE);
-            compareGradients(model, vectors, device);
+            compareGradients(model.parameters(), Esm2Tensors.targets(model.config()), vectors, device);
         }
     }
 
@@ -131,12 +132,13 @@ class HuggingFaceEsm2Test {
         }
     }
 
-    private static void compareGradients(Esm2 model, Map<String, float[]> vectors, Device device) {
+    static void compareGradients(
+            Parameters parameters, List<Esm2Tensors.Target> targets, Map<String, float[]> vectors, Device device) {
         Map<String, float[]> left = new HashMap<>(vectors);
         left.keySet().removeIf(name -> !name.startsWith("gradient."));
         Set<String> seen = new HashSet<>();
-        for (Esm2Tensors.Target target : Esm2Tensors.targets(model.config())) {
-            Parameter parameter = model.parameters().get(target.parameter());
+        for (Esm2Tensors.Target target : targets) {
+            Parameter parameter = parameters.get(target.parameter());
             float[] gradient = parameter.gradient().toFloats(device.stream());
             int count = Math.toIntExact(target.tensorCount());
             for (int i = 0; i < target.tensors().size(); i++) {
@@ -196,7 +198,7 @@ class HuggingFaceEsm2Test {
         return tensor;
     }
 
-    private static float[] vector(Map<String, float[]> vectors, String name) {
+    static float[] vector(Map<String, float[]> vectors, String name) {
         return Objects.requireNonNull(vectors.get(name), name);
     }
 }

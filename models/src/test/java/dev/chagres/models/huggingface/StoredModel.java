@@ -21,6 +21,10 @@ record StoredModel(String name) {
         return List.of(new StoredModel("token-dropout"), new StoredModel("plain"));
     }
 
+    static List<StoredModel> classifiers() {
+        return List.of(new StoredModel("tokens"), new StoredModel("sequences"));
+    }
+
     /** Returns the folder that transformers wrote. */
     Path folder() {
         try {

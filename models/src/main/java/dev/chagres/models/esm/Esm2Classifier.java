@@ -1,0 +1,202 @@
+package dev.chagres.models.esm;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.LayeredModel;
+import dev.chagres.batch.ModelInput;
+import dev.chagres.layer.ContextPool;
+import dev.chagres.layer.CrossEntropy;
+import dev.chagres.layer.Layer;
+import dev.chagres.layer.Linear;
+import dev.chagres.layer.Pass;
+import dev.chagres.layer.SavedContext;
+import dev.chagres.layer.SavedTensor;
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
+import java.util.List;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * An ESM-2 that classifies tokens or sequences: {@code loss = crossEntropy(head(norm(layers(embedding(ids)))), labels)}, with the head of {@link
+ * Esm2ClassifierConfig.Task}.
+ *
+ * <p>The classes are filled up to a multiple of 16 columns, as products in eight bits want them. Tensor-parallel ranks have the whole head each.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code EsmForTokenClassification} and {@code EsmForSequenceClassification} of transformers 5.17, without dropout.
+ */
+public final class Esm2Classifier implements LayeredModel {
+    private static final int COLUMNS = 16;
+
+    /** {@code y = tanh(x)}. */
+    private static final class Tanh extends Layer {
+        private static final class Output extends SavedContext {
+            private final SavedTensor y = new SavedTensor("the output");
+        }
+
+        private final ContextPool<Output> saved = new ContextPool<>(this, Output::new);
+
+        Tanh(String name) {
+            super(name);
+        }
+
+        @Override
+        protected void run(Tensor x, Tensor y, Pass pass) {
+            Elementwise.tanh(x, y, pass.stream());
+            Output output = saved.push(pass);
+            if (output != null) {
+                output.y.set(y);
+            }
+        }
+
+        @Override
+        protected void gradient(Tensor dy, Tensor dx, Pass pass) {
+            Elementwise.tanhBackward(dy, saved.pop(pass).y.get(), dx, pass.stream());
+        }
+    }
+
+    private final Esm2ClassifierConfig config;
+    private final Esm2Encoder encoder;
+    /** Null where tokens are classified. */
+    private final @Nullable Linear dense;
+
+    private final Tanh tanh;
+    private final Linear projection;
+    private final CrossEntropy crossEntropy;
+    private final Scope scope;
+    private final Parameters parameters;
+
+    /**
+     * Makes a model with its first weights.
+     *
+     * @param dtype type of weights and activations
+     * @param seed equal seeds give equal weights
+     * @throws IllegalArgumentException when attention does not take the head dimension, or the type is no float
+     */
+    public Esm2Classifier(Device device, Esm2ClassifierConfig config, DType dtype, long seed) {
+        this(device, config, new ModelPlan(), declared -> Parameters.allocate(device, declared, dtype, seed));
+    }
+
+    /**
+     * Makes a model whose parameters are declared in {@code plan} and get their memory from {@code memory}.
+     *
+     * @param plan an empty one
+     * @throws IllegalArgumentException when attention does not take the head dimension
+     */
+    public Esm2Classifier(
+            Device device, Esm2ClassifierConfig config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+        this.config = config;
+        encoder = new Esm2Encoder(config.encoder(), plan);
+        long hidden = config.encoder().hidden();
+        long columns = (long) Math.ceilDiv(config.labels(), COLUMNS) * COLUMNS;
+        ModelPlan group = plan.group("classifier");
+        dense = config.task() == Esm2ClassifierConfig.Task.SEQUENCES
+                ? new Linear(hidden, hidden, Esm2Encoder.WEIGHTS, group.child("dense"))
+                : null;
+        tanh = new Tanh("classifier.tanh");
+        projection = new Linear(hidden, columns, Esm2Encoder.WEIGHTS, group.child("projection"));
+        crossEntropy = new CrossEntropy(config.labels());
+        scope = device.openScope();
+        parameters = encoder.allocate(scope, plan, memory);
+    }
+
+    /** Returns sizes, form, task and classes. */
+    public Esm2ClassifierConfig config() {
+        return config;
+    }
+
+    @Override
+    public Parameters parameters() {
+        return parameters;
+    }
+
+    /**
+     * Enqueues the scores of every token. A sequence's are those of its first token, where sequences are classified.
+     *
+     * @param ids INT32 [T]
+     * @return [T, classes rounded up to a multiple of 16], of which the first {@link Esm2ClassifierConfig#labels} columns count
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor logits(Tensor ids, Pass pass) {
+        return headOf(encoder.forward(ids, pass), pass);
+    }
+
+    private Tensor headOf(Tensor hidden, Pass pass) {
+        Tensor x = dense == null ? hidden : tanh.forward(dense.forward(hidden, pass), pass);
+        return projection.forward(x, pass);
+    }
+
+    /**
+     * Enqueues the forward pass.
+     *
+     * @param ids INT32 [T]
+     * @param labels INT32 [T]; a label that is no class leaves its token out
+     * @return the mean cross-entropy of the labelled tokens, FLOAT32 [1]
+     * @throws IllegalArgumentException when shapes, types or devices do not fit
+     */
+    public Tensor loss(Tensor ids, Tensor labels, Pass pass) {
+        return crossEntropy.forward(logits(ids, pass), labels, pass);
+    }
+
+    @Override
+    public Tensor loss(ModelInput input, Pass pass) {
+        return loss(input.ids(), input.labels(), pass);
+    }
+
+    @Override
+    public void backward(float factor, @Nullable Tensor lossScale, Pass pass) {
+        encoder.backward(endBackward(factor, lossScale, pass), pass);
+    }
+
+    @Override
+    public List<Layer> layers() {
+        return encoder.layers();
+    }
+
+    @Override
+    public Tensor begin(ModelInput input, Pass pass) {
+        return encoder.begin(input.ids(), pass);
+    }
+
+    @Override
+    public Tensor end(Tensor x, ModelInput input, Pass pass) {
+        return crossEntropy.forward(headOf(encoder.end(x, pass), pass), input.labels(), pass);
+    }
+
+    @Override
+    public Tensor endBackward(float factor, @Nullable Tensor lossScale, Pass pass) {
+        Tensor gradient = projection.backward(crossEntropy.backward(factor, lossScale, pass), pass);
+        return encoder.endBackward(
+                dense == null ? gradient : dense.backward(tanh.backward(gradient, pass), pass), pass);
+    }
+
+    @Override
+    public void beginBackward(Tensor dy, Pass pass) {
+        encoder.beginBackward(dy, pass);
+    }
+
+    /** {@inheritDoc} The head of the masked-language model, which has about as many, is counted in the place of this one. */
+    @Override
+    public double flops(Batch batch) {
+        return config.encoder().flops(batch.tokens(), batch.attendedPairs());
+    }
+
+    @Override
+    public int padding() {
+        return EsmVocabulary.PAD;
+    }
+
+    /** Frees parameters and gradients. A second call does nothing. */
+    @Override
+    public void close() {
+        parameters.close();
+        scope.close();
+    }
+}

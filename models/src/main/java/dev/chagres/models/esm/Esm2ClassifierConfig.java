@@ -1,0 +1,65 @@
+package dev.chagres.models.esm;
+
+import dev.chagres.Device;
+import dev.chagres.batch.LayeredModel;
+import dev.chagres.batch.TrainedModel;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.function.Function;
+import java.util.stream.IntStream;
+
+/**
+ * An ESM-2 with a head that classifies. A trainer makes the model of it.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param encoder sizes and form
+ * @param task what is classified
+ * @param labels number of classes, at least 2
+ */
+public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels) implements TrainedModel.Factory {
+    /** What is classified. */
+    public enum Task {
+        /** Each token: {@code logits = classifier(hidden)}, transformers' {@code EsmForTokenClassification}. */
+        TOKENS,
+        /**
+         * Each sequence, by its first token: {@code logits = outProjection(tanh(dense(hidden)))}, transformers' {@code
+         * EsmForSequenceClassification}. The label of a sequence is that of its first token; the other tokens have none.
+         */
+        SEQUENCES
+    }
+
+    /**
+     * Checks the number of classes.
+     *
+     * @throws IllegalArgumentException when there are fewer than two
+     */
+    public Esm2ClassifierConfig {
+        Objects.requireNonNull(encoder, "encoder");
+        Objects.requireNonNull(task, "task");
+        if (labels < 2) {
+            throw new IllegalArgumentException("labels: expected at least 2 classes, got " + labels);
+        }
+    }
+
+    @Override
+    public Esm2Classifier make(Device device, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+        return new Esm2Classifier(device, this, plan, memory);
+    }
+
+    @Override
+    public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
+        List<List<Parameter>> blocks = IntStream.range(0, encoder.layers())
+                .mapToObj(i -> declared.group("layers." + i).parameters())
+                .toList();
+        List<Parameter> end = List.of("norm", "classifier").stream()
+                .flatMap(name -> declared.group(name).parameters().stream())
+                .toList();
+        return Optional.of(
+                new LayeredModel.Parts(declared.group("embedding").parameters(), blocks, end, encoder.hidden()));
+    }
+}
