@@ -19,11 +19,14 @@ import dev.chagres.launch.Rank;
 import dev.chagres.launch.Ranks;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
+import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.sharding.FullyShardedConfig;
@@ -31,6 +34,7 @@ import dev.chagres.sharding.ZeroStage;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
@@ -82,6 +86,25 @@ class TrainerTest {
                                 : ranked,
                         6),
                 1e-4);
+    }
+
+    /** A classifier of tokens, of the published form, whose classes are the tokens themselves: ranks, captured steps and eight bits. */
+    @ParameterizedTest
+    @EnumSource(names = "CONTEXT", mode = EnumSource.Mode.EXCLUDE)
+    void aClassifierTrainsOnRanks(MeshDimension dimension) throws InterruptedException {
+        assumeDevices(2);
+        Esm2ClassifierConfig config = new Esm2ClassifierConfig(
+                CONFIG.withForm(Esm2Form.published()), Esm2ClassifierConfig.Task.SEQUENCES, EsmVocabulary.SIZE);
+        Trainer trainer = Trainer.of(config, SHAPE).withSeed(7).withSchedule(SCHEDULE);
+        double[] expected = train(trainer, 5);
+        assertTrue(expected[4] < expected[0], () -> "losses: expected to fall, got " + Arrays.toString(expected));
+        Trainer ranked = trainer.withMesh(MeshShape.ofOne().with(dimension, 2));
+        FullyShardedConfig three = FullyShardedConfig.of(ZeroStage.THREE);
+        assertArrayEquals(
+                expected, train(dimension == MeshDimension.SHARD ? ranked.withSharding(three) : ranked, 5), 1e-4);
+        assertArrayEquals(expected, train(trainer.withCapturedSteps(), 5), 1e-4);
+        assertArrayEquals(
+                expected, train(trainer.withDtype(DType.BFLOAT16).withRecipe(DelayedScaling.standard()), 5), 2e-1);
     }
 
     @Test

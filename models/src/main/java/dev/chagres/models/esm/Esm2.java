@@ -26,7 +26,8 @@ import org.jspecify.annotations.Nullable;
  * table, and computes those columns of the logits.
  *
  * <p>Pre-norm encoder layers with rotary positions, biases and GELU; the decoder's weight is the embedding's table. {@link Esm2Form} says
- * which GELU, and whether embeddings are scaled by the share of masked tokens. No dropout, as published. Parameters begin normal with deviation 0.02, biases at 0, norms at 1.
+ * which GELU, and whether embeddings are scaled by the share of masked tokens. No dropout, as published. Parameters begin normal with
+ * deviation 0.02, biases at 0, norms at 1.
  *
  * <p>Threading: the device's thread.
  *
