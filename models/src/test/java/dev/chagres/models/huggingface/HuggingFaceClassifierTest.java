@@ -11,7 +11,7 @@ import dev.chagres.Device;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.bindings.Provider;
-import dev.chagres.layer.Pass;
+import dev.chagres.pass.Pass;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
