@@ -9,6 +9,7 @@ import dev.chagres.attention.RingSequences;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
+import dev.chagres.layer.AttentionLayer.HeadsBranch;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -16,7 +17,6 @@ import dev.chagres.pass.ContextPool;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.SavedContext;
-import dev.chagres.pass.SharedInput;
 import dev.chagres.recipe.AttentionPrecision;
 import dev.chagres.recipe.Quantizers;
 import java.util.List;
@@ -28,7 +28,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class AttentionBranch extends Layer {
+final class AttentionBranch extends HeadsBranch {
     private static final class Heads extends SavedContext {
         private final Operand x = new Operand("the input");
         private final Operand attended = new Operand("the heads' output");
@@ -57,7 +57,6 @@ final class AttentionBranch extends Layer {
     private final @Nullable RingAttention ring;
 
     private final ContextPool<Heads> saved = new ContextPool<>(this, Heads::new);
-    private @Nullable RotaryEmbedding rotary;
 
     AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
         super(plan.name());
@@ -89,23 +88,19 @@ final class AttentionBranch extends Layer {
         return qkv;
     }
 
+    @Override
     Linear projection() {
         return projection;
     }
 
-    void rotate(RotaryEmbedding newRotary) {
-        rotary = QkTransform.checkRotary(newRotary, config.headDim());
+    @Override
+    AttentionConfig config() {
+        return config;
     }
 
-    /** Returns what is computed over the heads. */
-    DotProductAttention heads() {
+    @Override
+    DotProductAttention attention() {
         return attention;
-    }
-
-    /** Adds a pre-scale bias to the scores. */
-    void preScaleBias(SharedInput biases) {
-        HeadNorm.ensureTakesPreScaleBias(config);
-        attention.preScaleBias(biases);
     }
 
     @Override
@@ -115,20 +110,20 @@ final class AttentionBranch extends Layer {
         RingAttention passing = ring;
         RingSequences cut = passing == null ? null : cut(passing, rows, pass);
         Sequences sequences = cut == null ? sequences(x, rows, pass) : cut.local();
-        RotaryEmbedding present = rotary;
+        RotaryEmbedding present = rotary();
         if (present != null) {
             present.checkSequences(sequences, stream);
         }
         Heads heads = saved.take();
         Scope keptIn = pass.isSaving() ? pass.kept() : null;
-        qkv.input().prepare(x, heads.x, keptIn, pass);
-        Quantizers quantized = handsOver(x.dtype(), rows, sequences, heads.x, pass);
+        qkv.input().finish(x, heads.x, keptIn, pass);
+        Quantizers quantized = handsOver(x.dtype(), rows, sequences, pass);
         heads.quantized = quantized;
         heads.rotary = present;
         heads.sequences = sequences;
         if (quantized != null) {
             QuantizedTensor attended = attendQuantized(x.dtype(), rows, heads, quantized, pass);
-            projection.input().prepare(attended, quantized, heads.attended, keptIn, pass);
+            projection.input().finish(attended, quantized, heads.attended, keptIn, pass);
             projection.products().product(heads.attended, y, pass);
             saved.keep(heads, pass);
             return;
@@ -145,19 +140,18 @@ final class AttentionBranch extends Layer {
                         : separate.forward(own, present, sequences, cut, pass),
                 pass.kept(),
                 pass);
-        projection.input().prepare(attended, heads.attended, keptIn, pass);
-        projection.products().product(heads.attended, y, pass);
+        projection.product(attended, heads.attended, y, pass);
         saved.keep(heads, pass);
     }
 
     /** Returns the recipe's state where attention gives the projection eight bits and takes the gradient in eight bits, or null. */
-    private @Nullable Quantizers handsOver(DType dtype, long rows, Sequences sequences, Operand x, Pass pass) {
-        if (separate != null || exchange.isNeeded() || rows % QuantizedCopies.STEP != 0) {
+    private @Nullable Quantizers handsOver(DType dtype, long rows, Sequences sequences, Pass pass) {
+        if (separate != null || exchange.isNeeded() || rows == 0 || rows % QuantizedCopies.STEP != 0) {
             return null;
         }
         Quantizers present = attention.quantizers(dtype, sequences, pass);
         return present != null
-                        && x.quantizers() == present
+                        && qkv.sites().quantizers(pass) == present
                         && projection.sites().quantizers(pass) == present
                 ? present
                 : null;
@@ -217,8 +211,7 @@ final class AttentionBranch extends Layer {
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Heads heads = saved.pop(pass);
         LinearProducts last = projection.products();
-        projection.outputGradient().prepare(dy, heads.attended, pass);
-        last.parameterGradients(heads.attended, pass);
+        projection.parameterGradients(dy, heads.attended, pass);
         if (!learnsBelow() && !heads.x.learns()) {
             discard(pass);
             return;
@@ -236,7 +229,7 @@ final class AttentionBranch extends Layer {
                 .tensor(dy.dtype(), rows, projection.weight().shape().size(1));
         last.inputGradient(heads.attended, dprojected, pass);
         Tensor dqkv = attentionGradient(dprojected, heads.rotary, Checks.given("sequences", heads.sequences), pass);
-        qkv.outputGradient().prepare(dqkv, heads.x, pass);
+        qkv.outputGradient().finish(dqkv, heads.x, pass);
         parameterAndInputGradients(heads, dx, pass);
     }
 
@@ -253,7 +246,7 @@ final class AttentionBranch extends Layer {
         QuantizedTensor copy = attention.backwardPacked(dattended, pass);
         RotaryEmbedding rotated = heads.rotary;
         if (reachesProduct(present, rotated)) {
-            qkv.outputGradient().prepare(copy, dtype, present, pass);
+            qkv.outputGradient().finish(copy, dtype, present, pass);
             return;
         }
         Tensor dqkv = pass.temporary().tensor(dtype, copy.rows(), copy.columns());
@@ -261,7 +254,7 @@ final class AttentionBranch extends Layer {
         if (rotated != null) {
             rotated.rotatePackedBack(dqkv, Checks.given("sequences", heads.sequences), pass.stream());
         }
-        qkv.outputGradient().prepare(dqkv, heads.x, pass);
+        qkv.outputGradient().finish(dqkv, heads.x, pass);
     }
 
     /** Enqueues the gradient of the product of query, key and value from {@code dattended}, that of the heads' output. */
@@ -298,11 +291,6 @@ final class AttentionBranch extends Layer {
     }
 
     @Override
-    public long outputColumns(long inputColumns) {
-        return projection.outputColumns(inputColumns);
-    }
-
-    @Override
     public boolean requiresGradient() {
         return learnsBelow() || projection.requiresGradient();
     }
@@ -314,14 +302,12 @@ final class AttentionBranch extends Layer {
 
     /** Returns the lines about what happens between the product and attention, or nothing. */
     private String moves() {
-        return (exchange.isNeeded() ? "\n" + name() + ": " + exchange.explain() : "") + copies();
-    }
-
-    private String copies() {
+        String line = "\n" + name() + ": ";
+        String exchanged = exchange.isNeeded() ? line + exchange.explain() : "";
         if (separate != null) {
-            return "\n" + name() + ": " + separate.explain(rotary);
+            return exchanged + line + separate.explain(rotary());
         }
-        return rotary == null ? "" : "\n" + name() + ": rotation in place by ops_rotary_packed";
+        return rotary() == null ? exchanged : exchanged + line + "rotation in place by ops_rotary_packed";
     }
 
     @Override
@@ -355,7 +341,7 @@ final class AttentionBranch extends Layer {
     }
 
     private Sequences checked(Sequences sequences, Pass pass) {
-        RotaryEmbedding present = rotary;
+        RotaryEmbedding present = rotary();
         if (present != null) {
             present.checkSequences(sequences, pass.stream());
         }
@@ -368,15 +354,10 @@ final class AttentionBranch extends Layer {
         if (present == null) {
             return "";
         }
-        boolean handsOver = separate == null
-                && !exchange.isNeeded()
-                && sequences.tokens() % QuantizedCopies.STEP == 0
-                && qkv.sites().quantizers(pass) == present
-                && projection.sites().quantizers(pass) == present;
-        if (!handsOver) {
+        if (handsOver(x.dtype(), sequences.tokens(), sequences, pass) == null) {
             return ", with te_quantize_v2 before it and te_dequantize behind";
         }
-        return reachesProduct(present, rotary)
+        return reachesProduct(present, rotary())
                 ? "; te_cublas_gemm_v2 writes what it reads, forward and backward, and what it writes the products read"
                 : "; te_quantize_v2 casts what it reads, te_cublas_gemm_v2 writes the gradient of its output, the projection"
                         + " reads its output, and te_dequantize gives the gradients that it writes";

@@ -118,8 +118,11 @@ final class AttentionInputs {
 
     /** Returns rows as tokens and heads; inside a packed buffer TE takes the strides from the layout. */
     Tensor shaped(Scope scope, Tensor matrix, long offset, Sequences sequences) {
-        int heads = config.heads();
-        int headDim = config.headDim();
+        return shaped(scope, matrix, offset, config.heads(), config.headDim(), sequences);
+    }
+
+    /** Returns the same with another number of heads. */
+    static Tensor shaped(Scope scope, Tensor matrix, long offset, int heads, int headDim, Sequences sequences) {
         return switch (sequences.format()) {
             case THD -> scope.view(matrix, offset, sequences.tokens(), heads, headDim);
             case BSHD -> scope.view(matrix, offset, sequences.batch(), sequences.length(), heads, headDim);

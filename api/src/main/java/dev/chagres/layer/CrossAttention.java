@@ -2,7 +2,6 @@ package dev.chagres.layer;
 
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.attention.Alibi;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
@@ -33,7 +32,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: Vaswani et al., Attention is all you need (2017); TE's {@code MultiheadAttention} with
  * {@code attention_type="cross"}.
  */
-public final class CrossAttention extends NormedBranch {
+public final class CrossAttention extends AttentionLayer {
     private final CrossAttentionBranch attention;
 
     /**
@@ -52,56 +51,19 @@ public final class CrossAttention extends NormedBranch {
     }
 
     private CrossAttention(NormLayer norm, CrossAttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention, attention.query(), attention.projection());
+        super(plan.name(), norm, attention, attention.query);
         this.attention = attention;
     }
 
     /** Returns the product that computes queries. */
     Linear query() {
-        return attention.query();
-    }
-
-    /**
-     * Rotates queries by their positions, and keys by theirs, in forward calls from now on; backward undoes the rotation of its own
-     * forward. In TE, a decoder layer applies the rotation of its self-attention here, too.
-     *
-     * @throws IllegalArgumentException when its head dimension is another
-     */
-    public void rotate(RotaryEmbedding rotary) {
-        attention.rotate(rotary);
-    }
-
-    /**
-     * Adds linear biases to the scores of forward calls from now on.
-     *
-     * @throws IllegalArgumentException when it has slopes of another number of heads than all ranks have together
-     */
-    public void alibi(Alibi alibi) {
-        attention.heads().alibi(alibi);
-    }
-
-    /**
-     * Adds a bias to the scores of forward calls from now on: the tensor that {@code biases} was given in the same pass, with the shape
-     * that {@link DotProductAttention#bias} says.
-     */
-    public void bias(SharedInput biases) {
-        attention.heads().bias(biases);
-    }
-
-    /**
-     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j +
-     * bias)}: TE's {@code pre_scale_bias}. It replaces a bias that was set before.
-     *
-     * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
-     */
-    public void preScaleBias(SharedInput biases) {
-        attention.preScaleBias(biases);
+        return attention.query;
     }
 
     /**
      * {@code y = attention(x Wq^T + bq, m Wk^T + bk, m Wv^T + bv) Wo^T + bo}, where m is the tensor of a {@link SharedInput}.
      */
-    private static final class CrossAttentionBranch extends Layer {
+    private static final class CrossAttentionBranch extends HeadsBranch {
         private static final class Heads extends SavedContext {
             private final Operand x = new Operand("the input");
             private final SavedTensor memory = new SavedTensor("the other stream's output");
@@ -131,22 +93,16 @@ public final class CrossAttention extends NormedBranch {
         private final HeadAllToAll keyExchange;
 
         private final ContextPool<Heads> saved = new ContextPool<>(this, Heads::new);
-        private @Nullable RotaryEmbedding rotary;
 
         CrossAttentionBranch(CrossAttentionConfig cross, SharedInput memory, ModelPlan plan) {
             super(plan.name());
             AttentionConfig whole = cross.attention();
             config = whole.ofRank(plan);
-            if (plan.contextParallel().gathersKeys()) {
+            ranks = plan.contextParallel();
+            if (ranks.gathersKeys() || ranks.passesKeysOn()) {
                 throw new IllegalArgumentException("plan: " + plan.name()
-                        + " expected context parallelism that exchanges heads, for only keys of self-attention can be"
-                        + " gathered, got " + plan.contextParallel());
-            }
-            if (plan.contextParallel().passesKeysOn()) {
-                throw new IllegalArgumentException("plan: " + plan.name()
-                        + " expected context parallelism that exchanges heads, for only keys of self-attention can travel"
-                        + " round a ring, got "
-                        + plan.contextParallel());
+                        + " expected context parallelism that exchanges heads, for only keys of self-attention can "
+                        + (ranks.gathersKeys() ? "be gathered, got " : "travel round a ring, got ") + ranks);
             }
             this.memory = Checks.given("memory", memory);
             long hidden = cross.hidden();
@@ -164,47 +120,38 @@ public final class CrossAttention extends NormedBranch {
             keySide = new QkTransform(config.keyHeads(), headDim, norm, this, plan.child("k_norm"));
             attention = new DotProductAttention(plan.name(), HeadNorm.behind(config), plan);
             projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
-            ranks = plan.contextParallel();
             queryExchange = HeadAllToAll.of(plan, config.headDim(), config.heads());
             keyExchange = HeadAllToAll.of(plan, config.headDim(), config.keyHeads(), config.keyHeads());
         }
 
+        @Override
         Linear projection() {
             return projection;
         }
 
-        Linear query() {
-            return query;
+        @Override
+        AttentionConfig config() {
+            return config;
         }
 
-        void rotate(RotaryEmbedding newRotary) {
-            rotary = QkTransform.checkRotary(newRotary, config.headDim());
-        }
-
-        /** Returns what is computed over the heads. */
-        DotProductAttention heads() {
+        @Override
+        DotProductAttention attention() {
             return attention;
-        }
-
-        /** Adds a pre-scale bias to the scores. */
-        void preScaleBias(SharedInput biases) {
-            HeadNorm.ensureTakesPreScaleBias(config);
-            attention.preScaleBias(biases);
         }
 
         @Override
         protected void run(Tensor x, Tensor y, Pass pass) {
             Sequences sequences = pass.sequences();
             Tensor m = memory.tensor(pass);
-            RotaryEmbedding present = rotary;
+            RotaryEmbedding present = rotary();
             checkCall(x, m, pass);
             Scope kept = pass.kept();
             Scope projectedIn = queryExchange.isNeeded() ? pass.temporary() : kept;
             Tensor ownQ = projectedIn.tensor(x.dtype(), productRows(x), query.outputColumns(x.size(1)));
             Tensor ownKeyValue = pass.temporary().tensor(x.dtype(), productRows(m), keyValue.outputColumns(m.size(1)));
             Heads record = saved.take();
-            product(query, x, record.x, ownQ, pass);
-            product(keyValue, m, record.memoryInput, ownKeyValue, pass);
+            query.product(x, record.x, ownQ, pass);
+            keyValue.product(m, record.memoryInput, ownKeyValue, pass);
             Tensor q = queryExchange.toHeads(ownQ, sequences.tokens(), kept, pass);
             Tensor both = keyExchange.toHeads(ownKeyValue, sequences.keys().tokens(), pass.temporary(), pass);
             long width = keyColumns();
@@ -219,7 +166,7 @@ public final class CrossAttention extends NormedBranch {
                     shaped(kept, v, config.keyHeads(), sequences.keys()),
                     pass);
             Tensor attended = queryExchange.toTokens(kept.view(heads, 0, q.size(0), q.size(1)), kept, pass);
-            product(projection, attended, record.attended, y, pass);
+            projection.product(attended, record.attended, y, pass);
             record.memory.set(m);
             record.rotary = present;
             record.sequences = sequences;
@@ -239,7 +186,7 @@ public final class CrossAttention extends NormedBranch {
             split.checkDivides(ranks.count(sequences.keys().tokens()), sequences.keys());
             queryExchange.checkTokens("x", x, productRows(x), sequences);
             keyExchange.checkTokens("memory", m, productRows(m), sequences.keys());
-            RotaryEmbedding present = rotary;
+            RotaryEmbedding present = rotary();
             if (present != null) {
                 present.checkSequences(sequences.queries(), pass.stream());
                 present.checkSequences(sequences.keys(), pass.stream());
@@ -251,23 +198,12 @@ public final class CrossAttention extends NormedBranch {
             return query.sites().split().productRows(part.size(0));
         }
 
-        private static void product(Linear linear, Tensor x, Operand operand, Tensor y, Pass pass) {
-            linear.input().prepare(x, operand, pass.isSaving() ? pass.kept() : null, pass);
-            linear.products().product(operand, y, pass);
-        }
-
-        /** Begins the gradients of one product, and enqueues those of its parameters. */
-        private static void parameterGradients(Linear linear, Tensor dy, Operand x, Pass pass) {
-            linear.outputGradient().prepare(dy, x, pass);
-            linear.products().parameterGradients(x, pass);
-        }
-
         @Override
         protected void gradient(Tensor dy, Tensor dx, Pass pass) {
             Heads record = saved.pop(pass);
             Tensor m = record.memory.get();
             Sequences sequences = Checks.given("sequences", record.sequences);
-            parameterGradients(projection, dy, record.attended, pass);
+            projection.parameterGradients(dy, record.attended, pass);
             Scope temporary = pass.temporary();
             Tensor dprojected = temporary.tensor(
                     dy.dtype(), productRows(dy), projection.weight().shape().size(1));
@@ -289,12 +225,12 @@ public final class CrossAttention extends NormedBranch {
             dqHeads = querySide.backward(dqHeads, record.rotary, sequences.queries(), pass);
             dk = temporary.view(dkHeads, 0, dk.size(0), dk.size(1));
             dq = queryExchange.toTokens(temporary.view(dqHeads, 0, dq.size(0), dq.size(1)), temporary, pass);
-            parameterGradients(query, dq, record.x, pass);
+            query.parameterGradients(dq, record.x, pass);
             Tensor both = temporary.tensor(dk.dtype(), dk.size(0), 2 * width);
             Columns.copyColumns(dk, 0, both, 0, width, pass.stream());
             Columns.copyColumns(dv, 0, both, width, width, pass.stream());
             Tensor dkeyValue = keyExchange.toTokens(both, temporary, pass);
-            parameterGradients(keyValue, dkeyValue, record.memoryInput, pass);
+            keyValue.parameterGradients(dkeyValue, record.memoryInput, pass);
             pass.calls().gradientsWritten();
             if (record.x.learns()) {
                 query.products().inputGradient(record.x, dx, pass);
@@ -312,17 +248,7 @@ public final class CrossAttention extends NormedBranch {
         }
 
         private Tensor shaped(Scope scope, Tensor matrix, int heads, Sequences side) {
-            int headDim = config.headDim();
-            return switch (side.format()) {
-                case THD -> scope.view(matrix, 0, side.tokens(), heads, headDim);
-                case BSHD -> scope.view(matrix, 0, side.batch(), side.length(), heads, headDim);
-                case SBHD -> scope.view(matrix, 0, side.length(), side.batch(), heads, headDim);
-            };
-        }
-
-        @Override
-        public long outputColumns(long inputColumns) {
-            return projection.outputColumns(inputColumns);
+            return AttentionInputs.shaped(scope, matrix, 0, heads, config.headDim(), side);
         }
 
         /** True also if every parameter is frozen: the other stream may require gradients. */
@@ -348,7 +274,7 @@ public final class CrossAttention extends NormedBranch {
 
         @Override
         protected String explanation(Tensor x, Pass pass) {
-            String sides = querySide.explain(rotary);
+            String sides = querySide.explain(rotary());
             String moves = queryExchange.isNeeded() ? "\n" + name() + ": " + queryExchange.explain() : "";
             Tensor m = memory.latest(pass);
             String ofMemory = "";

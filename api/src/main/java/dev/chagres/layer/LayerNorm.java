@@ -1,7 +1,6 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
-import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -11,7 +10,6 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
 import dev.chagres.te.Output;
-import org.jspecify.annotations.Nullable;
 
 /**
  * {@code y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias}, over each row; with
@@ -46,21 +44,8 @@ public final class LayerNorm extends NormLayer {
     }
 
     @Override
-    void normalizeSum(
-            Tensor x,
-            @Nullable Tensor bias,
-            @Nullable Tensor residual,
-            @Nullable Tensor sum,
-            @Nullable Tensor y,
-            @Nullable QuantizedTensor copies,
-            Tensor mean,
-            Tensor inverse,
-            Pass pass) {
-        residualNorm()
-                .parameters(weight().weight(), this.bias.weight())
-                .statistics(mean, inverse)
-                .sum(bias, residual, sum)
-                .forward(x, y, copies, pass.stream());
+    Parameter shift() {
+        return bias;
     }
 
     @Override

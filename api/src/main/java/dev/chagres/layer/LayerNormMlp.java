@@ -1,9 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
-import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
-import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
@@ -14,11 +12,11 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.pass.ContextPool;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.LayerSummary;
+import dev.chagres.layer.Target.Producer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.SavedContext;
 import dev.chagres.pass.SavedTensor;
 import dev.chagres.te.Activation;
-import dev.chagres.te.Cast;
 import dev.chagres.te.Gemm.Transpose;
 import java.util.Collections;
 import java.util.List;
@@ -47,18 +45,18 @@ public final class LayerNormMlp extends NormedBranch {
     }
 
     private LayerNormMlp(NormLayer norm, MlpBranch mlp, ModelPlan plan) {
-        super(plan.name(), norm, mlp, mlp.reader(), mlp.fc2());
+        super(plan.name(), norm, mlp, mlp.reader(), mlp.fc2);
         this.mlp = mlp;
     }
 
     /** Returns the first product. */
     public Linear fc1() {
-        return mlp.fc1();
+        return mlp.fc1;
     }
 
     /** Returns the second product. */
     public Linear fc2() {
-        return mlp.fc2();
+        return mlp.fc2;
     }
 
     /**
@@ -66,7 +64,6 @@ public final class LayerNormMlp extends NormedBranch {
      */
     private static final class MlpBranch extends Layer {
         private static final class Inner extends SavedContext {
-            private final SavedTensor input = new SavedTensor("the input");
             private final Operand x = new Operand("the input");
             private final SavedTensor before = new SavedTensor("the activation's input");
             private final Operand after = new Operand("the activation's output");
@@ -96,14 +93,6 @@ public final class LayerNormMlp extends NormedBranch {
             fc2 = Linear.ofRows(config.inner(), hidden, config.bias(), config.outputInitializer(), plan.child("fc2"));
         }
 
-        Linear fc1() {
-            return fc1;
-        }
-
-        Linear fc2() {
-            return fc2;
-        }
-
         /** Returns the layer whose operand keeps the input where backward wants it; null where backward reads the input. */
         @Nullable
         Linear reader() {
@@ -118,51 +107,31 @@ public final class LayerNormMlp extends NormedBranch {
         protected void run(Tensor x, Tensor y, Pass pass) {
             Inner inside = saved.take();
             long rows = fc1.sites().split().productRows(x.size(0));
-            fc1.input().prepare(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
+            fc1.input().finish(x, inside.x, pass.isSaving() && keepsBefore() ? pass.kept() : null, pass);
             Tensor filled = before(rows, fc1.outputColumns(x.size(1)), x.dtype(), pass);
-            Tensor before = QuantizedCopies.first(pass.kept(), filled, rows);
-            boolean keepsAfter = recomputation == Recomputation.NONE;
-            Scope keptIn = pass.isSaving() && keepsAfter ? pass.kept() : null;
-            if (takesCopies(rows, pass)) {
-                fc1.products().product(inside.x, before, pass);
-                QuantizedTensor copies =
-                        Checks.given("copies", fc2.fusedCast().takeCopies(rows, inside.after, keptIn, pass));
-                activation.forward(copies.rows() == rows ? before : filled, copies, pass.stream());
-                if (fc2.input().measures(pass)) {
-                    measureActivation(inside, before, pass);
-                }
-            } else {
-                Scope afterIn = keepsAfter && fc2.input().keepsWhole(rows, pass) ? pass.kept() : pass.temporary();
-                Tensor after = afterIn.tensor(x.dtype(), rows, inner);
-                Tensor amax = measures(inside) ? fc2.fusedCast().takeAmax(rows, pass) : null;
-                activate(inside.x, before, after, amax, pass);
-                fc2.input().prepare(after, amax, inside.after, keptIn, pass);
-            }
+            Scope keptIn = pass.isSaving() && recomputation == Recomputation.NONE ? pass.kept() : null;
+            Target after = fc2.input().begin(rows, x.dtype(), producer(inside), keptIn, pass);
+            activate(inside.x, filled, after, pass);
+            fc2.input().finish(inside.after, keptIn, pass);
             fc2.products().product(inside.after, y, pass);
-            inside.input.set(x);
+            if (!keepsBefore() && !inside.x.isLent()) {
+                inside.x.keepWhole(x);
+            }
             inside.before.set(filled);
             saved.keep(inside, pass);
         }
 
+        /** Returns what the activation's kernel can do. */
+        private Producer producer(Inner inside) {
+            if (activation.isExactGelu()) {
+                return Producer.PLAIN;
+            }
+            return inside.x.isQuantized() ? Producer.CASTS_OR_FINDS_AMAX : Producer.CASTS;
+        }
+
         /** Returns whether the activation's kernel casts its output. */
-        private boolean takesCopies(long rows, Pass pass) {
-            return !activation.isExactGelu() && fc2.fusedCast().takesCopies(rows, pass);
-        }
-
-        private @Nullable QuantizedTensor takeCopiesAgain(long rows, Inner inside, Pass pass) {
-            return activation.isExactGelu() ? null : fc2.fusedCast().takeCopiesAgain(rows, inside.after, pass);
-        }
-
-        /** Returns whether the activation's kernel computes an amax where one is wanted. */
-        private boolean measures(Inner inside) {
-            return inside.x.isQuantized() && !activation.isExactGelu();
-        }
-
-        /** Recomputes the activation in the model's type, from which it was cast. */
-        private void measureActivation(Inner inside, Tensor before, Pass pass) {
-            Tensor after = pass.temporary().tensor(before.dtype(), before.size(0), inner);
-            activation.forward(before, after, null, pass.stream());
-            fc2.input().measure(after, Checks.given("quantizers", inside.after.quantizers()), pass);
+        private boolean casts(long rows, Pass pass) {
+            return !activation.isExactGelu() && fc2.input().isCastByProducer(rows, pass);
         }
 
         /**
@@ -173,19 +142,23 @@ public final class LayerNormMlp extends NormedBranch {
             if (!keepsBefore()) {
                 return pass.temporary().tensor(dtype, rows, columns);
             }
-            boolean fills = pass.isSaving() && (fc1.fusedCast().takesCopies(rows, pass) || takesCopies(rows, pass));
+            boolean fills = pass.isSaving() && (fc1.input().isCastByProducer(rows, pass) || casts(rows, pass));
             return fills
                     ? QuantizedCopies.zeroFilled(pass.kept(), dtype, rows, columns, pass.stream())
                     : pass.kept().tensor(dtype, rows, columns);
         }
 
-        /** Enqueues {@code before = x W1^T + b1} and {@code after = activation(before)}, with its {@code amax} if that is not null. */
-        private void activate(Operand x, Tensor before, Tensor after, @Nullable Tensor amax, Pass pass) {
-            if (!x.isQuantized() && KernelChoice.activation(activation, before.dtype()) == ActivationKernel.EPILOGUE) {
-                fc1.products().productGelu(x, before, after, pass);
+        /** Enqueues {@code before = x W1^T + b1}, the first rows of {@code filled}, and what {@code after} asks for of its activation. */
+        private void activate(Operand x, Tensor filled, Target after, Pass pass) {
+            long rows = fc1.sites().split().productRows(x.rows());
+            Tensor before = QuantizedCopies.first(pass.temporary(), filled, rows);
+            if (!x.isQuantized()
+                    && after instanceof Target.Plain
+                    && KernelChoice.activation(activation, before.dtype()) == ActivationKernel.EPILOGUE) {
+                fc1.products().productGelu(x, before, after.tensor(), pass);
             } else {
                 fc1.products().product(x, before, pass);
-                activation.forward(before, after, amax, pass.stream());
+                activation.forward(filled, after, pass);
             }
         }
 
@@ -195,29 +168,24 @@ public final class LayerNormMlp extends NormedBranch {
             if (!keepsBefore()) {
                 multiplyAgain(inside, pass);
             }
-            fc2.outputGradient().prepare(dy, inside.after, pass);
+            fc2.outputGradient().finish(dy, inside.after, pass);
             if (fc2.requiresGradient()) {
                 if (recomputation == Recomputation.ACTIVATION) {
-                    activateAgain(inside, fc2.sites().split().productRows(dy.size(0)), pass);
+                    Target after = fc2.input()
+                            .beginAgain(inside.after, inside.before.get().dtype(), producer(inside), pass);
+                    activation.forward(inside.before.get(), after, pass);
+                    fc2.input().finishAgain(inside.after, pass);
                 }
                 fc2.products().parameterGradients(inside.after, pass);
             }
             if (!fc1.requiresGradient() && !inside.x.learns()) {
                 return;
             }
-            if (!castGradientOfActivation(dy, inside, pass)) {
-                long rows = fc2.sites().split().productRows(dy.size(0));
-                Tensor before = QuantizedCopies.first(pass.temporary(), inside.before.get(), rows);
-                Tensor dbefore = pass.temporary().like(before);
-                Tensor amax = fc2.outputGradient().isQuantized() && !activation.isExactGelu()
-                        ? fc1.outputGradient().takeAmax(inside.x, pass)
-                        : null;
-                gradientOfActivation(dy, inside, before, dbefore, amax, pass);
-                if (amax != null) {
-                    round(amax, dbefore.dtype(), pass);
-                }
-                fc1.outputGradient().prepare(dbefore, amax, inside.x, pass);
-            }
+            boolean casts = fc2.outputGradient().isQuantized();
+            Target dbefore = fc1.outputGradient()
+                    .begin(inside.after.rows(), dy.dtype(), casts && castsGradient(), casts && !activation.isExactGelu(), inside.x, pass);
+            gradientOfActivation(inside, dbefore, pass);
+            fc1.outputGradient().finish(inside.x, pass);
             fc1.products().parameterGradients(inside.x, pass);
             pass.calls().gradientsWritten();
             if (inside.x.learns()) {
@@ -237,41 +205,18 @@ public final class LayerNormMlp extends NormedBranch {
         /** Enqueues the first product and the activation, as forward computed them. */
         private void multiplyAgain(Inner inside, Pass pass) {
             Scope temporary = pass.temporary();
-            Tensor x = fc1.input().whole(inside.input, pass);
+            Tensor x = fc1.input().whole(inside.x, pass);
             long rows = fc1.sites().split().productRows(x.size(0));
             long columns = fc1.weight().shape().size(0);
             Tensor filled = inside.after.isQuantized()
                     ? QuantizedCopies.zeroFilled(temporary, x.dtype(), rows, columns, pass.stream())
                     : temporary.tensor(x.dtype(), rows, columns);
-            Tensor before = QuantizedCopies.first(temporary, filled, rows);
             fc1.input().castAgain(x, inside.x, pass);
-            QuantizedTensor copies = takeCopiesAgain(rows, inside, pass);
-            if (copies != null) {
-                fc1.products().product(inside.x, before, pass);
-                activation.forward(filled, copies, pass.stream());
-            } else {
-                Tensor after = temporary.tensor(x.dtype(), rows, inner);
-                Tensor amax = measures(inside) ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
-                activate(inside.x, before, after, amax, pass);
-                fc2.input().prepareAgain(after, amax, inside.after, pass);
-            }
-            fc1.input().prepareAgain(x, null, inside.x, pass);
+            Target after = fc2.input().beginAgain(inside.after, x.dtype(), producer(inside), pass);
+            activate(inside.x, filled, after, pass);
+            fc2.input().finishAgain(inside.after, pass);
+            fc1.input().keepAgain(x, inside.x, pass);
             inside.before.set(filled);
-        }
-
-        /** Recomputes what forward did not keep, in the same way. */
-        private void activateAgain(Inner inside, long rows, Pass pass) {
-            Scope temporary = pass.temporary();
-            QuantizedTensor copies = takeCopiesAgain(rows, inside, pass);
-            if (copies != null) {
-                activation.forward(inside.before.get(), copies, pass.stream());
-                return;
-            }
-            Tensor before = QuantizedCopies.first(temporary, inside.before.get(), rows);
-            Tensor after = temporary.tensor(before.dtype(), rows, inner);
-            Tensor amax = measures(inside) ? fc2.fusedCast().takeAmaxAgain(inside.after, pass) : null;
-            activation.forward(before, after, amax, pass.stream());
-            fc2.input().prepareAgain(after, amax, inside.after, pass);
         }
 
         /** Returns whether one kernel computes and casts the activation's gradient: beside a bias, whose gradient it sums, not every one. */
@@ -279,58 +224,34 @@ public final class LayerNormMlp extends NormedBranch {
             return fc1.hasBias() ? activation.sumsCastGradient() : !activation.isExactGelu();
         }
 
-        /**
-         * Enqueues {@code (dy W2) activation'(before)}, its casts and, where there is a bias, the sums of its columns, and begins the
-         * first product's backward with them. Returns false if no kernel does that.
-         */
-        private boolean castGradientOfActivation(Tensor dy, Inner inside, Pass pass) {
-            if (!castsGradient() || !fc2.outputGradient().isQuantized()) {
-                return false;
-            }
+        /** Enqueues what {@code dbefore} asks for of {@code (dy W2) activation'(before)}. */
+        private void gradientOfActivation(Inner inside, Target dbefore, Pass pass) {
             Scope temporary = pass.temporary();
-            long rows = fc2.sites().split().productRows(dy.size(0));
-            Tensor sums = fc1.hasBias() ? temporary.tensor(dy.dtype(), inner) : null;
-            QuantizedTensor copies = fc1.outputGradient().takeCopies(rows, sums, inside.x, pass);
-            if (copies == null) {
-                return false;
-            }
-            Tensor dafter = QuantizedCopies.zeroFilled(temporary, dy.dtype(), rows, inner, pass.stream());
-            fc2.products().inputGradient(inside.after, QuantizedCopies.first(temporary, dafter, rows), pass);
-            if (sums == null) {
-                activation.backward(dafter, inside.before.get(), copies, pass.stream());
-            } else {
-                Cast.quantizeDbiasDact(activation.kind(), dafter, inside.before.get(), copies, sums, pass.stream());
-            }
-            if (fc1.outputGradient().measures(pass)) {
-                measureGradient(QuantizedCopies.first(temporary, dafter, rows), inside, pass);
-            }
-            return true;
-        }
-
-        /** Recomputes the activation's gradient in the model's type, from which it was cast. */
-        private void measureGradient(Tensor dafter, Inner inside, Pass pass) {
-            Tensor before = QuantizedCopies.first(pass.temporary(), inside.before.get(), dafter.size(0));
-            Tensor dbefore = pass.temporary().like(before);
-            activation.backward(dafter, before, dbefore, null, pass.stream());
-            fc1.outputGradient().measure(dbefore, pass);
-        }
-
-        /** Enqueues {@code dbefore = (dy W2) activation'(before)}, with its {@code amax} if that is not null. */
-        private void gradientOfActivation(
-                Tensor dy, Inner inside, Tensor before, Tensor dbefore, @Nullable Tensor amax, Pass pass) {
-            Stream stream = pass.stream();
+            Tensor filled = inside.before.get();
+            long rows = inside.after.rows();
             if (!fc2.outputGradient().isQuantized()
-                    && KernelChoice.activation(activation, dy.dtype()) == ActivationKernel.EPILOGUE) {
+                    && KernelChoice.activation(activation, filled.dtype()) == ActivationKernel.EPILOGUE) {
                 Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
                 MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
-                        .productGeluGradient(fc2.outputGradient().whole(), weight, before, dbefore, stream);
-            } else if (activation.kind().isGated()) {
-                Tensor dafter = pass.temporary().tensor(dy.dtype(), before.size(0), inner);
-                fc2.products().inputGradient(inside.after, dafter, pass);
-                activation.backward(dafter, before, dbefore, amax, stream);
-            } else {
-                fc2.products().inputGradient(inside.after, dbefore, pass);
-                activation.backward(dbefore, before, dbefore, amax, stream);
+                        .productGeluGradient(
+                                fc2.outputGradient().whole(),
+                                weight,
+                                QuantizedCopies.first(temporary, filled, rows),
+                                dbefore.tensor(),
+                                pass.stream());
+                return;
+            }
+            Tensor dafter = dbefore.tensorOrNull();
+            if (dbefore instanceof Target.Quantized) {
+                dafter = QuantizedCopies.zeroFilled(temporary, filled.dtype(), rows, inner, pass.stream());
+            } else if (dafter == null || activation.kind().isGated()) {
+                dafter = temporary.tensor(filled.dtype(), rows, inner);
+            }
+            fc2.products().inputGradient(inside.after, QuantizedCopies.first(temporary, dafter, rows), pass);
+            activation.backward(dafter, filled, dbefore, fc1.outputGradient().columnSums(), pass);
+            Tensor amax = dbefore.amax();
+            if (amax != null) {
+                round(amax, filled.dtype(), pass);
             }
         }
 
@@ -370,7 +291,8 @@ public final class LayerNormMlp extends NormedBranch {
                     + activationReason(x, pass) + "; "
                     + switch (recomputation) {
                         case NONE -> "its output is kept";
-                        case ACTIVATION -> "backward computes its output again by " + activation.forwardFunction();
+                        case ACTIVATION ->
+                            "backward computes its output again by " + activation.forwardFunction();
                         case FC1_AND_ACTIVATION -> "backward computes the first product and its output again";
                     }
                     + "\n" + fc2.explainInside(x, pass);
@@ -386,12 +308,12 @@ public final class LayerNormMlp extends NormedBranch {
                         + ", whose results are cast by kernels of their own, for those that compute and cast have only the form"
                         + " of GELU by tanh";
             }
-            if (fc2.fusedCast().scalesByAmax(pass)) {
+            if (fc2.input().scalesByAmax(pass)) {
                 return kind.forwardFunction() + " and " + kind.backwardFunction()
                         + ", which compute the amaxes of what they write, for products in eight bits have no such"
                         + " epilogue here";
             }
-            boolean casts = fc2.fusedCast().takesCopies(Math.max(1, x.size(0)), pass);
+            boolean casts = casts(Math.max(1, x.size(0)), pass);
             return kind.forwardFunction()
                     + (casts ? ", which casts its output itself," : "") + " and "
                     + (casts ? gradientReason() : kind.backwardFunction())

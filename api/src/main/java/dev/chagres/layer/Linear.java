@@ -39,8 +39,8 @@ public final class Linear extends Layer {
     private final @Nullable Parameter bias;
     private final LinearSplit split;
     private final LinearSites sites;
-    private final LinearInput input;
-    private final GradientOperand outputGradient;
+    private final QuantizedInput input;
+    private final QuantizedGradient outputGradient;
     private final LinearProducts products;
     private final ContextPool<Input> saved = new ContextPool<>(this, Input::new);
 
@@ -106,8 +106,8 @@ public final class Linear extends Layer {
         this.split = split;
         this.bias = bias == Bias.PRESENT ? split.declareBias(plan) : null;
         sites = new LinearSites(weight, this.bias, split, plan);
-        input = new LinearInput(sites);
-        outputGradient = new GradientOperand(sites);
+        input = new QuantizedInput(sites);
+        outputGradient = new QuantizedGradient(sites);
         products = new LinearProducts(sites, input, outputGradient);
     }
 
@@ -175,18 +175,13 @@ public final class Linear extends Layer {
         return sites;
     }
 
-    /** Returns the maker of the input operand, for the same layers. */
-    LinearInput input() {
+    /** Returns what says how the input is written and makes an operand of it, for the same layers. */
+    QuantizedInput input() {
         return input;
     }
 
-    /** Returns the maker of the input operand for the case that the kernel which computes the input also casts it, for the same layers. */
-    FusedCast fusedCast() {
-        return input.fusedCast();
-    }
-
-    /** Returns the gradient of the output as the products of backward read it, for the same layers. */
-    GradientOperand outputGradient() {
+    /** Returns what does the same for the gradient of the output, for the same layers. */
+    QuantizedGradient outputGradient() {
         return outputGradient;
     }
 
@@ -195,19 +190,29 @@ public final class Linear extends Layer {
         return products;
     }
 
+    /** Makes {@code operand} of x and enqueues the product, for the same layers, which save the operand. */
+    void product(Tensor x, Operand operand, Tensor y, Pass pass) {
+        input.finish(x, operand, pass.isSaving() ? pass.kept() : null, pass);
+        products.product(operand, y, pass);
+    }
+
+    /** Begins the gradients of that product with dy, and enqueues those of the parameters. */
+    void parameterGradients(Tensor dy, Operand x, Pass pass) {
+        outputGradient.finish(dy, x, pass);
+        products.parameterGradients(x, pass);
+    }
+
     @Override
     protected void run(Tensor x, Tensor y, Pass pass) {
         Input record = saved.take();
-        input.prepare(x, record.x, pass.isSaving() ? pass.kept() : null, pass);
-        products.product(record.x, y, pass);
+        product(x, record.x, y, pass);
         saved.keep(record, pass);
     }
 
     @Override
     protected void gradient(Tensor dy, Tensor dx, Pass pass) {
         Operand x = saved.pop(pass).x;
-        outputGradient.prepare(dy, x, pass);
-        products.parameterGradients(x, pass);
+        parameterGradients(dy, x, pass);
         pass.calls().gradientsWritten();
         if (x.learns()) {
             products.inputGradient(x, dx, pass);

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
+import dev.chagres.ops.ProductPlan;
 import dev.chagres.ops.RowSum;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
@@ -36,14 +37,14 @@ final class LinearProducts {
     private final LinearSites sites;
     private final Parameter weight;
     private final @Nullable Parameter bias;
-    private final LinearInput input;
-    private final GradientOperand gradient;
+    private final QuantizedInput input;
+    private final QuantizedGradient gradient;
     private final LinearSplit split;
     /** Whether the caller of the current forward call adds the bias. */
     private boolean leavesBias;
 
     /** {@code gradient}: the gradient of the output, prepared before the products of backward. */
-    LinearProducts(LinearSites sites, LinearInput input, GradientOperand gradient) {
+    LinearProducts(LinearSites sites, QuantizedInput input, QuantizedGradient gradient) {
         this.sites = sites;
         weight = sites.weight();
         bias = sites.bias();
@@ -57,11 +58,6 @@ final class LinearProducts {
         leavesBias = leave;
     }
 
-    /** Returns the bias that the product itself adds; null if its result is reduced over ranks first, or its caller adds the bias. */
-    private @Nullable Parameter addedBias() {
-        return split.sumsOutput() || leavesBias ? null : bias;
-    }
-
     /**
      * Enqueues {@code y = x W^T + b}, in a row-parallel layer reduced over the ranks before b is added; without b if the caller adds that.
      */
@@ -72,48 +68,58 @@ final class LinearProducts {
         }
         Quantizers present = x.quantizers();
         Tensor term = split.term(y, ParallelMode.ROW, pass);
+        Parameter left = leavesBias ? null : bias;
+        Parameter added = split.sumsOutput() ? null : left;
         if (present == null) {
-            wholeProduct(x, term, pass);
+            wholeProduct(x, added, term, pass);
         } else {
-            quantizedProduct(x, term, present, pass);
+            quantizedProduct(x.rowwise(), Product.FORWARD, added, term, present, pass);
         }
         if (split.sumsOutput()) {
             split.sumOutput(term, y, pass);
-            if (bias != null && !leavesBias) {
-                Elementwise.biasAdd(y, bias.weight(), null, y, pass.stream());
+            if (left != null) {
+                Elementwise.biasAdd(y, left.weight(), null, y, pass.stream());
             }
         }
     }
 
-    private void wholeProduct(Operand x, Tensor y, Pass pass) {
+    private void wholeProduct(Operand x, @Nullable Parameter added, Tensor y, Pass pass) {
         Tensor w = weight.weight();
         Stream stream = pass.stream();
         Tensor read = split.gatheredInput(x.whole(), pass);
-        Parameter addedBias = addedBias();
-        if (addedBias == null) {
+        if (added == null) {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-                    .product(read, w, y, Output.OVERWRITE, stream);
+.product(read, w, y, Output.OVERWRITE, stream);
         } else {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-                    .productBias(read, w, addedBias.weight(), y, stream);
+.productBias(read, w, added.weight(), y, stream);
         }
     }
 
-    private void quantizedProduct(Operand x, Tensor y, Quantizers present, Pass pass) {
-        QuantizedTensor a = x.rowwise();
-        Tensor filled = filled(a, y, pass);
-        QuantizedTensor w = sites.weightCopy(Product.FORWARD, present, pass);
-        Accumulator accumulator = present.recipe().accumulator(Product.FORWARD);
+    /** Enqueues {@code y = a op(W) + added} in eight bits, the first rows where the copy a is filled up. */
+    private void quantizedProduct(
+            QuantizedTensor a, Product product, @Nullable Parameter added, Tensor y, Quantizers present, Pass pass) {
+        boolean fills = a.rows() != y.size(0);
+        Tensor filled = fills ? pass.temporary().tensor(y.dtype(), a.rows(), y.size(1)) : y;
+        QuantizedTensor w = sites.weightCopy(product, present, pass);
+        Transpose transW = transposed(product);
+        Accumulator sums = present.recipe().accumulator(product);
+        ProductPlan plan = pass.productPlan();
         Stream stream = pass.stream();
-        Parameter addedBias = addedBias();
-        if (addedBias == null) {
-            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-                    .product(a, w, filled, Output.OVERWRITE, accumulator, stream);
+        if (added == null) {
+            MatrixProduct.of(Transpose.NO, transW, plan)
+.product(a, w, filled, Output.OVERWRITE, sums, stream);
         } else {
-            MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-                    .productBias(a, w, addedBias.weight(), filled, accumulator, stream);
+            MatrixProduct.of(Transpose.NO, transW, plan)
+.productBias(a, w, added.weight(), filled, sums, stream);
         }
-        cut(filled, y, pass);
+        if (fills) {
+            y.copyFrom(stream, pass.temporary().view(filled, 0, y.size(0), y.size(1)));
+        }
+    }
+
+    private static Transpose transposed(Product product) {
+        return product == Product.FORWARD ? Transpose.YES : Transpose.NO;
     }
 
     /**
@@ -122,14 +128,7 @@ final class LinearProducts {
      * @param y [T, out], rowwise data alone, with a scale
      */
     void product(Operand x, QuantizedTensor y, Quantizers present, Pass pass) {
-        CastProduct.product(
-                x.rowwise(),
-                sites.weightCopy(Product.FORWARD, present, pass),
-                Transpose.YES,
-                bias == null ? null : bias.weight(),
-                y,
-                present.recipe().accumulator(Product.FORWARD),
-                pass);
+        castProduct(x.rowwise(), Product.FORWARD, bias, y, present, pass);
     }
 
     /**
@@ -138,14 +137,30 @@ final class LinearProducts {
      * @param dx [T, in], rowwise data alone, with a scale
      */
     void inputGradient(QuantizedTensor dx, Quantizers present, Pass pass) {
-        CastProduct.product(
-                gradient.rowwise(),
-                sites.weightCopy(Product.INPUT_GRADIENT, present, pass),
-                Transpose.NO,
-                null,
-                dx,
-                present.recipe().accumulator(Product.INPUT_GRADIENT),
-                pass);
+        castProduct(gradient.rowwise(), Product.INPUT_GRADIENT, null, dx, present, pass);
+    }
+
+    /** Enqueues {@code d = a op(W) + added}, which the product itself casts, and, where d has an amax, {@code amax = max(amax, max |d|)}. */
+    private void castProduct(
+            QuantizedTensor a,
+            Product product,
+            @Nullable Parameter added,
+            QuantizedTensor d,
+            Quantizers present,
+            Pass pass) {
+        QuantizedTensor w = sites.weightCopy(product, present, pass);
+        Tensor largest = d.rows() == 0 ? null : d.amax();
+        Tensor own = largest == null ? null : pass.temporary().tensor(DType.FLOAT32, 1);
+        if (own != null) {
+            d.amax(own);
+        }
+        Accumulator sums = present.recipe().accumulator(product);
+        Tensor summand = added == null ? null : added.weight();
+        Gemm.gemm(a, Transpose.NO, w, transposed(product), summand, d, sums, pass.stream());
+        if (own != null && largest != null) {
+            d.amax(largest);
+            QuantizedCopies.raiseAmax(largest, own, Checks.given("scale", d.scale()), d.dtype(), pass);
+        }
     }
 
     /** Enqueues {@code before = x W^T + b} and {@code after = gelu(before)} by one kernel, of a tensor in 16 bits. */
@@ -158,24 +173,10 @@ final class LinearProducts {
         Tensor read = split.gatheredInput(x.whole(), pass);
         if (bias == null) {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-                    .productGelu(read, w, before, after, stream);
+.productGelu(read, w, before, after, stream);
         } else {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-                    .productBiasGelu(read, w, bias.weight(), before, after, stream);
-        }
-    }
-
-    /** Returns the output of a product of {@code copy}: {@code result}, or a tensor with more rows if the copy is padded. */
-    private static Tensor filled(QuantizedTensor copy, Tensor result, Pass pass) {
-        return copy.rows() == result.size(0)
-                ? result
-                : pass.temporary().tensor(result.dtype(), copy.rows(), result.size(1));
-    }
-
-    /** Enqueues a copy of the first rows of {@code filled} if it is longer than {@code result}. */
-    private static void cut(Tensor filled, Tensor result, Pass pass) {
-        if (filled != result) {
-            result.copyFrom(pass.stream(), pass.temporary().view(filled, 0, result.size(0), result.size(1)));
+.productBiasGelu(read, w, bias.weight(), before, after, stream);
         }
     }
 
@@ -183,39 +184,23 @@ final class LinearProducts {
     void inputGradient(Operand x, Tensor dx, Pass pass) {
         if (x.rows() > 0) {
             Tensor term = split.term(dx, ParallelMode.COLUMN, pass);
-            inputGradientOfRank(x, term, pass);
+            Quantizers present = gradient.quantizers();
+            if (present == null) {
+                MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
+.product(gradient.whole(), sites.wholeWeight(x, pass), term, Output.OVERWRITE, pass.stream());
+            } else {
+                quantizedProduct(gradient.rowwise(), Product.INPUT_GRADIENT, null, term, present, pass);
+            }
             split.sumInputGradient(term, dx, pass);
         }
     }
 
-    private void inputGradientOfRank(Operand x, Tensor dx, Pass pass) {
-        Quantizers present = gradient.quantizers();
-        Stream stream = pass.stream();
-        if (present == null) {
-            MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
-                    .product(gradient.whole(), sites.wholeWeight(x, pass), dx, Output.OVERWRITE, stream);
-            return;
-        }
-        Tensor filled = filled(gradient.rowwise(), dx, pass);
-        MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
-                .product(
-                        gradient.rowwise(),
-                        sites.weightCopy(Product.INPUT_GRADIENT, present, pass),
-                        filled,
-                        Output.OVERWRITE,
-                        present.recipe().accumulator(Product.INPUT_GRADIENT),
-                        stream);
-        cut(filled, dx, pass);
-    }
-
     /** Enqueues the gradients of weight and bias. */
     void parameterGradients(Operand x, Pass pass) {
-        if (x.isQuantized()) {
-            quantizedWeightGradient(x, pass);
-            sumBiasGradient(pass);
-            return;
-        }
-        if (weight.isFrozen()) {
+        if (weight.isFrozen() || x.isQuantized()) {
+            if (!weight.isFrozen()) {
+                quantizedWeightGradient(x, pass);
+            }
             sumBiasGradient(pass);
             return;
         }
@@ -230,7 +215,7 @@ final class LinearProducts {
         }
         pass.nextGradient(summed);
         MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
-                .productBiasGradient(gradient.whole(), read, summed.gradient(), weight.gradient(), pass.stream());
+.productBiasGradient(gradient.whole(), read, summed.gradient(), weight.gradient(), pass.stream());
     }
 
     /** Returns the bias where the epilogue of the weight gradient's product can sum its gradient: it can write one, but not add to one. */
@@ -247,20 +232,11 @@ final class LinearProducts {
     }
 
     private void quantizedWeightGradient(Operand x, Pass pass) {
-        if (weight.isFrozen()) {
-            return;
-        }
         Quantizers present = gradient.quantizers();
         if (present != null) {
             Output output = pass.nextGradient(weight);
             MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
-                    .product(
-                            gradient.columnwise(),
-                            input.columnwise(x, pass),
-                            weight.gradient(),
-                            output,
-                            present.recipe().accumulator(Product.WEIGHT_GRADIENT),
-                            pass.stream());
+.product(gradient.columnwise(), input.kept(x, pass), weight.gradient(), output, present.recipe().accumulator(Product.WEIGHT_GRADIENT), pass.stream());
             return;
         }
         Recipe recipe = Checks.given("quantizers", x.quantizers()).recipe();
@@ -269,7 +245,7 @@ final class LinearProducts {
             weightGradient(read, pass.nextGradient(weight), pass);
             return;
         }
-        QuantizedTensor read = input.rowwise(x, pass);
+        QuantizedTensor read = input.kept(x, pass);
         Tensor again = pass.temporary().tensor(gradient.whole().dtype(), read.rows(), read.columns());
         QuantizedCopies.dequantize(read, again, pass);
         Tensor first =
@@ -279,7 +255,7 @@ final class LinearProducts {
 
     private void weightGradient(Tensor x, Output output, Pass pass) {
         MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
-                .product(gradient.whole(), x, weight.gradient(), output, pass.stream());
+.product(gradient.whole(), x, weight.gradient(), output, pass.stream());
     }
 
     private void sumBiasGradient(Pass pass) {
@@ -292,38 +268,6 @@ final class LinearProducts {
             RowSum.rowSum(gradient.own(), bias.gradient(), output, pass.stream());
         } else {
             Elementwise.accumulate(sums, bias.gradient(), output, pass.stream());
-        }
-    }
-
-    /**
-     * A product that casts its result itself.
-     */
-    private static final class CastProduct {
-        private CastProduct() {}
-
-        /**
-         * Enqueues {@code d = a op(b) + bias} in eight bits and, where d has an amax, {@code amax = max(amax, max |d|)}.
-         *
-         * @param d rowwise data alone, with a scale
-         */
-        static void product(
-                QuantizedTensor a,
-                QuantizedTensor b,
-                Transpose transB,
-                @Nullable Tensor bias,
-                QuantizedTensor d,
-                Accumulator accumulator,
-                Pass pass) {
-            Tensor largest = d.amax();
-            if (largest == null || d.rows() == 0) {
-                Gemm.gemm(a, Transpose.NO, b, transB, bias, d, accumulator, pass.stream());
-                return;
-            }
-            Tensor own = pass.temporary().tensor(DType.FLOAT32, 1);
-            d.amax(own);
-            Gemm.gemm(a, Transpose.NO, b, transB, bias, d, accumulator, pass.stream());
-            d.amax(largest);
-            LargestMagnitude.raise(largest, own, Checks.given("scale", d.scale()), d.dtype(), pass);
         }
     }
 }

@@ -8,7 +8,6 @@ import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
-import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.pass.Pass;
 import java.util.List;
 
@@ -155,9 +154,9 @@ final class LinearSplit {
         return mode == ParallelMode.ROW && sharesTokens();
     }
 
-    /** Returns the object that gathers eight-bit copies into {@code copies}. */
-    GatheredCopies gathering(QuantizerSite site, QuantizedCopies copies) {
-        return new GatheredCopies(site, ranks, copies);
+    /** Returns the ranks. */
+    TensorParallel ranks() {
+        return ranks;
     }
 
     /** Returns the input of the products of a column-parallel layer: all tokens, gathered where a rank has a part of them. */
@@ -188,19 +187,15 @@ final class LinearSplit {
         return ranks.isSplit() && mode == ParallelMode.ROW;
     }
 
-    /** Enqueues the sum of the ranks' terms of the output, or of the rank's part of the tokens. */
-    void sumOutput(Tensor term, Tensor y, Pass pass) {
-        sum(term, y, pass);
-    }
-
     /** Enqueues the sum over the ranks of the gradient of an input that is the same on all of them, or of which each has a part. */
     void sumInputGradient(Tensor term, Tensor dx, Pass pass) {
         if (mode == ParallelMode.COLUMN) {
-            sum(term, dx, pass);
+            sumOutput(term, dx, pass);
         }
     }
 
-    private void sum(Tensor term, Tensor sum, Pass pass) {
+    /** Enqueues the sum of the ranks' terms of the output, or of the rank's part of the tokens. */
+    void sumOutput(Tensor term, Tensor sum, Pass pass) {
         if (sharesTokens()) {
             ranks.reduceScatter(term, sum, pass.stream());
         } else {

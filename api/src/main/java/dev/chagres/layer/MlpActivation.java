@@ -1,16 +1,19 @@
 package dev.chagres.layer;
 
 import dev.chagres.QuantizedTensor;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.GatedGradient;
+import dev.chagres.pass.Pass;
 import dev.chagres.te.Activation;
 import dev.chagres.te.ActivationFunction;
 import dev.chagres.te.Cast;
 import dev.chagres.te.ClampedSwiglu;
 import org.jspecify.annotations.Nullable;
+
 
 /**
  * An activation with what it can be told.
@@ -80,9 +83,23 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
         }
     }
 
-    void forward(Tensor x, QuantizedTensor y, Stream stream) {
-        ensureUnfused(!isExactGelu());
-        function().forward(x, y, stream);
+    /**
+     * Enqueues what {@code y} asks for.
+     *
+     * @param x with rows of zeros at the end where copies in {@code y} are filled up
+     */
+    void forward(Tensor x, Target y, Pass pass) {
+        Stream stream = pass.stream();
+        if (y instanceof Target.Quantized) {
+            QuantizedTensor copies = y.copies();
+            Tensor read = QuantizedCopies.first(pass.temporary(), x, copies.rows());
+            ensureUnfused(!isExactGelu());
+            function().forward(read, copies, stream);
+        }
+        Tensor tensor = y.tensorOrNull();
+        if (tensor != null) {
+            forward(QuantizedCopies.first(pass.temporary(), x, tensor.size(0)), tensor, y.amax(), stream);
+        }
     }
 
     /** {@code amax} is raised to the largest magnitude of dx; may be null. */
@@ -97,8 +114,30 @@ public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampe
         }
     }
 
+    /**
+     * Enqueues what {@code dx} asks for.
+     *
+     * @param dy filled up as {@code x}, as for {@link #forward(Tensor, Target, Pass)}
+     * @param columnSums receives the sums of the columns of copies in {@code dx}; null where they are not wanted
+     */
+    void backward(Tensor dy, Tensor x, Target dx, @Nullable Tensor columnSums, Pass pass) {
+        Stream stream = pass.stream();
+        if (dx instanceof Target.Quantized && columnSums != null) {
+            Cast.quantizeDbiasDact(kind, dy, x, dx.copies(), columnSums, stream);
+        } else if (dx instanceof Target.Quantized) {
+            backward(dy, x, dx.copies(), stream);
+        }
+        Tensor tensor = dx.tensorOrNull();
+        if (tensor != null) {
+            Scope temporary = pass.temporary();
+            long rows = tensor.size(0);
+            Tensor own = QuantizedCopies.first(temporary, dy, rows);
+            backward(own, QuantizedCopies.first(temporary, x, rows), tensor, dx.amax(), stream);
+        }
+    }
+
     /** Enqueues the gradient in eight bits, rowwise and columnwise, as TE for PyTorch computes it: gated, it is rounded before it is cast. */
-    void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
+    private void backward(Tensor dy, Tensor x, QuantizedTensor dx, Stream stream) {
         ensureUnfused(!isExactGelu());
         if (kind == Activation.CLAMPED_SWIGLU) {
             GatedGradient.cast(clampedSwiglu, dy, x, dx, stream);

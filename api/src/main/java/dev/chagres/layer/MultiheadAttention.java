@@ -1,13 +1,10 @@
 package dev.chagres.layer;
 
-import dev.chagres.attention.Alibi;
-import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
-import dev.chagres.pass.SharedInput;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -24,7 +21,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: Vaswani et al., Attention is all you need (2017); TE's {@code MultiheadAttention}.
  */
-public final class MultiheadAttention extends NormedBranch {
+public final class MultiheadAttention extends AttentionLayer {
     private final AttentionBranch attention;
 
     /**
@@ -78,49 +75,13 @@ public final class MultiheadAttention extends NormedBranch {
     }
 
     private MultiheadAttention(@Nullable NormLayer norm, AttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention, attention.qkv(), attention.projection());
+        super(plan.name(), norm, attention, attention.qkv());
         this.attention = attention;
-    }
-
-    /**
-     * Rotates query and key by their positions in forward calls from now on; backward undoes the rotation of its own forward.
-     *
-     * @throws IllegalArgumentException when its head dimension is another
-     */
-    public void rotate(RotaryEmbedding rotary) {
-        attention.rotate(rotary);
-    }
-
-    /**
-     * Adds linear biases to the scores of forward calls from now on.
-     *
-     * @throws IllegalArgumentException when it has slopes of another number of heads than all ranks have together
-     */
-    public void alibi(Alibi alibi) {
-        attention.heads().alibi(alibi);
-    }
-
-    /**
-     * Adds a bias to the scores of forward calls from now on: the tensor that {@code biases} was given in the same pass, with the shape
-     * that {@link DotProductAttention#bias} says.
-     */
-    public void bias(SharedInput biases) {
-        attention.heads().bias(biases);
-    }
-
-    /**
-     * Adds a bias to the scores of forward calls from now on as {@link #bias} does, but before the scale, {@code s = scale (q_i . k_j +
-     * bias)}: TE's {@code pre_scale_bias}. It replaces a bias that was set before.
-     *
-     * @throws IllegalArgumentException where heads have an L2 norm, or context-parallel ranks attend with their own queries alone
-     */
-    public void preScaleBias(SharedInput biases) {
-        attention.preScaleBias(biases);
     }
 
     /** Returns the learnable sinks of the softmax, FLOAT32 [h]; null where there are none. */
     public @Nullable Parameter sinks() {
-        return attention.heads().sinks();
+        return attention.attention().sinks();
     }
 
     /** Returns the product that computes query, key and value. */

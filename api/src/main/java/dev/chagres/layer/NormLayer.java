@@ -1,10 +1,10 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
-import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.ResidualNorm;
 import dev.chagres.parameter.ModelPlan;
@@ -14,7 +14,6 @@ import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.SavedContext;
 import dev.chagres.pass.SavedTensor;
-import dev.chagres.recipe.Quantizers;
 import dev.chagres.te.Normalization;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
@@ -39,6 +38,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     private final Normalization norm;
     private final Parameter weight;
     private final ContextPool<Rows> saved = new ContextPool<>(this, Rows::new);
+    private final Target.Plain plain = new Target.Plain();
 
     NormLayer(String name, NormConfig config, Parameter weight) {
         super(name);
@@ -78,62 +78,61 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     @Override
     protected final void run(Tensor x, Tensor y, Pass pass) {
-        run(x, y, null, pass);
+        run(x, plain(y), pass);
+    }
+
+    /** Has {@code y} written alone. */
+    final Target plain(Tensor y) {
+        return plain.set(y, null);
+    }
+
+    /** Enqueues {@code y = norm(x)}, or what of it {@code y} asks for. */
+    final void run(Tensor x, Target y, Pass pass) {
+        run(x, null, null, null, y, pass);
     }
 
     /**
-     * Enqueues {@code y = norm(x)}. If there are {@code copies} with a scale, it writes these instead of y. If {@code copies} have no
-     * scale, their amax receives the largest magnitude of y.
-     */
-    final void run(Tensor x, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
-        Scope kept = pass.kept();
-        Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
-        Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        if (copies == null) {
-            normalize(x, y, mean, inverse, pass);
-        } else {
-            normalizeSum(x, null, null, null, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
-        }
-        save(x, mean, inverse, copies != null, pass);
-    }
-
-    /** Enqueues {@code y = norm(x)}, and also writes {@code copies} if there are any. */
-    final void runBoth(Tensor x, Tensor y, @Nullable QuantizedTensor copies, Pass pass) {
-        if (copies == null) {
-            run(x, y, null, pass);
-            return;
-        }
-        Scope kept = pass.kept();
-        Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
-        Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        normalizeSum(x, null, null, null, y, copies, mean, inverse, pass);
-        save(x, mean, inverse, true, pass);
-    }
-
-    /**
-     * Enqueues {@code sum = (x + bias) + residual} and {@code y = norm(sum)}, or writes {@code copies} instead of y as {@link #run(Tensor,
-     * Tensor, QuantizedTensor, Pass)} does. {@code sum} may be {@code x} or {@code residual}.
+     * Enqueues {@code sum = (update + bias) + stream} and {@code y = norm(sum)}, or what of it {@code y} asks for, and returns the sum.
      *
+     * @param update null where nothing is added: then the sum is {@code stream} itself
      * @param bias null where none is added
+     * @param sum receives the sum; may be {@code update} or {@code stream}
      */
-    final void runOfSum(
-            Tensor x,
-            @Nullable Tensor bias,
-            Tensor residual,
-            Tensor sum,
-            Tensor y,
-            @Nullable QuantizedTensor copies,
-            Pass pass) {
-        if (!ResidualNorm.takes(x)) {
-            enqueueSum(x, bias, residual, sum, pass);
-            run(sum, y, pass);
-            return;
+    final Tensor runOfSum(
+            @Nullable Tensor update, @Nullable Tensor bias, Tensor stream, Tensor sum, Target y, Pass pass) {
+        if (update == null) {
+            run(stream, y, pass);
+            return stream;
         }
+        boolean learns = stream.requiresGradient() || update.requiresGradient();
+        if (ResidualNorm.takes(update)) {
+            run(update, bias, stream, sum, y, pass);
+        } else {
+            enqueueSum(update, bias, stream, sum, pass);
+            run(sum, y, pass);
+        }
+        Inside.requireGradient(sum, learns);
+        return sum;
+    }
+
+    private void run(
+            Tensor x, @Nullable Tensor bias, @Nullable Tensor residual, @Nullable Tensor sum, Target y, Pass pass) {
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        normalizeSum(x, bias, residual, sum, writes(copies, pass) ? y : null, copies, mean, inverse, pass);
-        save(sum, mean, inverse, true, pass);
+        boolean fused = sum != null || !(y instanceof Target.Plain);
+        if (fused) {
+            normalizeSum(x, bias, residual, sum, y, mean, inverse, pass);
+        } else {
+            normalize(x, y.tensor(), mean, inverse, pass);
+        }
+        Rows rows = saved.push(pass);
+        if (rows != null) {
+            rows.x.set(sum == null ? x : sum);
+            rows.mean.set(mean);
+            rows.inverse.set(inverse);
+            rows.fused = fused;
+        }
     }
 
     /** Enqueues {@code sum = (x + bias) + residual}, without a bias if that is null. */
@@ -142,22 +141,6 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
             Elementwise.add(x, residual, sum, pass.stream());
         } else {
             Elementwise.biasAdd(x, bias, residual, sum, pass.stream());
-        }
-    }
-
-    /** Returns whether the norm's output is written in the model's type: where it is not cast, or its cast is measured. */
-    private static boolean writes(@Nullable QuantizedTensor copies, Pass pass) {
-        Quantizers present = pass.quantizers();
-        return copies == null || copies.scale() == null || (present != null && present.measures(pass.recording()));
-    }
-
-    private void save(Tensor x, Tensor mean, Tensor inverse, boolean fused, Pass pass) {
-        Rows rows = saved.push(pass);
-        if (rows != null) {
-            rows.x.set(x);
-            rows.mean.set(mean);
-            rows.inverse.set(inverse);
-            rows.fused = fused;
         }
     }
 
@@ -175,7 +158,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Tensor mean = temporary.like(rows.mean.get());
         Tensor inverse = temporary.like(rows.inverse.get());
         if (rows.fused) {
-            normalizeSum(x, null, null, null, y, null, mean, inverse, pass);
+            normalizeSum(x, null, null, null, plain(y), mean, inverse, pass);
         } else {
             normalize(x, y, mean, inverse, pass);
         }
@@ -231,17 +214,26 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     abstract void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass);
 
+    /** Returns the summand of each column; null in norms that have none, nor a mean. */
+    abstract @Nullable Parameter shift();
+
     /** Enqueues {@code ops_residual_norm}; without residual there is no sum, and no bias. */
-    abstract void normalizeSum(
+    private void normalizeSum(
             Tensor x,
             @Nullable Tensor bias,
             @Nullable Tensor residual,
             @Nullable Tensor sum,
-            @Nullable Tensor y,
-            @Nullable QuantizedTensor copies,
+            Target y,
             Tensor mean,
             Tensor inverse,
-            Pass pass);
+            Pass pass) {
+        Parameter shift = shift();
+        residualNorm
+                .parameters(weight.weight(), shift == null ? null : shift.weight())
+                .statistics(shift == null ? null : mean, inverse)
+                .sum(bias, residual, sum)
+                .forward(x, y.tensorOrNull(), y.copiesOrNull(), pass.stream());
+    }
 
     abstract void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass);
 

@@ -1,7 +1,5 @@
 package dev.chagres.layer;
 
-import dev.chagres.QuantizedTensor;
-import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
@@ -22,7 +20,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 abstract sealed class NormedBranch extends Layer
-        permits CrossAttention, LayerNormLinear, LayerNormMlp, MultiheadAttention, ParallelBranches {
+        permits AttentionLayer, LayerNormLinear, LayerNormMlp, ParallelBranches {
     private final @Nullable NormLayer norm;
     private final Layer branch;
     private final @Nullable Linear reader;
@@ -95,14 +93,9 @@ abstract sealed class NormedBranch extends Layer
         return reader == null || reader.input().keepsWhole(rows, pass);
     }
 
-    /**
-     * Allocates the norm's further outputs: its output in eight bits if the norm itself casts it, in which case {@code normed} is not
-     * written; or an amax of {@code normed}, without a scale.
-     *
-     * @return what the norm fills, or null where it writes {@code normed} alone
-     */
-    final @Nullable QuantizedTensor offer(Tensor normed, Pass pass) {
-        return reader != null && NormLayer.casts(normed) ? reader.fusedCast().offer(normed, pass) : null;
+    /** Says what the norm writes for the branch, of which {@code normed} is the output in the model's type. */
+    final Target begin(Tensor normed, Pass pass) {
+        return reader != null && NormLayer.casts(normed) ? reader.input().begin(normed, pass) : norm().plain(normed);
     }
 
     /** Enqueues the branch, with the norm's output; without a norm, with the layer's input. */
@@ -240,16 +233,14 @@ abstract sealed class NormedBranch extends Layer
             return;
         }
         boolean learns = x.requiresGradient() || norm.requiresGradient();
-        if (normOutput != null) {
-            norm.runBoth(x, normOutput, offer(normOutput, pass), pass);
-            Inside.requireGradient(normOutput, learns && pass.isSaving());
-            runBranch(normOutput, y, pass);
-            return;
+        Tensor normed = normOutput;
+        if (normed == null) {
+            normed = (keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary()).like(x);
+            norm.run(x, begin(normed, pass), pass);
+        } else {
+            norm.run(x, begin(normed, pass).with(normed), pass);
         }
-        Scope normedIn = keepsNormed(x.size(0), pass) ? pass.kept() : pass.temporary();
-        Tensor normed = normedIn.like(x);
-        norm.run(x, normed, offer(normed, pass), pass);
-        Inside.requireGradient(normed, learns);
+        Inside.requireGradient(normed, learns && pass.isSaving());
         runBranch(normed, y, pass);
     }
 
@@ -338,9 +329,9 @@ abstract sealed class NormedBranch extends Layer
         if (reader == null || !NormLayer.casts(x)) {
             return "";
         }
-        if (reader.fusedCast().takesCopies(Math.max(1, x.size(0)), pass)) {
+        if (reader.input().isCastByProducer(Math.max(1, x.size(0)), pass)) {
             return "writes its output only in eight bits, rowwise and columnwise";
         }
-        return reader.fusedCast().scalesByAmax(pass) ? "computes the amax of its output, too" : "";
+        return reader.input().scalesByAmax(pass) ? "computes the amax of its output, too" : "";
     }
 }

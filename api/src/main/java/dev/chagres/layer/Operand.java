@@ -11,12 +11,20 @@ import dev.chagres.recipe.Quantizers;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The input of a product: a tensor, or its copies in eight bits. {@link LinearInput#prepare} fills it; the copy that forward reads is freed
- * with forward's call, copies for backward are kept.
+ * The input of a product: a tensor, or its copies in eight bits. {@link QuantizedInput#finish} fills it; the copy that forward reads is freed
+ * with forward's call, what backward reads is kept.
  *
  * <p>Threading: the device's thread.
  */
 final class Operand {
+    /** What is kept for backward. */
+    enum Kept {
+        NOTHING,
+        WHOLE,
+        ROWWISE,
+        COLUMNWISE
+    }
+
     private final SavedTensor whole;
     private final SavedTensor copy;
     private final SavedTensor scaleInverse;
@@ -30,6 +38,7 @@ final class Operand {
     /** The rowwise copy, until the call that made it returns. */
     private @Nullable QuantizedTensor rowwise;
 
+    private boolean isColumnwise;
     private Scaling scaling = Scaling.TENSOR;
     private DType copyType = DType.FLOAT8_E4M3;
     private long copyRows;
@@ -46,37 +55,27 @@ final class Operand {
         scaleInverse = new SavedTensor("the scale inverse of " + what);
     }
 
-    /** Sets the tensor itself. */
+    /** Sets the tensor itself, for forward and backward. */
     void set(Tensor x) {
-        begin(x);
+        set(x, x.size(0), null, null);
         whole.set(x);
     }
 
-    /** Sets the copy that forward's product reads. */
-    void set(Tensor x, QuantizedTensor newRowwise, Quantizers newQuantizers) {
-        begin(x);
-        rowwise = newRowwise;
-        quantizers = newQuantizers;
-    }
-
-    /** Sets the copy that forward's product reads, of an input that its producer casts. */
-    void set(long newRows, QuantizedTensor newRowwise, Quantizers newQuantizers) {
-        begin(newRows);
-        rowwise = newRowwise;
-        quantizers = newQuantizers;
-    }
-
-    private void begin(Tensor x) {
-        begin(x.size(0));
-        learns = x.requiresGradient();
-    }
-
-    private void begin(long newRows) {
-        learns = false;
+    /**
+     * Sets the copy that forward's product reads.
+     *
+     * @param x null if its producer wrote the copy alone
+     */
+    void set(
+            @Nullable Tensor x,
+            long newRows,
+            @Nullable QuantizedTensor newRowwise,
+            @Nullable Quantizers newQuantizers) {
+        learns = x != null && x.requiresGradient();
         lent = false;
         rows = newRows;
-        quantizers = null;
-        rowwise = null;
+        rowwise = newRowwise;
+        quantizers = newQuantizers;
         whole.clear();
         copy.clear();
         scaleInverse.clear();
@@ -88,6 +87,18 @@ final class Operand {
         whole.set(x);
     }
 
+    /** Keeps the columnwise copy, for the weight's gradient; or the rowwise one, which backward dequantizes or gathers. */
+    void keep(QuantizedTensor from, Kept form) {
+        isColumnwise = form == Kept.COLUMNWISE;
+        copy.set(Checks.given("copy", isColumnwise ? from.columnwise() : from.rowwise()));
+        scaleInverse.set(Checks.given(
+                "scaleInverse", isColumnwise ? from.columnwiseScaleInverse() : from.rowwiseScaleInverse()));
+        scaling = from.scaling();
+        copyType = from.dtype();
+        copyRows = from.rows();
+        copyColumns = from.columns();
+    }
+
     /** Says that the tensor lies in temporary memory. */
     void lend() {
         lent = true;
@@ -96,25 +107,6 @@ final class Operand {
     /** Returns whether {@link #keepWhole} must be called before backward reads the tensor itself. */
     boolean isLent() {
         return lent;
-    }
-
-    /** Keeps the columnwise copy, for the weight's gradient. */
-    void keepColumnwise(QuantizedTensor from) {
-        keep(from, from.columnwise(), from.columnwiseScaleInverse());
-    }
-
-    /** Keeps the rowwise copy, which backward dequantizes. */
-    void keepRowwise(QuantizedTensor from) {
-        keep(from, from.rowwise(), from.rowwiseScaleInverse());
-    }
-
-    private void keep(QuantizedTensor from, @Nullable Tensor data, @Nullable Tensor scales) {
-        copy.set(Checks.given("copy", data));
-        scaleInverse.set(Checks.given("scaleInverse", scales));
-        scaling = from.scaling();
-        copyType = from.dtype();
-        copyRows = from.rows();
-        copyColumns = from.columns();
     }
 
     /** Returns the recipe's state that the copies were made with, or null where forward reads the tensor itself. */
@@ -148,13 +140,11 @@ final class Operand {
         return Checks.given("rowwise", rowwise);
     }
 
-    /** Returns the kept columnwise copy. */
-    QuantizedTensor columnwise(Scope scope) {
-        return scope.quantized(scaling, copyType, copyRows, copyColumns).columnwise(copy.get(), scaleInverse.get());
-    }
-
-    /** Returns the kept rowwise copy. */
-    QuantizedTensor keptRowwise(Scope scope) {
-        return scope.quantized(scaling, copyType, copyRows, copyColumns).rowwise(copy.get(), scaleInverse.get());
+    /** Returns the copy that was kept. */
+    QuantizedTensor kept(Scope scope) {
+        QuantizedTensor empty = scope.quantized(scaling, copyType, copyRows, copyColumns);
+        return isColumnwise
+                ? empty.columnwise(copy.get(), scaleInverse.get())
+                : empty.rowwise(copy.get(), scaleInverse.get());
     }
 }

@@ -4,7 +4,6 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
-import dev.chagres.internal.Checks;
 import dev.chagres.layer.QkNorm.Place;
 import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary.Direction;
@@ -34,15 +33,6 @@ final class QkTransform {
         heads = new QkvHeads(count, 0, headDim);
         rotatesLast = !norm.isNone() && norm.place() == Place.BEFORE_ROTATION;
         this.norm = norm.isNone() ? null : new HeadNorm(norm, headDim, owner, plan);
-    }
-
-    /** Checks that {@code rotary} is one of heads of {@code headDim} columns, and returns it. */
-    static RotaryEmbedding checkRotary(RotaryEmbedding rotary, int headDim) {
-        if (Checks.given("rotary", rotary).headDim() != headDim) {
-            throw new IllegalArgumentException(
-                    "rotary: expected head dimension " + headDim + ", got " + rotary.headDim());
-        }
-        return rotary;
     }
 
     /** Returns whether the rotation comes after a norm. */

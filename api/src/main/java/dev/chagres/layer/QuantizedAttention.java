@@ -198,7 +198,7 @@ final class QuantizedAttention {
             return scoreGradient;
         }
 
-        /** Returns the scales of a call, which writes its amaxes where none is recorded: {@link LargestMagnitude} records them. */
+        /** Returns the scales of a call, which writes its amaxes where none is recorded: {@link QuantizedCopies#raiseAmax} records them. */
         AttentionScales scales(Quantizers quantizers) {
             AttentionScales present = scales;
             if (known != quantizers || present == null) {

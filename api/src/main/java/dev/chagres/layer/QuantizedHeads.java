@@ -110,7 +110,7 @@ final class QuantizedHeads {
 
     /** Softmax weights have the same scale in each step, so that their amax is not recorded. */
     private void note(SavedAttention record, QuantizedTensor output, Quantizers present, Pass pass) {
-        LargestMagnitude.raise(present.at(choice.sites().output()), pass);
+        QuantizedCopies.raiseAmax(present.at(choice.sites().output()), pass);
         record.outputCopy.set(data(output));
         record.quantizers = present;
         record.scalesVersion = present.scalesVersion();
@@ -162,8 +162,8 @@ final class QuantizedHeads {
 
     private void raiseGradients(SavedAttention record, Pass pass) {
         Quantizers present = quantizers(record);
-        LargestMagnitude.raise(present.at(choice.sites().scoreGradient()), pass);
-        LargestMagnitude.raise(present.at(choice.sites().qkvGradient()), pass);
+        QuantizedCopies.raiseAmax(present.at(choice.sites().scoreGradient()), pass);
+        QuantizedCopies.raiseAmax(present.at(choice.sites().qkvGradient()), pass);
     }
 
     private QuantizedTensor emptyGradient(long rows, long columns, SavedAttention record, Pass pass) {

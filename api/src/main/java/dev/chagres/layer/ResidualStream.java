@@ -1,6 +1,5 @@
 package dev.chagres.layer;
 
-import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
@@ -80,12 +79,9 @@ final class ResidualStream {
                 // With ResidualSource.NORM the next sum reads this norm's output.
                 passing = keeps || source == ResidualSource.NORM ? passing : read;
                 // With ResidualSource.NORM sums read the norm's output in its own type.
-                QuantizedTensor copies = source == ResidualSource.INPUT ? parts[i].offer(read, pass) : null;
-                if (update == null) {
-                    norm.run(stream, read, copies, pass);
-                } else {
-                    stream = sumAndNorm(norm, update, bias, stream, saving ? update : end, read, copies, pass);
-                }
+                Target target = source == ResidualSource.INPUT ? parts[i].begin(read, pass) : norm.plain(read);
+                Tensor sum = saving && update != null ? update : end;
+                stream = norm.runOfSum(update, bias, stream, sum, target, pass);
                 Inside.requireGradient(read, stream.requiresGradient() || norm.requiresGradient());
             }
             boolean last = i == parts.length - 1;
@@ -101,13 +97,9 @@ final class ResidualStream {
             stream = sums ? add(added, bias, base, saving ? added : end, drops, part, pass) : base;
             update = sums ? null : added;
         }
-        if (outputNorm == null) {
-            return;
-        }
-        if (update == null) {
-            outputNorm.run(stream, y, pass);
-        } else {
-            sumAndNorm(outputNorm, update, bias, stream, saving ? update : end, y, null, pass);
+        if (outputNorm != null) {
+            Tensor sum = saving && update != null ? update : end;
+            outputNorm.runOfSum(update, bias, stream, sum, outputNorm.plain(y), pass);
         }
     }
 
@@ -118,22 +110,6 @@ final class ResidualStream {
             part.drawn.clear();
         }
         return part;
-    }
-
-    /** Enqueues {@code sum = (update + bias) + stream} and {@code normed = norm(sum)}, or its copies, and returns the sum. */
-    private static Tensor sumAndNorm(
-            NormLayer norm,
-            Tensor update,
-            @Nullable Tensor bias,
-            Tensor stream,
-            Tensor sum,
-            Tensor normed,
-            @Nullable QuantizedTensor copies,
-            Pass pass) {
-        boolean learns = stream.requiresGradient() || update.requiresGradient();
-        norm.runOfSum(update, bias, stream, sum, normed, copies, pass);
-        Inside.requireGradient(sum, learns);
-        return sum;
     }
 
     /** Returns the buffer for a branch's output: that of its sum, unless the tensor that it is added to is there. */

@@ -1,10 +1,10 @@
 package dev.chagres.layer;
 
 import dev.chagres.DType;
-import dev.chagres.QuantizedTensor;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
@@ -34,22 +34,9 @@ public final class RmsNorm extends NormLayer {
     }
 
     @Override
-    void normalizeSum(
-            Tensor x,
-            @Nullable Tensor bias,
-            @Nullable Tensor residual,
-            @Nullable Tensor sum,
-            @Nullable Tensor y,
-            @Nullable QuantizedTensor copies,
-            Tensor mean,
-            Tensor inverse,
-            Pass pass) {
-        Tensor factor = weight().weight();
-        residualNorm()
-                .parameters(factor, null)
-                .statistics(null, inverse)
-                .sum(bias, residual, sum)
-                .forward(x, y, copies, pass.stream());
+    @Nullable
+    Parameter shift() {
+        return null;
     }
 
     @Override
