@@ -148,6 +148,23 @@ public final class StepReadback implements AutoCloseable {
         underWay = false;
     }
 
+    /**
+     * Times the next step from here on, and not from the end of the step before: what was enqueued since, such as an evaluation, does not
+     * count.
+     *
+     * @throws IllegalStateException when a step is unread, or this is closed
+     */
+    public void restartClock() {
+        ensureOpen();
+        if (read != finished) {
+            throw new IllegalStateException(
+                    "restartClock: expected every step to be read, got " + (finished - read) + " unread");
+        }
+        if (finished > 0) {
+            slots[(finished - 1) % slots.length].done.record(stream);
+        }
+    }
+
     private void ensureOpen() {
         if (closed) {
             throw new IllegalStateException("the step readback of " + stream + " is closed");

@@ -58,6 +58,16 @@ public interface TrainedModel extends AutoCloseable {
      */
     void backward(float factor, @Nullable Tensor lossScale, Pass pass);
 
+    /**
+     * Returns the scores from which the latest {@link #loss} was computed, which are there until {@link #backward} or {@link Pass#begin()}. An
+     * evaluation counts with them how many labels are predicted.
+     *
+     * @return null, as here, if the model has none
+     */
+    default @Nullable TokenScores scores() {
+        return null;
+    }
+
     /** Returns the floating-point operations of forward and backward of a batch, padding left out; for any thread. */
     double flops(Batch batch);
 

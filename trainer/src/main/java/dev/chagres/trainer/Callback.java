@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.callback.Evaluation;
+import java.nio.file.Path;
 import java.util.function.Consumer;
 
 /**
@@ -19,6 +21,16 @@ public interface Callback {
                 listener.accept(step);
             }
         };
+    }
+
+    /**
+     * Returns one that writes each step and each evaluation into a file, as an object of a line of its own. Until the run ends, the file is
+     * called {@code FILE.part}.
+     *
+     * @throws java.io.UncheckedIOException when the file cannot be made, or another run writes it
+     */
+    static Callback jsonLines(Path file) {
+        return ReportWriter.callback(file);
     }
 
     /**
@@ -45,6 +57,13 @@ public interface Callback {
 
     /** Saves or evaluates the state. */
     default void onCheckpoint(TrainingRun run) {}
+
+    /**
+     * Hears of an evaluation, between two steps.
+     *
+     * @throws java.io.UncheckedIOException when it cannot be written down: then the run ends, and saves its state
+     */
+    default void onEvaluation(TrainingRun run, Evaluation.Result result) {}
 
     /** Hears that the run has ended, whatever ended it. */
     default void onEnd(TrainingRun run) {}

@@ -39,6 +39,8 @@ import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
+// Over 400 lines: most methods are a line or two that ask what a step, a graph, an evaluation or a file is made of.
+
 /**
  * A model with its optimizer, as one rank has them: each step is forward, backward, clipping of the gradients' norm, and AdamW. In FP16 the
  * loss is scaled, and a step whose gradients are not finite is skipped.
@@ -72,6 +74,9 @@ final class ModelTraining implements Training {
     private @Nullable Quantizers quantizers;
 
     private final RankShare ranks;
+    private final int evaluatedTogether;
+    /** Null before the first evaluation. */
+    private @Nullable ModelEvaluation evaluation;
 
     /** Of the steps whose casts were measured and not asked for yet, the oldest first. */
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
@@ -130,6 +135,9 @@ final class ModelTraining implements Training {
         this.ranks = ranks;
         this.model = model;
         shape = setup.shape();
+        evaluatedTogether = ranks.hasOwnData()
+                ? 1
+                : setup.layout().dataRanks() * setup.layout().pipelineRanks();
         parameterCount = declared.parameters().stream()
                 .map(Parameter::wholeShape)
                 .mapToLong(Shape::count)
@@ -319,6 +327,23 @@ final class ModelTraining implements Training {
         readback.read(result);
     }
 
+    @Override
+    public int evaluatedTogether() {
+        return evaluatedTogether;
+    }
+
+    @Override
+    public ModelEvaluation.Sums evaluate(Batch batch) {
+        ModelEvaluation present = evaluation;
+        if (present == null) {
+            present = new ModelEvaluation(device, model, ranks, quantizers);
+            evaluation = present;
+        }
+        ModelEvaluation.Sums sums = present.compute(batch);
+        readback.restartClock();
+        return sums;
+    }
+
     /** Returns the bytes that the collectives of one of several ranks moved in the oldest step not asked for, by {@link dev.chagres.nccl.Operation}. */
     long[] readBytes() {
         return ranks.readBytes();
@@ -387,6 +412,9 @@ final class ModelTraining implements Training {
             captured.close();
         }
         readback.close();
+        if (evaluation != null) {
+            evaluation.close();
+        }
         pass.close();
         optimizer.close();
         ranks.close();

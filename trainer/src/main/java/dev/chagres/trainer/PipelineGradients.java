@@ -18,7 +18,9 @@ import dev.chagres.pipeline.PipelineParallel;
 import dev.chagres.pipeline.PipelinePlan;
 import dev.chagres.pipeline.PipelineStage;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -35,10 +37,12 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
     /** Of a step; each rank is given the tokens of all micro-batches. */
     private final Scope scope;
 
-    private final @Nullable ModelInput[] inputs;
-    private final double[] shares;
+    private @Nullable ModelInput[] inputs;
+    private double[] shares;
     private @Nullable Tensor lossScale;
     private @Nullable StepReadback readback;
+    /** Null while a step is computed. */
+    private @Nullable BiConsumer<Tensor, ModelInput> evaluated;
 
     /**
      * Takes memory for the tokens of a step.
@@ -94,6 +98,40 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
      * @param losses gets those of the last stage, null for nowhere
      */
     void compute(UploadRing uploads, RankShare ranks, @Nullable LossScaler scaler, @Nullable StepReadback losses) {
+        int count = bring(uploads, ranks);
+        lossScale = scaler == null ? null : scaler.scale();
+        readback = losses;
+        if (count > 0) {
+            pipeline.run(this, count);
+        }
+    }
+
+    /** Returns the pass of {@link #evaluate}. */
+    Pass evaluationPass() {
+        return pipeline.evaluationPass();
+    }
+
+    /**
+     * Enqueues forward of all micro-batches that belong to this rank's copy of the model, without dropout.
+     *
+     * @param ranks say whether a micro-batch does
+     * @param losses gets those of the last stage
+     */
+    void evaluate(UploadRing uploads, RankShare ranks, BiConsumer<Tensor, ModelInput> losses) {
+        int count = bring(uploads, ranks);
+        readback = null;
+        evaluated = losses;
+        try {
+            if (count > 0) {
+                pipeline.evaluate(this, count);
+            }
+        } finally {
+            evaluated = null;
+        }
+    }
+
+    /** Brings the micro-batches of a batch to the device, and returns how many are computed here. */
+    private int bring(UploadRing uploads, RankShare ranks) {
         scope.restart();
         int count = 0;
         int microBatch = 0;
@@ -102,17 +140,17 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
             ModelInput input = uploads.next(scope);
             boolean own = ranks.isOwn(microBatch);
             if (own || ranks.helps(microBatch, input)) {
+                if (count == inputs.length) { // An evaluation may have more micro-batches than a step.
+                    inputs = Arrays.copyOf(inputs, 2 * count);
+                    shares = Arrays.copyOf(shares, 2 * count);
+                }
                 inputs[count] = input;
                 shares[count++] = own ? input.share() : 0;
             }
             microBatch++;
             last = input.isLast();
         }
-        lossScale = scaler == null ? null : scaler.scale();
-        readback = losses;
-        if (count > 0) {
-            pipeline.run(this, count);
-        }
+        return count;
     }
 
     /** Returns the state of all stages. */
@@ -149,6 +187,10 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
         StepReadback present = readback;
         if (present != null && shares[microBatch] > 0) {
             present.addLoss(loss, shares[microBatch]);
+        }
+        BiConsumer<Tensor, ModelInput> consumer = evaluated;
+        if (consumer != null && shares[microBatch] > 0) {
+            consumer.accept(loss, input);
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.callback.Evaluation;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
@@ -54,6 +55,9 @@ abstract class Progress implements AutoCloseable {
         }
     }
 
+    /** Takes an evaluation. */
+    abstract void add(Evaluation.Result result);
+
     @Override
     public abstract void close();
 
@@ -83,6 +87,7 @@ abstract class Progress implements AutoCloseable {
         private static final double SECONDS = 0.5;
         private final ProgressBar bar;
         private volatile List<String> facts = List.of();
+        private String evaluated = "";
 
         Bar(int begun, int steps, double peakFlops) {
             super(SECONDS, peakFlops);
@@ -106,6 +111,9 @@ abstract class Progress implements AutoCloseable {
 
         @Override
         void tell(StepMetrics step, Totals since, List<String> facts) {
+            if (!evaluated.isEmpty()) {
+                facts.add(1, evaluated);
+            }
             this.facts = facts;
             bar.stepTo(step.step());
         }
@@ -113,6 +121,11 @@ abstract class Progress implements AutoCloseable {
         @Override
         void count(StepMetrics step) {
             bar.stepTo(step.step());
+        }
+
+        @Override
+        void add(Evaluation.Result result) {
+            evaluated = String.format(Locale.ROOT, "held-out %.3f", result.loss());
         }
 
         @Override
@@ -146,6 +159,11 @@ abstract class Progress implements AutoCloseable {
                     steps,
                     String.join("  ", facts),
                     BarLine.left(secondsPerStep * (steps - step.step())));
+        }
+
+        @Override
+        void add(Evaluation.Result result) {
+            out.printf(Locale.ROOT, "step %d/%d  held-out data: %s%n", result.step(), steps, result);
         }
 
         @Override

@@ -254,6 +254,32 @@ final class RankedTraining implements Training {
         result.set(loss, Double.longBitsToDouble(parts.getFirst()[1]), slowest);
     }
 
+    @Override
+    public int evaluatedTogether() {
+        return ask(ModelTraining::evaluatedTogether).getFirst();
+    }
+
+    @Override
+    public ModelEvaluation.Sums evaluate(Batch batch) {
+        List<long[]> parts = ask(training -> {
+            ModelEvaluation.Sums own = training.evaluate(batch);
+            long bits = Double.doubleToRawLongBits(own.loss());
+            return processes() ? gather(bits, own.correct()) : Arrays.copyOf(new long[] {bits, own.correct()}, NUMBERS);
+        });
+        double loss = 0;
+        long correct = 0;
+        int rank = 0;
+        for (long[] part : parts) {
+            for (int at = 0; at < part.length; at += NUMBERS, rank++) {
+                if (rank % setup.layout().tensorRanks() == 0) {
+                    loss += Double.longBitsToDouble(part[at]);
+                    correct = correct < 0 || part[at + 1] < 0 ? -1 : correct + part[at + 1];
+                }
+            }
+        }
+        return new ModelEvaluation.Sums(loss, correct);
+    }
+
     private static long[] numbersOf(ModelTraining training) {
         StepResult result = new StepResult();
         training.result(result);

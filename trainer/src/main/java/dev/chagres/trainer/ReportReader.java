@@ -39,7 +39,9 @@ record ReportReader(String model, String recipe, String ranks, LossCurve losses)
             int number = 1;
             for (String text = next(file, 2, lines); text != null; text = next(file, number + 1, lines)) {
                 Map<String, Object> step = line(file, ++number, text);
-                losses.add(stepNumber(file, number, step, losses), loss(file, number, step));
+                if (!step.containsKey("evaluation")) {
+                    losses.add(stepNumber(file, number, step, losses), loss(file, number, step));
+                }
             }
             if (losses.steps() == 0) {
                 throw new TrainingException(ForeignText.plain(file) + ": has no step");

@@ -7,6 +7,7 @@ import dev.chagres.io.AtomicFile;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
+import dev.chagres.trainer.callback.Evaluation;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
@@ -144,6 +145,49 @@ final class ReportWriter implements AutoCloseable {
                 putRanks(json, step.ranks());
             }
         });
+    }
+
+    /** Writes the line of an evaluation. */
+    void evaluation(Evaluation.Result result) {
+        write(json -> {
+            json.put("evaluation", result.step());
+            putFinite(json, "loss", result.loss());
+            putFinite(json, "perplexity", result.perplexity());
+            putFinite(json, "accuracy", result.accuracy());
+            json.put("labelled", result.labelled())
+                    .put("sequences", result.sequences())
+                    .put("seconds", shortest(result.seconds()));
+        });
+    }
+
+    /** Returns what writes steps and evaluations, and at a run's end gives the file its name if there is one. */
+    static Callback callback(Path file) {
+        var writer = new ReportWriter(file);
+        return new Callback() {
+            private boolean used;
+
+            @Override
+            public void onStep(TrainingRun run, StepMetrics step) {
+                used = true;
+                writer.step(step, run.castStatistics());
+            }
+
+            @Override
+            public void onEvaluation(TrainingRun run, Evaluation.Result result) {
+                used = true;
+                writer.evaluation(result);
+            }
+
+            @Override
+            public void onEnd(TrainingRun run) {
+                if (used) {
+                    writer.finish();
+                } else {
+                    writer.discard();
+                }
+                writer.close();
+            }
+        };
     }
 
     private static void putNames(ObjectComposer<JSONComposer<OutputStream>> json, String key, List<String> names)

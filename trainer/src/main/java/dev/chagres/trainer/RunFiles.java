@@ -2,6 +2,7 @@ package dev.chagres.trainer;
 
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
+import dev.chagres.trainer.callback.Evaluation;
 import java.nio.file.Path;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -49,6 +50,13 @@ final class RunFiles implements AutoCloseable {
             report.step(step, casts);
         }
         steps++;
+    }
+
+    /** Writes an evaluation. */
+    void add(Evaluation.Result result) {
+        if (report != null) {
+            report.evaluation(result);
+        }
     }
 
     /** Gives the report its name. */

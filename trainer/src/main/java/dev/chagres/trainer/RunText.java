@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.trainer.callback.Evaluation;
 import java.io.PrintStream;
 import java.util.Locale;
 import java.util.Map;
@@ -61,6 +63,36 @@ final class RunText {
                 "nothing left to do: %s has all %s%n",
                 plan.saving().resumed(),
                 steps(plan.steps()));
+    }
+
+    /** Says how many sequences are evaluated, if some are. */
+    void evaluates(long sequences) {
+        FastaSource source = plan.evaluation().source();
+        if (source != null) {
+            int every = plan.evaluation().every();
+            out.printf(
+                    Locale.ROOT,
+                    "evaluating %,d held-out sequences of %s %sat the end%n",
+                    sequences,
+                    source.name(),
+                    every == 0 ? "" : "every " + steps(every) + " and ");
+        }
+    }
+
+    /** Says what the last evaluation has found. */
+    void evaluated(Evaluation.Result result) {
+        out.printf(
+                Locale.ROOT,
+                "held-out data after %s: %s (%,d masked residues of %,d sequences)%n",
+                steps(result.step()),
+                result,
+                result.labelled(),
+                result.sequences());
+    }
+
+    /** Says why a run ended before its last step. */
+    void stoppedEarly(int steps, String why) {
+        out.printf(Locale.ROOT, "stopped early, after %s: %s%n", steps(steps), why);
     }
 
     /** Begins the line of the warm-up: it may take long, and nothing else is seen of it. */

@@ -15,6 +15,9 @@ import java.nio.charset.Charset;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
@@ -114,7 +117,7 @@ public final class Train implements Callable<Integer> {
             String command = text.startsWith(RankOptions.NPROC) ? "launch" : "train";
             err.println(command + ": " + ForeignText.lines(text) + " (" + command + " --help lists the options)");
             return USAGE;
-        } catch (NativeException e) {
+        } catch (FastaException | NativeException e) {
             err.println("train: " + e.getMessage());
             return FAILED;
         }
@@ -193,6 +196,74 @@ public final class Train implements Callable<Integer> {
                 if (claim != null) {
                     claim.discard();
                 }
+            }
+        }
+    }
+
+    /**
+     * What happens on Ctrl-C: the JVM begins to end, but waits until the run has finished its step and written everything.
+     *
+     * <p>It is a shutdown hook, so SIGTERM and a closed terminal work as Ctrl-C does, and the JVM sets the exit status: 128 plus
+     * the signal's number.
+     *
+     * <p>Threading: thread-safe.
+     */
+    private static final class Interruption {
+        private static final long PATIENCE_SECONDS = 120;
+
+        private final PrintStream err;
+        private final CountDownLatch ended = new CountDownLatch(1);
+        private final Thread hook = new Thread(this::interrupt, "ctrl-c");
+        private boolean interrupted;
+        private @Nullable Runnable action;
+
+        /**
+         * Prepares; {@link #arm} begins to listen.
+         *
+         * @param err gets a line when the run does not end
+         */
+        Interruption(PrintStream err) {
+            this.err = err;
+        }
+
+        /** Begins to listen. */
+        void arm() {
+            Runtime.getRuntime().addShutdownHook(hook);
+        }
+
+        /** Says what ends the run; it runs at once when Ctrl-C came already. */
+        synchronized void onInterrupt(Runnable stop) {
+            action = stop;
+            if (interrupted) {
+                stop.run();
+            }
+        }
+
+        /** Tells that the run is over and everything is written; a waiting JVM ends now. */
+        void disarm() {
+            ended.countDown();
+            try {
+                Runtime.getRuntime().removeShutdownHook(hook);
+            } catch (IllegalStateException e) {
+                // The JVM is ending already: this is the case the hook is for.
+            }
+        }
+
+        /** Runs in the JVM's hook thread. */
+        void interrupt() {
+            synchronized (this) {
+                interrupted = true;
+                if (action != null) {
+                    action.run();
+                }
+            }
+            try {
+                if (!ended.await(PATIENCE_SECONDS, TimeUnit.SECONDS)) {
+                    err.println(
+                            "train: the step under way did not end within " + PATIENCE_SECONDS + " s; giving up on it");
+                }
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
             }
         }
     }

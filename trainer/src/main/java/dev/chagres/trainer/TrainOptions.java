@@ -163,7 +163,10 @@ final class TrainOptions {
     private @Nullable Path plot;
 
     @Mixin
-    private final SaveOptions saving = new SaveOptions();
+    private final SavingPlan.Options saving = new SavingPlan.Options();
+
+    @Mixin
+    private final EvaluationPlan.Options evaluation = new EvaluationPlan.Options();
 
     /** Returns the provider that was asked for, null when the system property is to decide. */
     @Nullable
@@ -212,6 +215,7 @@ final class TrainOptions {
         FileChecks.requireOtherPart("--plot", plot, "--report", report);
         FileChecks.requireOtherPart("--report", report, "--plot", plot);
         checkSaving();
+        checkEvaluation();
         batches.checkContext();
         checkStatistics();
         if (ranks.count() == 1) { // Of several, plan(…) first looks whether they have devices.
@@ -234,6 +238,16 @@ final class TrainOptions {
         FileChecks.requireOtherPart("--plot", plot, "--save", saving.save());
         FileChecks.requireOtherPart("--report", report, "--resume", saving.resume());
         FileChecks.requireOtherPart("--plot", plot, "--resume", saving.resume());
+    }
+
+    private void checkEvaluation() {
+        evaluation.check();
+        FileChecks.requireDifferent("--report", report, "--eval-fasta", evaluation.fasta());
+        FileChecks.requireDifferent("--plot", plot, "--eval-fasta", evaluation.fasta());
+        FileChecks.requireDifferent("--save", saving.save(), "--eval-fasta", evaluation.fasta());
+        FileChecks.requireOtherPart("--report", report, "--eval-fasta", evaluation.fasta());
+        FileChecks.requireOtherPart("--plot", plot, "--eval-fasta", evaluation.fasta());
+        FileChecks.requireOtherPart("--save", saving.save(), "--eval-fasta", evaluation.fasta());
     }
 
     private void checkStatistics() {
@@ -284,9 +298,11 @@ final class TrainOptions {
         LearningRateSchedule.Decay falls = decay != null ? decay : LearningRateSchedule.Decay.LINEAR;
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
         ModelSetup.Steps enqueuing = steps(gpu);
+        FastaSource all = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
+        EvaluationPlan evaluated = evaluation.plan(all);
         return new TrainingPlan(
                 size,
-                fasta == null ? FastaSource.shipped() : FastaSource.of(fasta),
+                evaluation.training(all),
                 shape,
                 batches.order(),
                 precision,
@@ -301,7 +317,8 @@ final class TrainOptions {
                 seed,
                 saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, scheduleDefaults()),
                 ranks.isSilent() ? null : report,
-                ranks.isSilent() ? null : plot);
+                ranks.isSilent() ? null : plot,
+                ranks.isSilent() ? evaluated.silent() : evaluated);
     }
 
     /** Returns the options of the learning rate that were not given, and where their values come from. */

@@ -22,6 +22,7 @@ import dev.chagres.trainer.ModelSetup.Enqueuing;
 import dev.chagres.trainer.ModelSetup.Precision;
 import dev.chagres.trainer.ModelSetup.Steps;
 import dev.chagres.trainer.ModelSetup.Updates;
+import dev.chagres.trainer.callback.Evaluation;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -152,6 +153,11 @@ public final class Trainer {
         return copy;
     }
 
+    /** Returns the same that evaluates held-out data, whose data are read once before the first step; otherwise as {@link #withCallback}. */
+    public Trainer withEvaluation(Evaluation evaluation) {
+        return withCallback(evaluation);
+    }
+
     /**
      * Returns the same that saves its state at the end of a run, also of one that fails or is stopped.
      *
@@ -186,6 +192,7 @@ public final class Trainer {
      * @param data opens the sequences from the first one on; a run that is resumed leaves out those that were taken
      * @param steps how many at most, those of a resumed run included
      * @return how many were made now
+     * @throws IllegalArgumentException when data to evaluate have no labelled token
      * @throws IllegalStateException when steps are to be captured of ranks that shard weights or have some of the layers or tokens
      * @throws TrainingException when the numbers run away, a file cannot be used, a rank fails, or there are fewer devices than ranks
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
@@ -201,6 +208,7 @@ public final class Trainer {
         if (before.steps() >= steps) {
             return 0;
         }
+        checkEvaluations();
         TokenSequences sequences = data.get();
         before.skip(sequences, () -> false);
         var packer = new SequencePacker(setup.shape(), sequences, PackingOrder.AS_GIVEN, before.data());
@@ -215,6 +223,14 @@ public final class Trainer {
             } catch (RuntimeException | InterruptedException | Error failure) {
                 model.fail(failure);
                 throw failure;
+            }
+        }
+    }
+
+    private void checkEvaluations() {
+        for (Callback callback : callbacks) {
+            if (callback instanceof Evaluation evaluation) {
+                evaluation.check();
             }
         }
     }
@@ -251,6 +267,7 @@ public final class Trainer {
      * @param batches of this rank, each {@link dev.chagres.batch.Batch#partOf} the labelled tokens of all ranks
      * @param steps how many at most
      * @return how many were made
+     * @throws IllegalArgumentException when data to evaluate have no labelled token
      * @throws IllegalStateException when a file is to be resumed, or ranks are to split layers or tokens
      * @throws TrainingException when the numbers run away, or a file cannot be written
      * @throws InterruptedException when the thread is interrupted while it waits for a batch
@@ -262,6 +279,7 @@ public final class Trainer {
                     "train: expected a new run of ranks that have all layers and whole sequences,"
                             + " for each has batches of its own, got " + (resumed != null ? resumed : setup.layout()));
         }
+        checkEvaluations();
         try (Training model = ModelTraining.ofOwnData(rank, setup)) {
             return run(model, batches).run(steps);
         }

@@ -54,6 +54,19 @@ interface Training extends AutoCloseable {
         return true;
     }
 
+    /** Returns how many micro-batches of held-out data ranks compute at a time: as many as there are copies of the model, and stages. */
+    default int evaluatedTogether() {
+        return 1;
+    }
+
+    /**
+     * Computes the losses of held-out data, waits for them, and changes nothing that later steps follow from. Called between steps, once
+     * every result is read; the next step's time does not count it.
+     *
+     * @return the sums over all ranks
+     */
+    ModelEvaluation.Sums evaluate(Batch batch);
+
     /** Waits for the oldest step whose result was not read yet, and reads it. */
     void result(StepResult result);
 

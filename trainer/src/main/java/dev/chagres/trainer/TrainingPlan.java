@@ -35,6 +35,7 @@ import org.jspecify.annotations.Nullable;
  * @param saving where the state goes, and which one the run begins with
  * @param report where the report goes, null for none
  * @param plot where the picture goes, null for none
+ * @param evaluation on what the run is evaluated
  */
 record TrainingPlan(
         Esm2Size size,
@@ -53,7 +54,8 @@ record TrainingPlan(
         long seed,
         SavingPlan saving,
         @Nullable Path report,
-        @Nullable Path plot) {
+        @Nullable Path plot,
+        EvaluationPlan evaluation) {
 
     /** Returns the sizes of the model, and what backward recomputes. */
     Esm2Config model() {
@@ -106,7 +108,8 @@ record TrainingPlan(
                 "--fp8-statistics " + fp8Statistics,
                 "--save " + saving.file(),
                 "--save-every " + saving.every(),
-                "--resume " + saving.resumed());
+                "--resume " + saving.resumed(),
+                evaluation.purpose());
     }
 
     /** Returns whether casts are measured in a step, counted from 1. */

@@ -5,6 +5,7 @@ import dev.chagres.batch.Batches;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
 import dev.chagres.recipe.CastStatistics;
+import dev.chagres.trainer.callback.Evaluation;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -68,6 +69,9 @@ public final class TrainingRun {
     private boolean spoilt;
 
     private int skippedInARow;
+    /** Whether a failure has ended the run that may keep other ranks from what all do together. */
+    private boolean broken;
+
     private volatile boolean stopRequested;
 
     /**
@@ -100,7 +104,10 @@ public final class TrainingRun {
         callbacks.add(callback);
     }
 
-    /** Asks the run to end after the step that is under way, or after the next one if its batch is there; also where it waits for data. */
+    /**
+     * Asks the run to end: at a checkpoint, or in {@link Callback#onEvaluation}, at once. Else after the step that is under way, or after the
+     * next one if its batch is there; also where it waits for data.
+     */
     public void stop() {
         stopRequested = true;
         batches.stop();
@@ -133,6 +140,27 @@ public final class TrainingRun {
             throw new IllegalStateException("save: expected a call of onCheckpoint, where the state is whole");
         }
         model.save(file, position(made - 1), description);
+    }
+
+    /**
+     * Computes the loss of held-out data, at a checkpoint, and tells it to all callbacks. It changes nothing that later steps follow from.
+     * Every rank calls it. Where reading the data fails, the run ends, and saves its state.
+     *
+     * @return null when the run was stopped or has failed, before or meanwhile
+     * @throws IllegalStateException when the run is at no checkpoint
+     */
+    public Evaluation.@Nullable Result evaluate(Evaluation evaluation) {
+        if (!atCheckpoint) {
+            throw new IllegalStateException("evaluate: expected a call of onCheckpoint, where the state is whole");
+        }
+        if (broken) {
+            return null;
+        }
+        Evaluation.Result evaluated = ModelEvaluation.evaluate(model, evaluation, made, this::goesOn, this::fail);
+        if (evaluated != null) {
+            tell(evaluated);
+        }
+        return evaluated;
     }
 
     /**
@@ -201,11 +229,25 @@ public final class TrainingRun {
             reportBefore(step);
             if (isDue(more ? after : END)) {
                 reportBefore(after); // What a step has spoilt is not saved.
-                saveState(more ? after : END);
+                more = comeToCheckpoint(after, more);
             }
             step = after;
         }
         reportBefore(step);
+    }
+
+    /** Tells callbacks of a checkpoint, which may end the run, and returns whether it goes on. */
+    private boolean comeToCheckpoint(int after, boolean more) {
+        saveState(more ? after : END, END);
+        if (!more || model.agree(goesOn())) {
+            return more;
+        }
+        saveState(END, after);
+        return false;
+    }
+
+    private boolean goesOn() {
+        return !stopRequested && failure == null;
     }
 
     /** Returns whether a callback asks for a checkpoint after so many steps, or at the {@link #END}. */
@@ -221,12 +263,14 @@ public final class TrainingRun {
         return steps == END ? callback.isDueAtEnd() : callback.isDue(steps);
     }
 
-    private void saveState(int steps) {
+    /** Calls those that are due after {@code steps} steps and were not called for {@code before} of them, if that is not the end, too. */
+    private void saveState(int steps, int before) {
         checkpoint = made;
         atCheckpoint = true;
         for (int i = 0; i < callbacks.size(); i++) {
-            if (isDue(callbacks.get(i), steps)) {
-                callbacks.get(i).onCheckpoint(this);
+            Callback callback = callbacks.get(i);
+            if (isDue(callback, steps) && (before == END || !isDue(callback, before))) {
+                callback.onCheckpoint(this);
             }
         }
         atCheckpoint = false;
@@ -240,7 +284,8 @@ public final class TrainingRun {
         try {
             reportBefore(made);
             if (!spoilt) {
-                saveState(END);
+                broken = true;
+                saveState(END, END);
             }
         } catch (RuntimeException second) {
             e.addSuppressed(second);
@@ -263,7 +308,7 @@ public final class TrainingRun {
      */
     private boolean uploadIfAllGoOn(int step) throws InterruptedException {
         Batch batch = take();
-        boolean all = model.agree(batch != null && !stopRequested && failure == null);
+        boolean all = model.agree(batch != null && goesOn());
         if (batch == null) {
             return false;
         }
@@ -331,6 +376,20 @@ public final class TrainingRun {
         try {
             for (int i = 0; i < callbacks.size(); i++) {
                 callbacks.get(i).onStep(this, finished);
+            }
+        } catch (UncheckedIOException e) {
+            canReport = false;
+            fail(e);
+        }
+    }
+
+    private void tell(Evaluation.Result evaluated) {
+        if (!canReport) {
+            return;
+        }
+        try {
+            for (int i = 0; i < callbacks.size(); i++) {
+                callbacks.get(i).onEvaluation(this, evaluated);
             }
         } catch (UncheckedIOException e) {
             canReport = false;

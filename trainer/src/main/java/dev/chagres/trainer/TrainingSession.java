@@ -7,11 +7,19 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.models.data.FastaException;
+import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.trainer.callback.EarlyStopping;
+import dev.chagres.trainer.callback.Evaluation;
+import dev.chagres.trainer.callback.TensorBoard;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -38,6 +46,12 @@ final class TrainingSession {
     private @Nullable String explained;
     /** Steps of the run that this one goes on from. */
     private int begun;
+
+    private @Nullable EarlyStopping earlyStopping;
+    /** Sequences that are evaluated. */
+    private long heldOut;
+
+    private Evaluation.@Nullable Result evaluated;
 
     /** After so many steps the state was saved last; 0 for never. */
     private int saved;
@@ -145,9 +159,12 @@ final class TrainingSession {
             if (first == null) {
                 return;
             }
-            try (Training model = platform.open(plan, () -> stopRequested)) {
+            Evaluation evaluation = evaluation();
+            Path board = plan.evaluation().tensorBoard();
+            try (TensorBoard tensorBoard = board == null ? null : new TensorBoard(board);
+                    Training model = platform.open(plan, () -> stopRequested)) {
                 try {
-                    train(model, first, batches, files, before);
+                    train(model, first, batches, new Followers(files, evaluation, tensorBoard), before);
                 } catch (RuntimeException | InterruptedException | Error failure) {
                     model.fail(failure);
                     throw failure;
@@ -156,10 +173,29 @@ final class TrainingSession {
         }
     }
 
-    private void train(Training model, Batch first, BatchSource batches, RunFiles files, SavedRun before)
+    /** What follows the steps of the run, beside the file of its state. */
+    private record Followers(
+            RunFiles files,
+            @Nullable Evaluation evaluation,
+            @Nullable TensorBoard tensorBoard) {}
+
+    /** Returns what evaluates, whose data was read once; null where nothing is evaluated. */
+    private @Nullable Evaluation evaluation() {
+        FastaSource source = plan.evaluation().source();
+        Evaluation made = plan.evaluation().evaluation(plan.shape());
+        if (source != null && made != null) {
+            source.ensureRepeatable();
+            heldOut = made.check();
+        }
+        return made;
+    }
+
+    private void train(Training model, Batch first, BatchSource batches, Followers followers, SavedRun before)
             throws InterruptedException {
+        RunFiles files = followers.files();
         RunText.RunDescription description = describe(model);
         text.announce(description);
+        text.evaluates(heldOut);
         text.resumes(before);
         var saver = StateSaver.of(plan);
         RecipeDifferences differences = StateSaver.load(model, plan.saving().resumed(), before, Wording.OPTIONS);
@@ -171,7 +207,7 @@ final class TrainingSession {
         warmUp(model, first);
         requireReader();
         try (Progress progress = progress()) {
-            loop(model, batches, files, progress, saver, before);
+            loop(model, batches, callbacks(followers, progress, saver), before);
         } finally {
             saved = saver.saved();
         }
@@ -228,16 +264,21 @@ final class TrainingSession {
         err.println("train: " + failure + "; training goes on for --save, --report or --plot");
     }
 
-    private void loop(
-            Training model, BatchSource batches, RunFiles files, Progress progress, StateSaver saver, SavedRun before)
+    private List<Callback> callbacks(Followers followers, Progress progress, StateSaver saver) {
+        List<Callback> callbacks = new ArrayList<>();
+        callbacks.add(report(followers.files(), progress));
+        earlyStopping = plan.evaluation().earlyStopping();
+        Stream.of(followers.tensorBoard(), earlyStopping, followers.evaluation())
+                .filter(Objects::nonNull)
+                .forEach(callbacks::add);
+        callbacks.add(saver);
+        return callbacks;
+    }
+
+    private void loop(Training model, BatchSource batches, List<Callback> callbacks, SavedRun before)
             throws InterruptedException {
         var loop = new TrainingRun(
-                model,
-                batches,
-                step -> plan.schedule().at(step + 1),
-                peakFlops,
-                Wording.OPTIONS,
-                List.of(report(files, progress), saver));
+                model, batches, step -> plan.schedule().at(step + 1), peakFlops, Wording.OPTIONS, callbacks);
         run = loop;
         if (stopRequested) {
             loop.stop();
@@ -257,6 +298,13 @@ final class TrainingSession {
                 totals.add(step);
                 recent.add(step);
                 progress.add(step);
+            }
+
+            @Override
+            public void onEvaluation(TrainingRun loop, Evaluation.Result result) {
+                evaluated = result;
+                files.add(result);
+                progress.add(result);
             }
 
             @Override
@@ -295,6 +343,12 @@ final class TrainingSession {
             return;
         }
         text.summarize(totals, recent.lastHalf(), losses, peakFlops);
+        if (earlyStopping != null) {
+            earlyStopping.reason().ifPresent(why -> text.stoppedEarly(begun + totals.steps(), why));
+        }
+        if (evaluated != null) {
+            text.evaluated(evaluated);
+        }
         if (explained != null) {
             text.explainSteps(explained);
         }

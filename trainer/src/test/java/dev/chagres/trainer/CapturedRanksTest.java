@@ -64,7 +64,8 @@ class CapturedRanksTest {
                 7,
                 SavingPlan.NONE,
                 null,
-                null);
+                null,
+                EvaluationPlan.NONE);
     }
 
     private static Trained train(ModelTraining training, TrainingPlan plan) {

@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
+import java.util.function.DoubleSupplier;
 import org.jspecify.annotations.Nullable;
 
 /** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
@@ -23,6 +24,8 @@ final class FakeModel implements Training {
     Runnable onStep = () -> {};
     Runnable onUpload = () -> {};
     Runnable onSave = () -> {};
+    Runnable onEvaluation = () -> {};
+    DoubleSupplier evaluatedLoss = () -> 2;
     boolean whole = true;
     Runnable onWarmUp = () -> {};
     boolean closed;
@@ -66,6 +69,15 @@ final class FakeModel implements Training {
     @Override
     public boolean isWhole() {
         return whole;
+    }
+
+    /** Half of the labels are predicted. */
+    @Override
+    public ModelEvaluation.Sums evaluate(Batch batch) {
+        onEvaluation.run();
+        note("evaluate", stepped);
+        double mean = evaluatedLoss.getAsDouble();
+        return new ModelEvaluation.Sums(mean * batch.labelled(), batch.labelled() / 2);
     }
 
     @Override

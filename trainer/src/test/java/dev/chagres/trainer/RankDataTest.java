@@ -70,7 +70,8 @@ class RankDataTest {
                 7,
                 SavingPlan.NONE,
                 null,
-                null);
+                null,
+                EvaluationPlan.NONE);
     }
 
     private static SequencePacker packer(TrainingPlan plan) {

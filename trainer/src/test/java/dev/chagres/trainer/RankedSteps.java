@@ -72,7 +72,8 @@ final class RankedSteps {
                 7,
                 SavingPlan.NONE,
                 null,
-                null);
+                null,
+                EvaluationPlan.NONE);
     }
 
     private static List<Step> steps(ModelTraining training, TrainingPlan plan) {

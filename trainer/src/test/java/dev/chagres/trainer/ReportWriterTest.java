@@ -58,7 +58,8 @@ class ReportWriterTest {
             42,
             SavingPlan.NONE,
             null,
-            null);
+            null,
+            EvaluationPlan.NONE);
     private static final RunText.RunDescription RUN = new RunText.RunDescription(
             "reference",
             "CPU \"quoted\"",
@@ -125,7 +126,8 @@ class ReportWriterTest {
                 PLAN.seed(),
                 PLAN.saving(),
                 null,
-                null);
+                null,
+                EvaluationPlan.NONE);
         try (var report = new ReportWriter(file)) {
             EffectiveWindows made = new EffectiveWindows(WeightGather.COPY_ENGINE, GradientReduction.COPY_ENGINE, null);
             report.begin(new RunText.RunDescription("reference", "CPU", Map.of(), 1, plan, made));

@@ -6,6 +6,7 @@ import java.io.InputStream;
 import java.io.SequenceInputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Reads FASTA records one after another, in memory that does not grow with the file.
@@ -44,6 +45,18 @@ public final class FastaReader implements AutoCloseable {
     private byte[] residues = new byte[1024];
     private int length;
     private boolean starred;
+    /** Null where every record is taken. */
+    private final @Nullable Choice choice;
+
+    private long read;
+    private long taken;
+
+    /** Says which records are taken. */
+    @FunctionalInterface
+    interface Choice {
+        /** Returns whether a sequence of so many residues is. */
+        boolean takes(byte[] residues, int length);
+    }
 
     /**
      * Reads from a stream, which this reader owns from here on.
@@ -53,7 +66,20 @@ public final class FastaReader implements AutoCloseable {
      * @throws IOException when the first bytes cannot be read
      */
     FastaReader(String name, InputStream stream) throws IOException {
+        this(name, stream, null);
+    }
+
+    /**
+     * Reads some records of a stream, which this reader owns from here on.
+     *
+     * @param name what errors begin with
+     * @param stream plain or gz bytes
+     * @param choice null for every record
+     * @throws IOException when the first bytes cannot be read
+     */
+    FastaReader(String name, InputStream stream, @Nullable Choice choice) throws IOException {
         this.name = name;
+        this.choice = choice;
         try {
             byte[] first = stream.readNBytes(8);
             refuseArchives(first);
@@ -75,9 +101,30 @@ public final class FastaReader implements AutoCloseable {
      * Goes to the next record.
      *
      * @return false when there is none left
-     * @throws FastaException when the record, or the file, is not as the class describes
+     * @throws FastaException when the record, or the file, is not as the class describes, or none of its records was chosen
      */
     public boolean advance() {
+        Choice present = choice;
+        if (present == null) {
+            return advanceByOne();
+        }
+        while (advanceByOne()) {
+            read++;
+            if (present.takes(residues, length)) {
+                taken++;
+                return true;
+            }
+        }
+        if (taken == 0) {
+            throw new FastaException(
+                    name,
+                    "evaluation and training divide its sequences, and one of them gets none of " + read
+                            + "; hold out another fraction, or give a file to evaluate");
+        }
+        return false;
+    }
+
+    private boolean advanceByOne() {
         if (!started) {
             started = true;
             findFirstHeader();

@@ -28,6 +28,20 @@ public final class FastaSource {
     /** Null where the content lies in memory or in a jar. */
     private final @Nullable Path file;
 
+    private final Part part;
+
+    /** Which of the records are taken. */
+    private record Part(Records records, @Nullable HeldOut heldOut) {
+        private static final Part ALL = new Part(Records.ALL, null);
+    }
+
+    /** Which of the records are taken. */
+    private enum Records {
+        ALL,
+        HELD_OUT,
+        OTHERS
+    }
+
     /** Opens the bytes of a source from their beginning. */
     @FunctionalInterface
     interface Opener {
@@ -35,10 +49,11 @@ public final class FastaSource {
     }
 
     FastaSource(String name, boolean repeatable, Opener opener) {
-        this(name, repeatable, opener, null);
+        this(name, repeatable, opener, null, Part.ALL);
     }
 
-    private FastaSource(String name, boolean repeatable, Opener opener, @Nullable Path file) {
+    private FastaSource(String name, boolean repeatable, Opener opener, @Nullable Path file, Part part) {
+        this.part = part;
         this.name = name;
         this.repeatable = repeatable;
         this.opener = opener;
@@ -57,7 +72,7 @@ public final class FastaSource {
             }
             return Files.newInputStream(file);
         };
-        return new FastaSource(file.toString(), Files.isRegularFile(file), opener, file);
+        return new FastaSource(file.toString(), Files.isRegularFile(file), opener, file, Part.ALL);
     }
 
     /**
@@ -82,6 +97,45 @@ public final class FastaSource {
         });
     }
 
+    /**
+     * Returns the same without the sequences that are held out.
+     *
+     * @throws FastaException when it cannot be read twice, as a pipe
+     */
+    public FastaSource without(HeldOut heldOut) {
+        return of(new Part(Records.OTHERS, heldOut));
+    }
+
+    /**
+     * Returns the sequences of this that are held out.
+     *
+     * @throws FastaException when it cannot be read twice, as a pipe
+     */
+    public FastaSource only(HeldOut heldOut) {
+        return of(new Part(Records.HELD_OUT, heldOut));
+    }
+
+    private FastaSource of(Part taken) {
+        ensureRepeatable();
+        return new FastaSource(name, repeatable, opener, file, taken);
+    }
+
+    /**
+     * Checks that the source can be read several times, as evaluation does.
+     *
+     * @throws FastaException when it is a pipe or a terminal
+     */
+    public void ensureRepeatable() {
+        if (!repeatable && !isAbsent()) {
+            throw new FastaException(name, "cannot be read twice, as evaluation does; save it as a file");
+        }
+    }
+
+    /** Whether there is no file to read, which opening tells. */
+    private boolean isAbsent() {
+        return file != null && (Files.isDirectory(file) || !Files.exists(file));
+    }
+
     /** Returns the name that errors begin with: the path as it was given. */
     public String name() {
         return name;
@@ -94,19 +148,27 @@ public final class FastaSource {
      * @throws FastaException when the file cannot be read
      */
     public String content() {
-        boolean absent = file != null && (Files.isDirectory(file) || !Files.exists(file)); // which opening tells
-        if (!repeatable && !absent) {
+        if (!repeatable && !isAbsent()) {
             return "a pipe";
         }
         try (InputStream in = opener.open()) {
             if (file != null) {
-                return content(in, Files.size(file));
+                return content(in, Files.size(file)) + taken();
             }
             byte[] all = in.readAllBytes();
-            return content(new ByteArrayInputStream(all), all.length);
+            return content(new ByteArrayInputStream(all), all.length) + taken();
         } catch (IOException e) {
             throw unreadable(name, e);
         }
+    }
+
+    /** Says which sequences are taken, where not all are. */
+    private String taken() {
+        HeldOut heldOut = part.heldOut();
+        return heldOut == null
+                ? ""
+                : (part.records() == Records.OTHERS ? " without " : " of which only ") + heldOut.fraction()
+                        + " of the sequences";
     }
 
     private static String content(InputStream in, long bytes) throws IOException {
@@ -130,7 +192,12 @@ public final class FastaSource {
      */
     public FastaReader open() {
         try {
-            return new FastaReader(name, opener.open());
+            HeldOut heldOut = part.heldOut();
+            boolean taken = part.records() == Records.HELD_OUT;
+            return new FastaReader(
+                    name,
+                    opener.open(),
+                    heldOut == null ? null : (residues, length) -> heldOut.holds(residues, length) == taken);
         } catch (IOException e) {
             throw unreadable(name, e);
         }

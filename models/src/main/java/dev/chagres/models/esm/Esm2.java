@@ -7,14 +7,14 @@ import dev.chagres.Tensor;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.ModelInput;
+import dev.chagres.batch.TokenScores;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.pass.Layer;
-import dev.chagres.pass.Pass;
 import java.util.List;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
@@ -45,6 +45,8 @@ public final class Esm2 implements LayeredModel {
     private final Parameters parameters;
     private final ModelPlan plan;
     private final Scope scope;
+    /** Those of the latest loss. */
+    private @Nullable Tensor scored;
 
     /**
      * Makes a model with its first weights.
@@ -141,7 +143,12 @@ public final class Esm2 implements LayeredModel {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor loss(Tensor ids, Tensor labels, Pass pass) {
-        return crossEntropy.forward(logits(ids, pass), labels, pass);
+        return lossOf(logits(ids, pass), labels, pass);
+    }
+
+    private Tensor lossOf(Tensor logits, Tensor labels, Pass pass) {
+        scored = logits;
+        return crossEntropy.forward(logits, labels, pass);
     }
 
     @Override
@@ -180,7 +187,7 @@ public final class Esm2 implements LayeredModel {
 
     @Override
     public Tensor end(Tensor x, ModelInput input, Pass pass) {
-        return crossEntropy.forward(head.forward(encoder.end(x, pass), pass), input.labels(), pass);
+        return lossOf(head.forward(encoder.end(x, pass), pass), input.labels(), pass);
     }
 
     @Override
@@ -192,6 +199,16 @@ public final class Esm2 implements LayeredModel {
     @Override
     public void beginBackward(Tensor dy, Pass pass) {
         encoder.beginBackward(dy, pass);
+    }
+
+    @Override
+    public @Nullable TokenScores scores() {
+        Tensor logits = scored;
+        if (logits == null) {
+            return null;
+        }
+        TensorParallel ranks = parameters.tensorParallel();
+        return new TokenScores(logits, ranks.begin(VOCABULARY, ranks.rank()), EsmVocabulary.SIZE);
     }
 
     @Override

@@ -1,0 +1,205 @@
+package dev.chagres.trainer;
+
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.bindings.NativeException;
+import dev.chagres.bindings.Provider;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.io.SafetensorsFile;
+import dev.chagres.models.data.FastaException;
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.trainer.callback.Evaluation;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.PrintStream;
+import java.io.UncheckedIOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.Spec;
+
+/**
+ * Evaluates the model of a file that {@code train --save} has written: loss, perplexity and accuracy of the masked residues of a FASTA file.
+ *
+ * <p>Exit statuses: 0 done; 1 the data, the file or the machine failed, told in one line; 2 the options are wrong.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "evaluate",
+        mixinStandardHelpOptions = true,
+        versionProvider = BuildVersion.class,
+        sortOptions = false,
+        description = "Evaluates an ESM-2 that train --save has written.",
+        footer = {
+            "",
+            "Model, recipe and context are those of the run that wrote the file.",
+            "A sequence has the same masks in each evaluation.",
+            "Exit status: 0 done, 1 failed, 2 wrong options."
+        })
+public final class Evaluate implements Callable<Integer> {
+    private static final int DONE = 0;
+    private static final int FAILED = 1;
+
+    /** What the file says of its run, and the options of {@code train} that take it. */
+    private static final Map<String, String> TAKEN =
+            Map.of("model", "--model", "recipe", "--recipe", "seed", "--seed", "context", "--context");
+
+    private final Platform.Opener opener;
+    private final PrintStream out;
+    private final PrintStream err;
+
+    @Option(
+            names = "--resume",
+            required = true,
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE",
+            description = "the file that train --save has written")
+    private Path resume = Path.of("");
+
+    @Option(
+            names = "--fasta",
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE",
+            description =
+                    "protein sequences to evaluate, plain or gz (default: 398 sequences of UniProtKB/Swiss-Prot that are"
+                            + " included)")
+    private @Nullable Path fasta;
+
+    @Option(
+            names = "--ranks",
+            paramLabel = "N",
+            description = "devices of this host that evaluate together (default: 1)")
+    private int ranks = 1;
+
+    @Option(
+            names = "--report",
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE",
+            description = "write a JSON object of a line: the evaluation")
+    private @Nullable Path report;
+
+    @Option(
+            names = "--provider",
+            converter = OptionWords.OfProvider.class,
+            paramLabel = "NAME",
+            description = "cuda, reference or auto: cuda where there is an NVIDIA driver (default: auto)")
+    private TrainOptions.@Nullable ProviderChoice provider;
+
+    @Spec
+    private CommandSpec spec = CommandSpec.create();
+
+    Evaluate(Platform.Opener opener, PrintStream out, PrintStream err) {
+        this.opener = opener;
+        this.out = out;
+        this.err = err;
+    }
+
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        var out = new StandardOutput(new FileOutputStream(FileDescriptor.out), System.out.charset());
+        int status = run(DevicePlatform.opener(), out.text(), System.err, arguments);
+        String failure = out.newFailure();
+        if (status == DONE && failure != null) {
+            System.err.println("evaluate: " + failure);
+            status = FAILED;
+        }
+        System.exit(status);
+    }
+
+    /** Runs the command and returns its exit status. */
+    static int run(Platform.Opener opener, PrintStream out, PrintStream err, String... arguments) {
+        return CommandStart.of(new Evaluate(opener, out, err), out, err, arguments);
+    }
+
+    @Override
+    public Integer call() {
+        try {
+            evaluate();
+            return DONE;
+        } catch (IllegalArgumentException | TrainingException.WrongOption e) {
+            throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
+        } catch (FastaException | TrainingException | SafetensorsException | UncheckedIOException | NativeException e) {
+            err.println("evaluate: " + ForeignText.lines(String.valueOf(e.getMessage())));
+            return FAILED;
+        }
+    }
+
+    private void evaluate() {
+        FileChecks.requireName("--resume", resume);
+        FileChecks.requireName("--fasta", fasta);
+        FileChecks.requireName("--report", report);
+        FileChecks.requireDifferent("--report", report, "--resume", resume);
+        FileChecks.requireDifferent("--report", report, "--fasta", fasta);
+        FileChecks.requireOtherPart("--report", report, "--resume", resume);
+        FileChecks.requireOtherPart("--report", report, "--fasta", fasta);
+        TrainOptions options = options();
+        if (provider != null) {
+            System.setProperty(Provider.PROPERTY, provider.toString());
+        }
+        FastaSource source = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
+        source.ensureRepeatable();
+        try (Platform platform = opener.open(0);
+                ReportWriter written = report == null ? null : new ReportWriter(report)) {
+            TrainingPlan plan = options.plan(platform.isGpu(), platform.devices());
+            Evaluation evaluation = EvaluationPlan.of(
+                    source, plan.shape().layout(), plan.shape().context());
+            evaluation.check();
+            Evaluation.Result result = evaluate(platform, plan, evaluation);
+            out.println(source.name() + " after " + RunText.steps(result.step()) + ": " + result);
+            out.println(result.labelled() + " masked residues of " + result.sequences() + " sequences");
+            if (written != null) {
+                written.evaluation(result);
+                written.finish();
+            }
+        }
+    }
+
+    private Evaluation.Result evaluate(Platform platform, TrainingPlan plan, Evaluation evaluation) {
+        SavedRun saved = SavedRun.of(resume, Wording.OPTIONS);
+        try (Training model = platform.open(plan)) {
+            StateSaver.load(model, resume, saved, Wording.OPTIONS);
+            List<RuntimeException> failures = new ArrayList<>();
+            Evaluation.Result result =
+                    ModelEvaluation.evaluate(model, evaluation, saved.steps(), () -> true, failures::add);
+            if (!failures.isEmpty()) {
+                throw failures.getFirst();
+            }
+            return Objects.requireNonNull(result);
+        }
+    }
+
+    /** Returns the options of a run that would go on from the file. */
+    private TrainOptions options() {
+        List<String> arguments = new ArrayList<>(List.of("--ranks", Integer.toString(ranks)));
+        try (SafetensorsFile file = SafetensorsFile.open(resume)) {
+            for (var option : TAKEN.entrySet()) {
+                String value = file.metadata().get(option.getKey());
+                if (value == null) {
+                    throw new TrainingException.WrongOption("--resume: " + resume
+                            + ": expected a file that train --save has written, got one without \"" + option.getKey()
+                            + "\"");
+                }
+                arguments.addAll(Arrays.asList(option.getValue(), value));
+            }
+        } catch (SafetensorsException e) {
+            throw new TrainingException("--resume: " + e.getMessage(), e);
+        }
+        var options = new TrainOptions();
+        try {
+            CommandStart.line(options).parseArgs(arguments.toArray(String[]::new));
+        } catch (ParameterException e) {
+            throw new TrainingException("--resume: " + resume + ": " + CommandStart.text(e), e);
+        }
+        options.check();
+        return options;
+    }
+}

@@ -1,0 +1,198 @@
+package dev.chagres.trainer;
+
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.models.data.FastaSequences;
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.HeldOut;
+import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.trainer.callback.EarlyStopping;
+import dev.chagres.trainer.callback.Evaluation;
+import java.nio.file.Path;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/**
+ * On what a run is evaluated, and what follows from that.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param source the held-out sequences, null where nothing is evaluated
+ * @param every after each step whose number divides by this, besides the end; 0 for the end alone
+ * @param patience the run ends after so many evaluations without a smaller loss; 0 for never
+ * @param minDelta by how much a loss must be smaller
+ * @param tensorBoard the folder of TensorBoard's files, null for none
+ */
+record EvaluationPlan(
+        @Nullable FastaSource source,
+        int every,
+        int patience,
+        double minDelta,
+        @Nullable Path tensorBoard) {
+    /** Nothing is evaluated. */
+    static final EvaluationPlan NONE = new EvaluationPlan(null, 0, 0, 0, null);
+
+    /** Sequences of the full context that a micro-batch has room for: forward alone needs less memory for them than a step for one. */
+    private static final int SEQUENCES = 4;
+
+    /**
+     * Returns what evaluates, null where nothing is evaluated. The shape of its micro-batches follows from the context alone, so that they are
+     * the same for every number of ranks.
+     *
+     * @param training the shape of a step
+     */
+    @Nullable
+    Evaluation evaluation(BatchShape training) {
+        FastaSource from = source;
+        return from == null
+                ? null
+                : of(from, training.layout(), training.context()).withEvery(every);
+    }
+
+    /** Returns what evaluates {@code source}. */
+    static Evaluation of(FastaSource source, BatchLayout layout, int context) {
+        int multiple = BatchShape.TOKEN_MULTIPLE;
+        long rounded = (context + multiple - 1L) / multiple * multiple;
+        int tokens = (int) Math.min(SEQUENCES * rounded, Integer.MAX_VALUE / multiple * multiple);
+        return Evaluation.of(
+                () -> new MaskedProteins(new FastaSequences(source)), new BatchShape(layout, tokens, context));
+    }
+
+    /** Returns what ends the run early, null where nothing does. */
+    @Nullable
+    EarlyStopping earlyStopping() {
+        return patience == 0 ? null : new EarlyStopping(patience, minDelta);
+    }
+
+    /** Returns the same without what one of several processes writes. */
+    EvaluationPlan silent() {
+        return new EvaluationPlan(source, every, patience, minDelta, null);
+    }
+
+    /** What must be the same in all processes. */
+    String purpose() {
+        FastaSource from = source;
+        return "evaluation of " + (from == null ? "nothing" : from.name() + ", " + from.content()) + ", every " + every
+                + ", --early-stopping " + patience + ", --min-delta " + minDelta;
+    }
+
+    /** Options of {@code train} about held-out data. */
+    static final class Options {
+        private static final int DEFAULT_EVERY = 100;
+
+        @Option(
+                names = "--eval-fasta",
+                converter = FileChecks.FileOption.class,
+                paramLabel = "FILE",
+                description = "evaluate these sequences, which are not trained on, plain or gz (default: none)")
+        private @Nullable Path fasta;
+
+        @Option(
+                names = "--eval-fraction",
+                paramLabel = "R",
+                description =
+                        "hold out about this part of the sequences of --fasta, between 0 and 1, and evaluate them; which ones"
+                                + " follows from their residues alone (default: none)")
+        private @Nullable Double fraction;
+
+        @Option(
+                names = "--eval-every",
+                paramLabel = "N",
+                description = "evaluate after every Nth step and at the end; 0 for the end alone (default: 100)")
+        private @Nullable Integer every;
+
+        @Option(
+                names = "--early-stopping",
+                paramLabel = "PATIENCE",
+                description =
+                        "end the run after so many evaluations in a row whose loss is not below the smallest one before, or one"
+                                + " whose loss is no number (default: never)")
+        private @Nullable Integer patience;
+
+        @Option(
+                names = "--min-delta",
+                paramLabel = "D",
+                description = "with --early-stopping, by how much a loss must be below the smallest one (default: 0)")
+        private @Nullable Double minDelta;
+
+        @Option(
+                names = "--tensorboard",
+                converter = FileChecks.FileOption.class,
+                paramLabel = "DIR",
+                description = "write losses, rates and evaluations into a file of this folder that TensorBoard shows")
+        private @Nullable Path tensorBoard;
+
+        /** Returns the file of held-out sequences, null for none. */
+        @Nullable
+        Path fasta() {
+            return fasta;
+        }
+
+        /**
+         * Checks what depends on no other options.
+         *
+         * @throws IllegalArgumentException when an option has no usable value; the text names it
+         */
+        void check() {
+            FileChecks.requireName("--eval-fasta", fasta);
+            FileChecks.requireName("--tensorboard", tensorBoard);
+            if (fasta != null && fraction != null) {
+                throw new IllegalArgumentException(
+                        "--eval-fraction: expected this or --eval-fasta, got both: " + fraction + " and " + fasta);
+            }
+            if (fraction != null && !(fraction > 0 && fraction < 1)) {
+                throw new IllegalArgumentException(
+                        "--eval-fraction: expected a number between 0 and 1, got " + fraction);
+            }
+            if (every != null) {
+                TrainOptions.requireAtLeast("--eval-every", every, 0);
+                requireData("--eval-every");
+            }
+            checkStopping();
+        }
+
+        private void checkStopping() {
+            if (patience != null) {
+                TrainOptions.requireAtLeast("--early-stopping", patience, 1);
+                requireData("--early-stopping");
+                if (every != null && every == 0) {
+                    throw new IllegalArgumentException(
+                            "--early-stopping: expected --eval-every of at least 1 beside it, got 0");
+                }
+            }
+            if (minDelta == null) {
+                return;
+            }
+            if (patience == null) {
+                throw new IllegalArgumentException("--min-delta: expected --early-stopping beside it, got none");
+            }
+            if (!(minDelta >= 0 && minDelta < Double.POSITIVE_INFINITY)) {
+                throw new IllegalArgumentException("--min-delta: expected a finite number from 0 on, got " + minDelta);
+            }
+        }
+
+        private void requireData(String option) {
+            if (fasta == null && fraction == null) {
+                throw new IllegalArgumentException(
+                        option + ": expected --eval-fasta or --eval-fraction beside it, got neither");
+            }
+        }
+
+        /** Returns the sequences to train on. */
+        FastaSource training(FastaSource all) {
+            return fraction == null ? all : all.without(new HeldOut(fraction));
+        }
+
+        /** Returns the plan, of a run whose sequences are {@code all}, held-out ones included. */
+        EvaluationPlan plan(FastaSource all) {
+            FastaSource source =
+                    fasta != null ? FastaSource.of(fasta) : fraction != null ? all.only(new HeldOut(fraction)) : null;
+            return new EvaluationPlan(
+                    source,
+                    source == null ? 0 : every == null ? DEFAULT_EVERY : every,
+                    patience == null ? 0 : patience,
+                    minDelta == null ? 0 : minDelta,
+                    tensorBoard);
+        }
+    }
+}
