@@ -89,6 +89,44 @@ class StepReadbackTest {
     }
 
     @Test
+    void whatLiesBetweenStepsDoesNotCount() throws InterruptedException {
+        try (var readback = new StepReadback(device.stream(), 1, 1)) {
+            readback.restartClock();
+            readback.begin();
+            addLoss(readback, 1, 1);
+            finish(readback, 1);
+            assertState("restartClock: expected every step to be read, got 1 unread", readback::restartClock);
+            readback.read(result);
+            Thread.sleep(400);
+            readback.restartClock();
+            readback.begin();
+            addLoss(readback, 2, 1);
+            finish(readback, 1);
+            readback.read(result);
+            assertTrue(result.millis() >= 0 && result.millis() < 400, result.millis() + " ms");
+        }
+    }
+
+    @Test
+    void scoresHaveTwoDimensionsAndClasses() {
+        Tensor logits = scope.tensor(DType.FLOAT32, 2, 3);
+        var scores = new TokenScores(logits, 0, 3);
+        assertEquals(logits, scores.logits());
+        assertEquals(
+                "logits: expected [T, columns], got " + loss.dtype() + loss.shape(),
+                assertThrows(IllegalArgumentException.class, () -> new TokenScores(loss, 0, 3))
+                        .getMessage());
+        assertEquals(
+                "first: expected a class from 0 on, got -1",
+                assertThrows(IllegalArgumentException.class, () -> new TokenScores(logits, -1, 3))
+                        .getMessage());
+        assertEquals(
+                "classes: expected at least 1, got 0",
+                assertThrows(IllegalArgumentException.class, () -> new TokenScores(logits, 0, 0))
+                        .getMessage());
+    }
+
+    @Test
     void aStepThatFailedBeginsAnew() {
         try (var readback = new StepReadback(device.stream(), 1, 1)) {
             readback.begin();

@@ -100,6 +100,41 @@ class LaunchTest {
                 .stream().map(rank -> ((Map<?, ?>) rank).get("bytes")).toList();
     }
 
+    private static List<Map<String, Object>> evaluations(Path report) throws IOException {
+        List<Map<String, Object>> found = new ArrayList<>();
+        for (String line : Files.readAllLines(report)) {
+            Map<String, Object> one = JSON.std.mapFrom(line);
+            if (one.remove("seconds") != null) {
+                found.add(one);
+            }
+        }
+        return found;
+    }
+
+    /** Each process decides by itself to end, and all do after the same step. */
+    @Test
+    void processesEvaluateAndStopEarlyAsThreadsDo() throws Exception {
+        List<String> options = List.of(
+                "--steps=9",
+                "--context=64",
+                "--tokens-per-step=512",
+                "--eval-fraction=0.1",
+                "--eval-every=2",
+                "--early-stopping=1",
+                "--min-delta=100");
+        Path ofThreads = folder.resolve("threads.jsonl");
+        Path ofProcesses = folder.resolve("processes.jsonl");
+        List<String> processes = new ArrayList<>(List.of("--nproc=2", "--", "train", "--report=" + ofProcesses));
+        processes.addAll(options);
+        awaitEnd(start(Launch.class, processes.toArray(String[]::new)), 0);
+        assertTrue(text("out").contains("stopped early, after 4 steps: "), text("out"));
+        List<String> threads = new ArrayList<>(List.of("--ranks=2", "--report=" + ofThreads));
+        threads.addAll(options);
+        awaitEnd(start(Train.class, threads.toArray(String[]::new)), 0);
+        assertEquals(2, evaluations(ofThreads).size());
+        assertEquals(evaluations(ofThreads), evaluations(ofProcesses));
+    }
+
     /** Losses, norms, bytes by rank and the saved state are the same, to the bit, as those of ranks that are threads. */
     @ParameterizedTest
     @ValueSource(

@@ -13,9 +13,11 @@ import dev.chagres.batch.BatchSource;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.models.data.FastaException;
+import dev.chagres.models.data.FastaSequences;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.trainer.callback.Evaluation;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
@@ -120,6 +122,54 @@ class TrainingRunTest {
             assertEquals(1, run.run(100));
         }
         assertEquals("[upload0, step0, result0, save1]", model.calls.toString());
+    }
+
+    private static Evaluation heldOut() {
+        return Evaluation.of(
+                () -> new MaskedProteins(new FastaSequences(FastaSource.shipped())),
+                new BatchShape(BatchLayout.PACKED, 512, 256));
+    }
+
+    /** The evaluation under way is left, and the state saved. */
+    @Test
+    void aRunThatIsStoppedWhileItEvaluatesSavesItsState() throws InterruptedException {
+        var evaluated = new ArrayList<Integer>();
+        try (BatchSource batches = shipped()) {
+            var run = saving(batches, step -> {});
+            run.add(heldOut().withEvery(2));
+            run.add(new Callback() {
+                @Override
+                public void onEvaluation(TrainingRun of, Evaluation.Result result) {
+                    evaluated.add(result.step());
+                    assertEquals(2, result.loss(), 1e-9);
+                    assertEquals(398, result.sequences());
+                }
+            });
+            model.onEvaluation = () -> {
+                if (evaluated.size() == 1) {
+                    run.stop();
+                }
+            };
+            assertEquals(4, run.run(100));
+        }
+        assertEquals(List.of(2), evaluated);
+        assertEquals("[result3, evaluate4, save4]", lastCalls(3));
+    }
+
+    @Test
+    void aStateIsEvaluatedAtACheckpointAlone() {
+        try (BatchSource batches = shipped()) {
+            var run = run(model, batches, step -> 1, Double.NaN, step -> {});
+            run.add(new Callback() {
+                @Override
+                public void onStep(TrainingRun of, StepMetrics step) {
+                    of.evaluate(heldOut());
+                }
+            });
+            assertEquals(
+                    "evaluate: expected a call of onCheckpoint, where the state is whole",
+                    assertThrows(IllegalStateException.class, () -> run.run(3)).getMessage());
+        }
     }
 
     private TrainingRun saving(BatchSource batches, Consumer<StepMetrics> reported) {

@@ -10,6 +10,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -22,8 +23,8 @@ class PageExamplesTest {
 
     @ParameterizedTest
     @CsvSource({
-        "passes.md, layer/OwnLossTest, loss",
-        "passes.md, layer/OwnLossTest, lossOverRanks",
+        "passes.md, sharding/OwnLossTest, loss",
+        "passes.md, sharding/OwnLossTest, lossOverRanks",
         "collectives.md, sharding/CollectivesExampleTest, ring",
         "strategies.md, sharding/StrategyExamplesTest, dataParallel",
         "sharded-options.md, sharding/StrategyExamplesTest, config",
@@ -33,11 +34,16 @@ class PageExamplesTest {
         "recipes-products.md, te/Float8ByHandTest, gradients",
         "cudnn.md, cudnn/GraphExamplesTest, graph",
         "cudnn.md, cudnn/GraphExamplesTest, plan",
-        "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder"
+        "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder",
+        "training-evaluation.md, trainer/callback/EvaluationTest, evaluation"
     })
     void thePageShowsTheRegion(String page, String test, String region) throws IOException {
-        String module = test.startsWith("models/") ? "models" : "api";
-        String source = Files.readString(PROJECT.resolve(module + "/src/test/java/dev/chagres/" + test + ".java"));
+        Path file = Stream.of("api", "models", "trainer")
+                .map(module -> PROJECT.resolve(module + "/src/test/java/dev/chagres/" + test + ".java"))
+                .filter(Files::exists)
+                .findFirst()
+                .orElseThrow();
+        String source = Files.readString(file);
         Matcher lines = Pattern.compile("// @start region=\"" + region + "\"\n(.*?) *// @end", Pattern.DOTALL)
                 .matcher(source);
         assertTrue(lines.find(), () -> test + " has no region " + region);

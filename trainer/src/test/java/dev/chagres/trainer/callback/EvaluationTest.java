@@ -124,6 +124,38 @@ class EvaluationTest {
         assertEquals(7, results.size());
     }
 
+    /** Weights that replayed steps have changed are cast again. */
+    @ParameterizedTest
+    @ValueSource(strings = {"fp32", "delayed"})
+    void replayedStepsAreEvaluatedAsOthersAre(String name) throws InterruptedException {
+        Trainer trainer = precision(name);
+        Trainer captured = trainer.withCapturedSteps();
+        List<Double> expected = train(captured, 7);
+        train(trainer.withEvaluation(evaluation()), 7);
+        List<Evaluation.Result> enqueued = List.copyOf(results);
+        assertEquals(expected, train(captured.withEvaluation(evaluation()), 7));
+        for (int i = 0; i < enqueued.size(); i++) {
+            assertEquals(enqueued.get(i).loss(), results.get(i).loss(), name.equals("fp32") ? 1e-4 : 3e-2);
+        }
+    }
+
+    /** Casts see the same tensors, for micro-batches hold the same sequences. */
+    @ParameterizedTest
+    @ValueSource(strings = {"bf16", "delayed", "current"})
+    void ranksFindTheSameInEveryPrecision(String name) throws InterruptedException {
+        assumeDevices(2);
+        // Changes no weight: gradients of several ranks sum in another order.
+        var still = new LearningRateSchedule(1e-30f, 0, 0, LearningRateSchedule.Decay.CONSTANT, 1);
+        Trainer trainer = precision(name).withSchedule(still).withEvaluation(evaluation());
+        train(trainer, 4);
+        List<Evaluation.Result> one = List.copyOf(results);
+        train(trainer.withRanks(2), 4);
+        for (int i = 0; i < one.size(); i++) {
+            assertEquals(one.get(i).loss(), results.get(i).loss(), 1e-6);
+            assertEquals(one.get(i).accuracy(), results.get(i).accuracy(), 1e-6);
+        }
+    }
+
     @ParameterizedTest
     @EnumSource
     void everyKindOfRanksFindsTheSame(MeshDimension dimension) throws InterruptedException {
