@@ -108,7 +108,7 @@ final class ModelEvaluation implements AutoCloseable {
                 }
                 Sums sums = model.evaluate(batch);
                 loss += sums.loss();
-                correct = sums.correct() < 0 ? -1 : correct + sums.correct();
+                correct = correct < 0 || sums.correct() < 0 ? -1 : correct + sums.correct();
                 labelled += batch.labelled();
                 for (int i = 0; i < batch.microBatches(); i++) {
                     sequences += batch.microBatch(i).realSequences();

@@ -257,6 +257,7 @@ public final class Trainer {
                 setup.updates().toString(),
                 setup.enqueuing().toString(),
                 schedule.toString(),
+                callbacks.stream().filter(Evaluation.class::isInstance).toList().toString(),
                 "save " + saved + ", every " + saveEvery,
                 "resume " + resumed);
     }

@@ -61,6 +61,11 @@ public final class TrainingRun {
     private int checkpoint;
 
     private boolean atCheckpoint;
+    /** Of the callbacks, how many have had their turn at the checkpoint, which may have failed. */
+    private int called;
+    /** The steps for which they were due there, or {@link #END}. */
+    private int checkpointSteps;
+
     /** What ends the run though its state is good: it is thrown once that is saved. */
     private @Nullable RuntimeException failure;
 
@@ -238,11 +243,11 @@ public final class TrainingRun {
 
     /** Tells callbacks of a checkpoint, which may end the run, and returns whether it goes on. */
     private boolean comeToCheckpoint(int after, boolean more) {
-        saveState(more ? after : END, END);
+        saveState(more ? after : END);
         if (!more || model.agree(goesOn())) {
             return more;
         }
-        saveState(END, after);
+        saveState(END);
         return false;
     }
 
@@ -263,13 +268,17 @@ public final class TrainingRun {
         return steps == END ? callback.isDueAtEnd() : callback.isDue(steps);
     }
 
-    /** Calls those that are due after {@code steps} steps and were not called for {@code before} of them, if that is not the end, too. */
-    private void saveState(int steps, int before) {
+    /** Calls callbacks that are due after so many steps, or at the end, but those that were called with this state already. */
+    private void saveState(int steps) {
+        int before = checkpoint == made ? called : 0;
+        int stepsBefore = checkpointSteps;
         checkpoint = made;
+        checkpointSteps = steps;
         atCheckpoint = true;
         for (int i = 0; i < callbacks.size(); i++) {
+            called = i + 1;
             Callback callback = callbacks.get(i);
-            if (isDue(callback, steps) && (before == END || !isDue(callback, before))) {
+            if (isDue(callback, steps) && !(i < before && isDue(callback, stepsBefore))) {
                 callback.onCheckpoint(this);
             }
         }
@@ -278,14 +287,14 @@ public final class TrainingRun {
 
     /** Saves the state that a failure has left whole, if it was not saved already. */
     private void saveAfter(Throwable e) {
-        if (!isDue(END) || made == first || checkpoint == made || !model.isWhole() || !model.endsTogether()) {
+        if (!isDue(END) || made == first || !model.isWhole() || !model.endsTogether()) {
             return;
         }
         try {
             reportBefore(made);
             if (!spoilt) {
                 broken = true;
-                saveState(END, END);
+                saveState(END);
             }
         } catch (RuntimeException second) {
             e.addSuppressed(second);

@@ -225,6 +225,35 @@ class EvaluateTest {
         assertEquals(List.of(), platform.model.calls);
     }
 
+    /** As when the device has no memory for an evaluation. */
+    @Test
+    void anEvaluationThatFailsEndsTheRunWithItsState() throws IOException {
+        Path fasta = Files.writeString(folder.resolve("x.fasta"), ">a\nMKTAYIAKQRQ\n");
+        Path saved = folder.resolve("state");
+        platform.model.onEvaluation = () -> {
+            throw new TrainingException("no memory is left");
+        };
+        assertEquals(1, fake("--steps=9", "--eval-fasta=" + fasta, "--eval-every=3", "--save=" + saved));
+        assertTrue(err().contains("train: the state of step 3 was saved: " + saved), err());
+        assertTrue(err().contains("train: no memory is left"), err());
+        assertEquals("save3", platform.model.calls.getLast());
+    }
+
+    /** The evaluation was a checkpoint of the same state, where nothing was saved. */
+    @Test
+    void aStepThatFailsAfterAnEvaluationLeavesItsStateSaved() throws IOException {
+        Path fasta = Files.writeString(folder.resolve("x.fasta"), ">a\nMKTAYIAKQRQ\n");
+        Path saved = folder.resolve("state");
+        platform.model.onStep = () -> {
+            if (platform.model.calls.contains("step3")) {
+                throw new TrainingException("no memory is left");
+            }
+        };
+        assertEquals(1, fake("--steps=9", "--eval-fasta=" + fasta, "--eval-every=3", "--save=" + saved));
+        assertTrue(err().contains("train: the state of step 3 was saved: " + saved), err());
+        assertEquals("save4", platform.model.calls.getLast(), "FakeModel counts the step that fails");
+    }
+
     /** The state of the steps before is saved. */
     @Test
     void dataThatFailLaterEndTheRunWithItsState() throws IOException {

@@ -101,6 +101,7 @@ public final class FastaSource {
      * Returns the same without the sequences that are held out.
      *
      * @throws FastaException when it cannot be read twice, as a pipe
+     * @throws IllegalStateException when this has a part of the sequences already
      */
     public FastaSource without(HeldOut heldOut) {
         return of(new Part(Records.OTHERS, heldOut));
@@ -110,12 +111,16 @@ public final class FastaSource {
      * Returns the sequences of this that are held out.
      *
      * @throws FastaException when it cannot be read twice, as a pipe
+     * @throws IllegalStateException when this has a part of the sequences already
      */
     public FastaSource only(HeldOut heldOut) {
         return of(new Part(Records.HELD_OUT, heldOut));
     }
 
     private FastaSource of(Part taken) {
+        if (part.heldOut() != null) {
+            throw new IllegalStateException("expected a source of all sequences, got " + name + taken());
+        }
         ensureRepeatable();
         return new FastaSource(name, repeatable, opener, file, taken);
     }

@@ -77,6 +77,11 @@ class HeldOutTest {
         assertEquals(
                 all.content() + " of which only 0.1 of the sequences",
                 all.only(heldOut).content());
+        FastaSource part = all.without(heldOut);
+        assertEquals(
+                "expected a source of all sequences, got uniprot.fasta.gz without 0.1 of the sequences",
+                assertThrows(IllegalStateException.class, () -> part.only(heldOut))
+                        .getMessage());
     }
 
     @Test

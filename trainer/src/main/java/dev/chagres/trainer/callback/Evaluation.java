@@ -142,4 +142,10 @@ public final class Evaluation implements Callback {
     public void onEnd(TrainingRun run) {
         evaluated = -1;
     }
+
+    /** Returns when it evaluates, and the shape of its micro-batches. */
+    @Override
+    public String toString() {
+        return "evaluation " + (every == 0 ? "" : "every " + every + " steps and ") + "at the end, of " + microBatch;
+    }
 }
