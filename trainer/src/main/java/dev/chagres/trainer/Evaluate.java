@@ -7,6 +7,7 @@ import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.HeldOut;
 import dev.chagres.trainer.callback.Evaluation;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
@@ -73,6 +74,13 @@ public final class Evaluate implements Callable<Integer> {
                     "protein sequences to evaluate, plain or gz (default: 398 sequences of UniProtKB/Swiss-Prot that are"
                             + " included)")
     private @Nullable Path fasta;
+
+    @Option(
+            names = "--eval-fraction",
+            paramLabel = "R",
+            description =
+                    "evaluate only those sequences that a run with this --eval-fraction has held out of --fasta (default: all)")
+    private @Nullable Double fraction;
 
     @Option(
             names = "--ranks",
@@ -145,8 +153,7 @@ public final class Evaluate implements Callable<Integer> {
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider.toString());
         }
-        FastaSource source = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
-        source.ensureRepeatable();
+        FastaSource source = source();
         try (Platform platform = opener.open(0);
                 ReportWriter written = report == null ? null : new ReportWriter(report)) {
             TrainingPlan plan = options.plan(platform.isGpu(), platform.devices());
@@ -161,6 +168,15 @@ public final class Evaluate implements Callable<Integer> {
                 written.finish();
             }
         }
+    }
+
+    private FastaSource source() {
+        if (fraction != null && !(fraction > 0 && fraction < 1)) {
+            throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + fraction);
+        }
+        FastaSource all = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
+        all.ensureRepeatable();
+        return fraction == null ? all : all.only(new HeldOut(fraction));
     }
 
     private Evaluation.Result evaluate(Platform platform, TrainingPlan plan, Evaluation evaluation) {

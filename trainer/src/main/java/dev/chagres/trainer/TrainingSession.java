@@ -355,6 +355,9 @@ final class TrainingSession {
         if (plan.report() != null) {
             text.wrote("report", plan.report());
         }
+        if (plan.evaluation().tensorBoard() != null) {
+            text.wrote("TensorBoard", plan.evaluation().tensorBoard());
+        }
         if (saved > 0 && plan.saving().file() != null) {
             text.wrote("state", plan.saving().file());
         }

@@ -142,6 +142,14 @@ class EvaluateTest {
         Map<String, Object> found = lines(report, "evaluation").getLast();
         int sequences = (int) found.get("sequences");
         assertTrue(sequences >= 8 && sequences <= 35, "about a twentieth of 398 sequences, got " + sequences);
+        Path own = folder.resolve("evaluation.json");
+        assertEquals(
+                0,
+                evaluate("--resume", saved.toString(), "--eval-fraction", "0.05", "--report", own.toString()),
+                err());
+        assertEquals(found.get("loss"), lines(own, "evaluation").getFirst().get("loss"));
+        assertEquals(2, evaluate("--resume", saved.toString(), "--eval-fraction", "1"));
+        assertTrue(err().startsWith("evaluate: --eval-fraction: expected a number between 0 and 1, got 1.0"), err());
         assertEquals(2, train("--steps=3", "--eval-fraction=0.1", "--resume=" + saved));
         assertTrue(err().contains("without 0.05 of the sequences"), err());
         assertEquals(0, train("--steps=3", "--eval-fraction=0.05", "--resume=" + saved), err());
