@@ -5,6 +5,7 @@ import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
 import dev.chagres.io.AtomicFile;
 import dev.chagres.io.RecipeDifferences;
+import dev.chagres.models.data.FastaSource;
 import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.trainer.callback.Evaluation;
@@ -82,6 +83,11 @@ final class ReportWriter implements AutoCloseable {
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put("fasta", plan.source().name())
                     .put("version", BuildVersion.text());
+            FastaSource heldOut = plan.evaluation().source();
+            if (heldOut != null) {
+                json.put("heldOut", heldOut.name())
+                        .put("evalEvery", plan.evaluation().every());
+            }
             if (!differences.isEmpty()) {
                 putNames(json, "ignored", differences.ignored());
                 putNames(json, "begunAnew", differences.missing());

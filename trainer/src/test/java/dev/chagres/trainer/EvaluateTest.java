@@ -110,6 +110,9 @@ class EvaluateTest {
         assertEquals(
                 List.of(4, 6),
                 found.stream().map(line -> line.get("evaluation")).toList());
+        Map<String, Object> head = lines(report, "heldOut").getFirst();
+        assertEquals(fasta.toString(), head.get("heldOut"));
+        assertEquals(4, head.get("evalEvery"));
         Map<String, Object> last = found.getLast();
         double loss = (double) last.get("loss");
         assertEquals(Math.exp(loss), (double) last.get("perplexity"), 1e-5);
@@ -221,6 +224,11 @@ class EvaluateTest {
         assertEquals(1, fake("--eval-fasta", empty.toString()));
         assertEquals(
                 "train: " + empty + ":1: the file is empty; expected a '>' header line" + System.lineSeparator(),
+                err());
+        assertEquals(1, fake("--eval-fasta", "/dev/null"));
+        assertEquals(
+                "train: /dev/null: cannot be read twice, as evaluation does; save it as a file"
+                        + System.lineSeparator(),
                 err());
         Path one = Files.writeString(folder.resolve("one"), ">a\nMKTAYIAKQRQ\n");
         assertEquals(1, fake("--fasta", one.toString(), "--eval-fraction", "0.001"));
