@@ -6,13 +6,13 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.layer.KernelChoice.ActivationKernel;
 import dev.chagres.layer.MlpConfig.Recomputation;
+import dev.chagres.layer.Target.Producer;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.pass.ContextPool;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.LayerSummary;
-import dev.chagres.layer.Target.Producer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.SavedContext;
 import dev.chagres.pass.SavedTensor;
@@ -183,7 +183,13 @@ public final class LayerNormMlp extends NormedBranch {
             }
             boolean casts = fc2.outputGradient().isQuantized();
             Target dbefore = fc1.outputGradient()
-                    .begin(inside.after.rows(), dy.dtype(), casts && castsGradient(), casts && !activation.isExactGelu(), inside.x, pass);
+                    .begin(
+                            inside.after.rows(),
+                            dy.dtype(),
+                            casts && castsGradient(),
+                            casts && !activation.isExactGelu(),
+                            inside.x,
+                            pass);
             gradientOfActivation(inside, dbefore, pass);
             fc1.outputGradient().finish(inside.x, pass);
             fc1.products().parameterGradients(inside.x, pass);
@@ -291,8 +297,7 @@ public final class LayerNormMlp extends NormedBranch {
                     + activationReason(x, pass) + "; "
                     + switch (recomputation) {
                         case NONE -> "its output is kept";
-                        case ACTIVATION ->
-                            "backward computes its output again by " + activation.forwardFunction();
+                        case ACTIVATION -> "backward computes its output again by " + activation.forwardFunction();
                         case FC1_AND_ACTIVATION -> "backward computes the first product and its output again";
                     }
                     + "\n" + fc2.explainInside(x, pass);

@@ -89,10 +89,10 @@ final class LinearProducts {
         Tensor read = split.gatheredInput(x.whole(), pass);
         if (added == null) {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-.product(read, w, y, Output.OVERWRITE, stream);
+                    .product(read, w, y, Output.OVERWRITE, stream);
         } else {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-.productBias(read, w, added.weight(), y, stream);
+                    .productBias(read, w, added.weight(), y, stream);
         }
     }
 
@@ -107,11 +107,9 @@ final class LinearProducts {
         ProductPlan plan = pass.productPlan();
         Stream stream = pass.stream();
         if (added == null) {
-            MatrixProduct.of(Transpose.NO, transW, plan)
-.product(a, w, filled, Output.OVERWRITE, sums, stream);
+            MatrixProduct.of(Transpose.NO, transW, plan).product(a, w, filled, Output.OVERWRITE, sums, stream);
         } else {
-            MatrixProduct.of(Transpose.NO, transW, plan)
-.productBias(a, w, added.weight(), filled, sums, stream);
+            MatrixProduct.of(Transpose.NO, transW, plan).productBias(a, w, added.weight(), filled, sums, stream);
         }
         if (fills) {
             y.copyFrom(stream, pass.temporary().view(filled, 0, y.size(0), y.size(1)));
@@ -173,10 +171,10 @@ final class LinearProducts {
         Tensor read = split.gatheredInput(x.whole(), pass);
         if (bias == null) {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-.productGelu(read, w, before, after, stream);
+                    .productGelu(read, w, before, after, stream);
         } else {
             MatrixProduct.of(Transpose.NO, Transpose.YES, pass.productPlan())
-.productBiasGelu(read, w, bias.weight(), before, after, stream);
+                    .productBiasGelu(read, w, bias.weight(), before, after, stream);
         }
     }
 
@@ -187,7 +185,7 @@ final class LinearProducts {
             Quantizers present = gradient.quantizers();
             if (present == null) {
                 MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())
-.product(gradient.whole(), sites.wholeWeight(x, pass), term, Output.OVERWRITE, pass.stream());
+                        .product(gradient.whole(), sites.wholeWeight(x, pass), term, Output.OVERWRITE, pass.stream());
             } else {
                 quantizedProduct(gradient.rowwise(), Product.INPUT_GRADIENT, null, term, present, pass);
             }
@@ -215,7 +213,7 @@ final class LinearProducts {
         }
         pass.nextGradient(summed);
         MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
-.productBiasGradient(gradient.whole(), read, summed.gradient(), weight.gradient(), pass.stream());
+                .productBiasGradient(gradient.whole(), read, summed.gradient(), weight.gradient(), pass.stream());
     }
 
     /** Returns the bias where the epilogue of the weight gradient's product can sum its gradient: it can write one, but not add to one. */
@@ -236,7 +234,13 @@ final class LinearProducts {
         if (present != null) {
             Output output = pass.nextGradient(weight);
             MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
-.product(gradient.columnwise(), input.kept(x, pass), weight.gradient(), output, present.recipe().accumulator(Product.WEIGHT_GRADIENT), pass.stream());
+                    .product(
+                            gradient.columnwise(),
+                            input.kept(x, pass),
+                            weight.gradient(),
+                            output,
+                            present.recipe().accumulator(Product.WEIGHT_GRADIENT),
+                            pass.stream());
             return;
         }
         Recipe recipe = Checks.given("quantizers", x.quantizers()).recipe();
@@ -255,7 +259,7 @@ final class LinearProducts {
 
     private void weightGradient(Tensor x, Output output, Pass pass) {
         MatrixProduct.of(Transpose.YES, Transpose.NO, pass.productPlan())
-.product(gradient.whole(), x, weight.gradient(), output, pass.stream());
+                .product(gradient.whole(), x, weight.gradient(), output, pass.stream());
     }
 
     private void sumBiasGradient(Pass pass) {

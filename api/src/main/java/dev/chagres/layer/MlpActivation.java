@@ -14,7 +14,6 @@ import dev.chagres.te.Cast;
 import dev.chagres.te.ClampedSwiglu;
 import org.jspecify.annotations.Nullable;
 
-
 /**
  * An activation with what it can be told.
  *

@@ -3,7 +3,6 @@ package dev.chagres.models.esm;
 import dev.chagres.Tensor;
 import dev.chagres.layer.ActivationLayer;
 import dev.chagres.layer.GeluForm;
-import dev.chagres.pass.Layer;
 import dev.chagres.layer.LayerNorm;
 import dev.chagres.layer.Linear;
 import dev.chagres.layer.NormConfig;
