@@ -7,13 +7,14 @@ import dev.chagres.Tensor;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.LayeredModel;
 import dev.chagres.batch.ModelInput;
+import dev.chagres.batch.TokenScores;
+import dev.chagres.pass.ContextPool;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Linear;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.pass.ContextPool;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.SavedContext;
@@ -72,6 +73,8 @@ public final class Esm2Classifier implements LayeredModel {
     private final CrossEntropy crossEntropy;
     private final Scope scope;
     private final Parameters parameters;
+    /** Those of the latest loss. */
+    private @Nullable Tensor scored;
 
     /**
      * Makes a model with its first weights.
@@ -142,7 +145,12 @@ public final class Esm2Classifier implements LayeredModel {
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor loss(Tensor ids, Tensor labels, Pass pass) {
-        return crossEntropy.forward(logits(ids, pass), labels, pass);
+        return lossOf(logits(ids, pass), labels, pass);
+    }
+
+    private Tensor lossOf(Tensor logits, Tensor labels, Pass pass) {
+        scored = logits;
+        return crossEntropy.forward(logits, labels, pass);
     }
 
     @Override
@@ -167,7 +175,13 @@ public final class Esm2Classifier implements LayeredModel {
 
     @Override
     public Tensor end(Tensor x, ModelInput input, Pass pass) {
-        return crossEntropy.forward(headOf(encoder.end(x, pass), pass), input.labels(), pass);
+        return lossOf(headOf(encoder.end(x, pass), pass), input.labels(), pass);
+    }
+
+    @Override
+    public @Nullable TokenScores scores() {
+        Tensor logits = scored;
+        return logits == null ? null : new TokenScores(logits, 0, config.labels());
     }
 
     @Override

@@ -13,12 +13,15 @@ import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.TokenSequences;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
+import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaSequences;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -170,6 +173,22 @@ class EvaluationTest {
         assertEquals(expected.loss(), results.getFirst().loss(), 1e-6);
         assertEquals(expected.accuracy(), results.getFirst().accuracy(), 1e-6);
         assertEquals(expected.labelled(), results.getFirst().labelled());
+    }
+
+    /** Its ranks that split layers have all classes each. */
+    @ParameterizedTest
+    @EnumSource(names = {"TENSOR", "PIPELINE"})
+    void aClassifierTellsItsAccuracy(MeshDimension dimension) throws InterruptedException {
+        assumeDevices(2);
+        var config = new Esm2ClassifierConfig(
+                CONFIG.withForm(Esm2Form.published()), Esm2ClassifierConfig.Task.SEQUENCES, EsmVocabulary.SIZE);
+        Trainer trainer = Trainer.of(config, SHAPE).withSeed(7).withEvaluation(evaluation());
+        train(trainer, 2);
+        Evaluation.Result one = results.getFirst();
+        assertTrue(one.accuracy() >= 0 && one.accuracy() < 0.5, one.toString());
+        train(trainer.withMesh(MeshShape.ofOne().with(dimension, 2)), 2);
+        assertEquals(one.loss(), results.getFirst().loss(), 1e-5);
+        assertEquals(one.accuracy(), results.getFirst().accuracy(), 0.01);
     }
 
     @Test
