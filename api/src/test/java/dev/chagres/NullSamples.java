@@ -9,6 +9,8 @@ import dev.chagres.layer.Bias;
 import dev.chagres.layer.CrossAttentionConfig;
 import dev.chagres.layer.Dropout;
 import dev.chagres.layer.Linear;
+import dev.chagres.layer.GeluForm;
+import dev.chagres.layer.MlpActivation;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.NormConfig;
 import dev.chagres.layer.ParallelMode;
@@ -131,6 +133,8 @@ final class NullSamples implements AutoCloseable {
         sample(Dropout.class, Dropout.none());
         sample(SharedInput.class, new SharedInput("fan"));
         sample(Initializer.class, Initializer.ones());
+        sample(GeluForm.class, GeluForm.ERF);
+        sample(MlpActivation.class, MlpActivation.of(GeluForm.ERF));
         sample(MlpConfig.class, MlpConfig.gelu(8));
         sample(MlpConfig.Recomputation.class, MlpConfig.Recomputation.NONE);
         sample(TransformerLayerConfig.Recomputation.class, TransformerLayerConfig.Recomputation.NONE);

@@ -231,6 +231,7 @@ public final class Linear extends Layer {
 
     @Override
     public void checkInput(Tensor x) {
+        Checks.given("x", x);
         DType type = sites.dtype();
         if (x.size(1) != inputs || x.dtype() != type) {
             throw new IllegalArgumentException(

@@ -26,7 +26,7 @@ import org.jspecify.annotations.Nullable;
 public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampedSwiglu) {
     /** Checks that everything is given. */
     public MlpActivation {
-        Checks.given("activation", kind);
+        Checks.given("kind", kind);
         Checks.given("gelu", gelu);
         Checks.given("clampedSwiglu", clampedSwiglu);
     }

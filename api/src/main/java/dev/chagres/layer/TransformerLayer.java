@@ -210,6 +210,7 @@ public final class TransformerLayer extends Layer {
 
     @Override
     public void checkInput(Tensor x) {
+        Checks.given("x", x);
         attention.checkInput(x);
     }
 

@@ -83,7 +83,7 @@ public final class ContextPool<S extends SavedContext> {
      * @throws IllegalStateException as {@link #pop} does
      */
     public S peek(Pass pass) {
-        SavedContext top = pass.saved().top();
+        SavedContext top = Checks.given("pass", pass).saved().top();
         if (top != null) { // With nothing saved, no backward call of this micro-batch is missing.
             pass.gradients().backwardAsked();
         }

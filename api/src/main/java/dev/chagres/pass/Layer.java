@@ -282,7 +282,8 @@ public abstract class Layer implements Named {
      * @throws IllegalArgumentException when it lies on another
      */
     public static void checkHere(Object caller, Parameter parameter, Tensor x) {
-        Tensor weight = parameter.isQuantizedOnly() ? parameter.owner().gradients() : parameter.unreadWeight();
+        Checks.given("x", x);
+        Tensor weight = Checks.given("parameter", parameter).isQuantizedOnly() ? parameter.owner().gradients() : parameter.unreadWeight();
         if (Inside.state(weight) != Inside.state(x)) {
             throw new IllegalArgumentException(
                     nameOf(caller) + ": expected parameter " + parameter.name() + " on device "
@@ -347,7 +348,7 @@ public abstract class Layer implements Named {
 
     /** For authors: {@link #explain} for this layer inside another one with input {@code x}, of which only type and rows are used. */
     public final String explainInside(Tensor x, Pass pass) {
-        return explanation(x, pass);
+        return explanation(Checks.given("x", x), Checks.given("pass", pass));
     }
 
     /** Returns the lines of {@link #explain} for this layer. */

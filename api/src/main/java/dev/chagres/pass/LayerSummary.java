@@ -1,5 +1,6 @@
 package dev.chagres.pass;
 
+import dev.chagres.internal.Checks;
 import java.util.StringJoiner;
 
 /**
@@ -15,7 +16,10 @@ public final class LayerSummary {
 
     /** Returns the line of a layer: {@code head: Linear(in=32, out=96)}; without brackets where there is nothing to say. */
     public static String line(String name, String type, String summary) {
-        return (name.isEmpty() ? "" : name + ": ") + type + (summary.isEmpty() ? "" : "(" + summary + ")");
+        Checks.given("type", type);
+        return (Checks.given("name", name).isEmpty() ? "" : name + ": ")
+                + type
+                + (Checks.given("summary", summary).isEmpty() ? "" : "(" + summary + ")");
     }
 
     /** Adds a size, or an option that is always shown. */

@@ -113,6 +113,7 @@ public final class Recomputed extends Layer {
 
     @Override
     public void checkInput(Tensor x) {
+        Checks.given("x", x);
         inner.checkInput(x);
     }
 

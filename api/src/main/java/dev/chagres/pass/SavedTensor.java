@@ -37,7 +37,7 @@ public final class SavedTensor {
 
     /** Returns whether this holds {@code other}, with the memory that {@code other} has now. */
     public boolean isOf(Tensor other) {
-        return tensor == other && Inside.issue(other) == issue;
+        return Checks.given("other", other) == tensor && Inside.issue(other) == issue;
     }
 
     /** Returns whether nothing is kept. */

@@ -138,6 +138,7 @@ public final class Sequential extends Layer {
 
     @Override
     public void checkInput(Tensor x) {
+        Checks.given("x", x);
         layers[0].checkInput(x);
     }
 

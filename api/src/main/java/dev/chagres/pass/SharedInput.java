@@ -106,7 +106,7 @@ public final class SharedInput implements Named {
 
     /** Returns the tensor as {@link #tensor} does, but null where {@link #forward} was not called. */
     public @Nullable Tensor latest(Pass pass) {
-        if (pass.isSaving()) {
+        if (Checks.given("pass", pass).isSaving()) {
             Fan fan = find(pass);
             return fan == null ? null : fan.tensor.get();
         }
