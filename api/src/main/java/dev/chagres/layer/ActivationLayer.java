@@ -32,7 +32,7 @@ public final class ActivationLayer extends Layer {
      */
     public ActivationLayer(String name, Activation activation) {
         super(name);
-        this.activation = MlpActivation.of(activation);
+        this.activation = MlpActivation.of(Checks.given("activation", activation));
     }
 
     /**
@@ -42,7 +42,7 @@ public final class ActivationLayer extends Layer {
      */
     public ActivationLayer(String name, ClampedSwiglu clampedSwiglu) {
         super(name);
-        activation = MlpActivation.of(clampedSwiglu);
+        activation = MlpActivation.of(Checks.given("clampedSwiglu", clampedSwiglu));
     }
 
     /**
@@ -52,7 +52,7 @@ public final class ActivationLayer extends Layer {
      */
     public ActivationLayer(String name, GeluForm gelu) {
         super(name);
-        activation = MlpActivation.of(gelu);
+        activation = MlpActivation.of(Checks.given("gelu", gelu));
     }
 
     /** Returns which activation. */

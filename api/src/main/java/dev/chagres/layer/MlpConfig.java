@@ -89,7 +89,8 @@ public record MlpConfig(
 
     /** Returns the same with another activation. */
     public MlpConfig withActivation(Activation newActivation) {
-        return withFunction(new MlpActivation(newActivation, function.gelu(), function.clampedSwiglu()));
+        return withFunction(new MlpActivation(
+                Checks.given("activation", newActivation), function.gelu(), function.clampedSwiglu()));
     }
 
     /** Returns the same with {@link Activation#GELU} of this form. */

@@ -283,7 +283,9 @@ public abstract class Layer implements Named {
      */
     public static void checkHere(Object caller, Parameter parameter, Tensor x) {
         Checks.given("x", x);
-        Tensor weight = Checks.given("parameter", parameter).isQuantizedOnly() ? parameter.owner().gradients() : parameter.unreadWeight();
+        Tensor weight = Checks.given("parameter", parameter).isQuantizedOnly()
+                ? parameter.owner().gradients()
+                : parameter.unreadWeight();
         if (Inside.state(weight) != Inside.state(x)) {
             throw new IllegalArgumentException(
                     nameOf(caller) + ": expected parameter " + parameter.name() + " on device "
