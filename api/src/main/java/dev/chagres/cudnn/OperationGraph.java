@@ -3,6 +3,7 @@ package dev.chagres.cudnn;
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.stream.Collectors;
@@ -63,6 +64,20 @@ public final class OperationGraph {
 
     boolean isWritten(GraphTensor tensor) {
         return operations.stream().anyMatch(operation -> operation.writes().contains(tensor));
+    }
+
+    /** Returns a tensor in memory that is repeated along an axis by a graph of several pointwise operations alone. */
+    Optional<GraphTensor> broadcast() {
+        if (operations.size() < 2 || !operations.stream().allMatch(Pointwises::isOne)) {
+            return Optional.empty();
+        }
+        return operations.stream()
+                .flatMap(operation -> operation.reads().stream()
+                        .filter(read -> bound.contains(read)
+                                && !Arrays.equals(
+                                        read.dims(),
+                                        operation.writes().getFirst().dims())))
+                .findFirst();
     }
 
     /** Returns the tensors that need memory. */

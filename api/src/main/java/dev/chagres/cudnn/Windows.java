@@ -12,6 +12,12 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: that of the builder.
  */
 final class Windows {
+    /** The kind of the gradient of a convolution's input. */
+    static final String DATA_GRADIENT = "convolutionBackwardData";
+
+    /** The kind of a gradient of MAXPOOL. */
+    static final String MAXPOOL_BACKWARD = "resampleBackward " + ResampleMode.MAXPOOL;
+
     private static final int[] FORWARD = {
         Cudnn.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR(),
         Cudnn.CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X(),
@@ -55,7 +61,7 @@ final class Windows {
 
     static GraphTensor backwardData(
             GraphBuilder graph, String name, GraphTensor dy, GraphTensor w, ConvolutionConfig config, long... dims) {
-        String kind = "convolutionBackwardData";
+        String kind = DATA_GRADIENT;
         graph.own(kind, name, "dy", dy);
         graph.own(kind, name, "w", w);
         GraphChecks.checkDims(kind, name, dims);
