@@ -103,7 +103,11 @@ public enum SafetensorsType {
     long byteSize(long... sizes) {
         long bits = bitSize;
         for (long size : sizes) {
-            bits = Math.multiplyExact(bits, size);
+            if (Math.multiplyHigh(bits, size) != bits * size >> Long.SIZE - 1) {
+                // Math.multiplyExact throws without a text once it is compiled.
+                throw new ArithmeticException("long overflow");
+            }
+            bits *= size;
         }
         if (bits % 8 != 0) {
             throw new ArithmeticException("expected whole bytes, got " + bits + " bits");

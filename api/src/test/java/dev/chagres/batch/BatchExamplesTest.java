@@ -253,7 +253,7 @@ class BatchExamplesTest {
         Path root = Path.of("").toAbsolutePath().getParent();
         String page = Files.readString(root.resolve(PAGE));
         String own = Files.readString(
-                root.resolve("api/src/test/java/dev/chagres/layer").resolve("BatchExamplesTest.java"));
+                root.resolve("api/src/test/java/dev/chagres/batch").resolve("BatchExamplesTest.java"));
         List<MatchResult> regions = Pattern.compile(" {4}// @start region=\"(\\w+)\"\n(.*?)\n *// @end", Pattern.DOTALL)
                 .matcher(own)
                 .results()

@@ -34,7 +34,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L1")
 class HuggingFaceEsm2Test {
     /** FP32 both; products on CUDA run as TF32, with 11 bits. */
-    private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 5e-3 : 1e-4;
+    static final double TOLERANCE = Provider.current() == Provider.CUDA ? 5e-3 : 1e-4;
 
     @ParameterizedTest
     @MethodSource("dev.chagres.models.huggingface.StoredModel#all")

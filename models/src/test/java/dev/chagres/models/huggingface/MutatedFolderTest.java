@@ -93,6 +93,6 @@ class MutatedFolderTest {
         float[] logits = HuggingFaceEsm2Test.used(
                 model.logits(HuggingFaceEsm2Test.tensor(stored.ints("ids"), pass), pass), pass.device());
         float[] expected = Objects.requireNonNull(stored.vectors().get("logits"));
-        HuggingFaceEsm2Test.assertClose(what, expected, logits, 1e-4);
+        HuggingFaceEsm2Test.assertClose(what, expected, logits, HuggingFaceEsm2Test.TOLERANCE);
     }
 }
