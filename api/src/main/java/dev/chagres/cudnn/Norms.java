@@ -13,6 +13,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: that of the builder.
  */
 final class Norms {
+    /** Behind the mode in the kind of a gradient. */
+    static final String BACKWARD = " backward";
+
     private Norms() {}
 
     static NormTraining training(
@@ -83,7 +86,7 @@ final class Norms {
             GraphTensor x,
             NormTraining saved,
             GraphTensor scale) {
-        String kind = Checks.given("mode", mode) + " backward";
+        String kind = Checks.given("mode", mode) + BACKWARD;
         check(graph, kind, name, mode, x, scale, null);
         GraphTensor mean = Checks.given("saved", saved).mean();
         if (!graph.own(kind, name, "dy", dy).hasDims(x.dims())) {

@@ -12,8 +12,11 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: that of the builder.
  */
 final class Windows {
-    /** The kind of the gradient of a convolution's input. */
-    static final String DATA_GRADIENT = "convolutionBackwardData";
+    private static final String DATA_GRADIENT = "convolutionBackwardData";
+    private static final String FILTER_GRADIENT = "convolutionBackwardFilter";
+
+    /** The kinds of gradients of convolutions. */
+    static final List<String> CONVOLUTION_GRADIENTS = List.of(DATA_GRADIENT, FILTER_GRADIENT);
 
     /** The kind of a gradient of MAXPOOL. */
     static final String MAXPOOL_BACKWARD = "resampleBackward " + ResampleMode.MAXPOOL;
@@ -73,7 +76,7 @@ final class Windows {
 
     static GraphTensor backwardFilter(
             GraphBuilder graph, String name, GraphTensor dy, GraphTensor x, ConvolutionConfig config, long... dims) {
-        String kind = "convolutionBackwardFilter";
+        String kind = FILTER_GRADIENT;
         graph.own(kind, name, "dy", dy);
         graph.own(kind, name, "x", x);
         GraphChecks.checkDims(kind, name, dims);
