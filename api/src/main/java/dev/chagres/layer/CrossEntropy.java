@@ -36,8 +36,8 @@ public final class CrossEntropy {
         private final SavedTensor logSumExp = new SavedTensor("the log-sum-exp");
         /** Empty where forward gave a loss for each token. */
         private final SavedTensor divisor = new SavedTensor("the divisor of the loss");
-        /** Those of the last backward, kept so that the next does not make the same. */
-        private Factors factors = Factors.one();
+
+        private final Factors factors = Factors.one();
     }
 
     private final long classes;
@@ -245,7 +245,6 @@ public final class CrossEntropy {
         Tensor divisor = tokenGradients == null ? scores.divisor.get() : null;
         checkScales(logits, lossScale, tokenGradients, pass.stream());
         Factors factors = scores.factors.with(factor, lossScale, tokenGradients);
-        scores.factors = factors;
         saved.pop(pass);
         if (split != null) {
             split.backward(logits, labels, logSumExp, divisor, factors, pass.stream());

@@ -20,44 +20,64 @@ import org.jspecify.annotations.Nullable;
  */
 public final class CrossEntropy {
     /**
-     * What the gradient of a loss is multiplied by, besides the reciprocal of the divisor.
+     * What the gradient of a loss is multiplied by, besides the reciprocal of the divisor; the object is reused for the next call.
      *
-     * <p>Threading: immutable.
-     *
-     * @param factor finite
-     * @param lossScale FLOAT32 [1]; null: 1
-     * @param tokenGradients FLOAT32 [T], the gradient of each token's loss; null: 1 each
+     * <p>Threading: the device's thread.
      */
-    public record Factors(
-            float factor,
-            @Nullable Tensor lossScale,
-            @Nullable Tensor tokenGradients) {
-        private static final Factors ONE = new Factors(1, null, null);
+    public static final class Factors {
+        private float factor;
+        private @Nullable Tensor lossScale;
+        private @Nullable Tensor tokenGradients;
 
         /**
-         * Checks the factor; the tensors are checked by each call.
+         * Makes them; the tensors are checked by each call.
          *
-         * @throws IllegalArgumentException when it is infinite or no number
+         * @param factor finite
+         * @param lossScale FLOAT32 [1]; null: 1
+         * @param tokenGradients FLOAT32 [T], the gradient of each token's loss; null: 1 each
+         * @throws IllegalArgumentException when the factor is infinite or no number
          */
-        public Factors {
-            if (!Float.isFinite(factor)) {
-                throw new IllegalArgumentException("factor: expected a finite number, got " + factor);
-            }
+        public Factors(float factor, @Nullable Tensor lossScale, @Nullable Tensor tokenGradients) {
+            set(factor, lossScale, tokenGradients);
         }
 
         /** Returns the factor 1, without tensors. */
         public static Factors one() {
-            return ONE;
+            return new Factors(1, null, null);
         }
 
         /**
-         * Returns these where they are the same, else others.
+         * Sets all three.
          *
          * @throws IllegalArgumentException when the factor is infinite or no number
          */
         public Factors with(float newFactor, @Nullable Tensor newLossScale, @Nullable Tensor newTokenGradients) {
-            boolean same = newFactor == factor && newLossScale == lossScale && newTokenGradients == tokenGradients;
-            return same ? this : new Factors(newFactor, newLossScale, newTokenGradients);
+            set(newFactor, newLossScale, newTokenGradients);
+            return this;
+        }
+
+        private void set(float newFactor, @Nullable Tensor newLossScale, @Nullable Tensor newTokenGradients) {
+            if (!Float.isFinite(newFactor)) {
+                throw new IllegalArgumentException("factor: expected a finite number, got " + newFactor);
+            }
+            factor = newFactor;
+            lossScale = newLossScale;
+            tokenGradients = newTokenGradients;
+        }
+
+        /** Returns the factor. */
+        public float factor() {
+            return factor;
+        }
+
+        /** Returns the loss scale; null: 1. */
+        public @Nullable Tensor lossScale() {
+            return lossScale;
+        }
+
+        /** Returns the gradient of each token's loss; null: 1 each. */
+        public @Nullable Tensor tokenGradients() {
+            return tokenGradients;
         }
     }
 
