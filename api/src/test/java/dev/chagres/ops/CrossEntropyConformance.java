@@ -331,16 +331,10 @@ class CrossEntropyConformance {
         Run run = new Run(new Case(DType.BFLOAT16, 4, 8, 8));
         Tensor dlogits = open.unwritten(DType.BFLOAT16, 4, 8);
         CrossEntropy entropy = new CrossEntropy(8, 0);
+        CrossEntropy.Factors factors = CrossEntropy.Factors.one();
         Allocation.assertNone("cross-entropy", () -> {
             run.forward(null);
-            entropy.backward(
-                    run.logits,
-                    run.labels,
-                    run.logSumExp,
-                    run.counted,
-                    CrossEntropy.Factors.one(),
-                    dlogits,
-                    open.stream());
+            entropy.backward(run.logits, run.labels, run.logSumExp, run.counted, factors, dlogits, open.stream());
         });
     }
 }

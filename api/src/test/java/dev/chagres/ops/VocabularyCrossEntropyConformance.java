@@ -161,11 +161,12 @@ class VocabularyCrossEntropyConformance {
         Tensor loss = of(DType.FLOAT32, 1);
         Tensor counted = of(DType.INT32, 1);
         VocabularyCrossEntropy rank = new VocabularyCrossEntropy(0, 8, 8, 0);
+        Factors factors = Factors.one();
         Allocation.assertNone("vocabulary-parallel cross-entropy", () -> {
             rank.maximum(z, logSumExp, open.stream());
             rank.sums(z, labels, logSumExp, sums, open.stream());
             rank.loss(logSumExp, sums, labels, null, null, loss, counted, open.stream());
-            rank.backward(z, labels, logSumExp, counted, Factors.one(), z, open.stream());
+            rank.backward(z, labels, logSumExp, counted, factors, z, open.stream());
         });
     }
 }
