@@ -25,6 +25,11 @@ final class Description {
         this.type = type;
     }
 
+    /** Returns the type of the descriptor. */
+    int type() {
+        return type;
+    }
+
     private Description with(Setting setting) {
         settings.add(setting);
         return this;

@@ -39,8 +39,6 @@ public final class ExecutionPlan implements AutoCloseable {
     /** In the order in which they were made. */
     private final List<BackendDescriptor> descriptors = new ArrayList<>();
 
-    private static final int FIVE_DIMENSIONS = 5;
-
     private final List<VariantPack> packs = new ArrayList<>();
     private long plan;
     private long workspaceBytes;
@@ -60,8 +58,12 @@ public final class ExecutionPlan implements AutoCloseable {
         DeviceState state = Inside.state(device.stream());
         state.ensureCurrent();
         state.ensureThreadNotCapturing("plan");
-        if (device.provider() != Provider.REFERENCE) {
-            refuseOnGpu(graph);
+        List<String> refusals = device.provider() == Provider.REFERENCE ? List.of() : graph.gpuRefusals();
+        if (!refusals.isEmpty()) {
+            throw new UnsupportedGraphException(
+                    "graph " + ForeignText.quoted(graph.name()) + ": not computed on a GPU:\n  "
+                            + String.join("\n  ", refusals),
+                    refusals);
         }
         ExecutionPlan made = new ExecutionPlan(graph, device);
         try {
@@ -73,46 +75,6 @@ public final class ExecutionPlan implements AutoCloseable {
         }
         made.handle.add(made);
         return made;
-    }
-
-    /**
-     * Refuses what cuDNN 9.19 takes on an H200 and does not compute: it crashes, gives other results than double precision, or lays a tensor
-     * out otherwise than ours are.
-     */
-    private static void refuseOnGpu(OperationGraph graph) {
-        List<String> reasons = new ArrayList<>();
-        for (GraphTensor tensor : graph.bound()) {
-            if (tensor.type() == DataType.BOOLEAN) {
-                reasons.add("tensor " + ForeignText.quoted(tensor.name())
-                        + ": BOOLEAN in memory, where cuDNN packs eight into a byte on a GPU; keep it virtual, as what"
-                        + " BINARY_SELECT reads");
-            }
-        }
-        for (Operation operation : graph.operations()) {
-            if (operation.kind().equals(Windows.MAXPOOL_BACKWARD)) {
-                reasons.add("operation " + ForeignText.quoted(operation.name())
-                        + ": cuDNN 9.19 crashes when it plans a gradient of MAXPOOL that has no tensor of indices");
-            }
-            if (operation.kind().equals(NormMode.INSTANCE_NORM + Norms.BACKWARD)) {
-                reasons.add("operation " + ForeignText.quoted(operation.name())
-                        + ": cuDNN 9.19 gives another gradient of the scale of INSTANCE_NORM from run to run");
-            }
-            if (Windows.CONVOLUTION_GRADIENTS.contains(operation.kind())
-                    && operation.writes().getFirst().dims().length == FIVE_DIMENSIONS) {
-                reasons.add("operation " + ForeignText.quoted(operation.name())
-                        + ": cuDNN 9.19 gives other gradients of three-dimensional convolutions than double precision");
-            }
-        }
-        graph.broadcast()
-                .ifPresent(tensor -> reasons.add("tensor " + ForeignText.quoted(tensor.name())
-                        + ": cuDNN 9.19 repeats a smaller tensor wrongly where several pointwise operations are all of"
-                        + " the graph; give it the sizes of the result, or compute each in a graph of its own"));
-        if (!reasons.isEmpty()) {
-            throw new UnsupportedGraphException(
-                    "graph " + ForeignText.quoted(graph.name()) + ": not computed on a GPU:\n  "
-                            + String.join("\n  ", reasons),
-                    reasons);
-        }
     }
 
     private void choose(PlanOptions options) {

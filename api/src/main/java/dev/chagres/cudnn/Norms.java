@@ -13,9 +13,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: that of the builder.
  */
 final class Norms {
-    /** Behind the mode in the kind of a gradient. */
-    static final String BACKWARD = " backward";
-
     private Norms() {}
 
     static NormTraining training(
@@ -86,7 +83,7 @@ final class Norms {
             GraphTensor x,
             NormTraining saved,
             GraphTensor scale) {
-        String kind = Checks.given("mode", mode) + BACKWARD;
+        String kind = Checks.given("mode", mode) + " backward";
         check(graph, kind, name, mode, x, scale, null);
         GraphTensor mean = Checks.given("saved", saved).mean();
         if (!graph.own(kind, name, "dy", dy).hasDims(x.dims())) {
@@ -121,7 +118,11 @@ final class Norms {
             description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC(), dbias);
             writes.add(dbias);
         }
-        graph.add(new Operation(kind, name, reads, writes, description));
+        Operation operation = new Operation(kind, name, reads, writes, description);
+        graph.add(
+                mode == NormMode.INSTANCE_NORM
+                        ? operation.refusedOnGpu("gives another gradient of the scale of INSTANCE_NORM from run to run")
+                        : operation);
         return new NormGradients(dx, dscale, dbias);
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.cudnn;
 
+import dev.chagres.bindings.cudnn.Cudnn;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
@@ -16,6 +17,7 @@ import org.jspecify.annotations.Nullable;
  * @param description of the operation, without what {@code detail} describes
  * @param detail what cuDNN describes apart, such as a pointwise mode; null where there is none
  * @param detailName the attribute that names the detail
+ * @param gpuRefusal what cuDNN does instead of computing it on a GPU; null where it computes it
  */
 record Operation(
         String kind,
@@ -24,7 +26,8 @@ record Operation(
         List<GraphTensor> writes,
         Description description,
         @Nullable Description detail,
-        int detailName) {
+        int detailName,
+        @Nullable String gpuRefusal) {
     Operation {
         reads = List.copyOf(reads);
         writes = List.copyOf(writes);
@@ -32,7 +35,28 @@ record Operation(
 
     /** An operation that cuDNN describes in one. */
     Operation(String kind, String name, List<GraphTensor> reads, List<GraphTensor> writes, Description description) {
-        this(kind, name, reads, writes, description, null, 0);
+        this(kind, name, reads, writes, description, null, 0, null);
+    }
+
+    /** An operation with a detail. */
+    Operation(
+            String kind,
+            String name,
+            List<GraphTensor> reads,
+            List<GraphTensor> writes,
+            Description description,
+            @Nullable Description detail,
+            int detailName) {
+        this(kind, name, reads, writes, description, detail, detailName, null);
+    }
+
+    /** Returns the same, refused on GPUs, where cuDNN does this instead of computing it. */
+    Operation refusedOnGpu(String what) {
+        return new Operation(kind, name, reads, writes, description, detail, detailName, what);
+    }
+
+    boolean isPointwise() {
+        return description.type() == Cudnn.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR();
     }
 
     /** Adds the descriptors of this operation to {@code made}, and returns the operation's own, the last of them. */

@@ -1,12 +1,13 @@
 package dev.chagres.cudnn;
 
 import dev.chagres.Device;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /**
  * Operations over symbolic tensors, as {@link GraphBuilder} made them. A graph has no memory and belongs to no device: it can be planned for
@@ -66,18 +67,40 @@ public final class OperationGraph {
         return operations.stream().anyMatch(operation -> operation.writes().contains(tensor));
     }
 
-    /** Returns a tensor in memory that is repeated along an axis by a graph of several pointwise operations alone. */
-    Optional<GraphTensor> broadcast() {
-        if (operations.size() < 2 || !operations.stream().allMatch(Pointwises::isOne)) {
-            return Optional.empty();
+    /**
+     * Returns why a GPU does not compute this: cuDNN 9.19 takes it on an H200 and crashes, gives other results than double precision, or lays
+     * a tensor out otherwise than ours are. Empty where nothing is known.
+     */
+    List<String> gpuRefusals() {
+        List<String> reasons = new ArrayList<>();
+        for (GraphTensor tensor : bound) {
+            if (tensor.type() == DataType.BOOLEAN) {
+                reasons.add("tensor " + ForeignText.quoted(tensor.name())
+                        + ": BOOLEAN in memory, where cuDNN packs eight into a byte on a GPU; keep it virtual, as what"
+                        + " BINARY_SELECT reads");
+            }
         }
-        return operations.stream()
-                .flatMap(operation -> operation.reads().stream()
-                        .filter(read -> bound.contains(read)
-                                && !Arrays.equals(
-                                        read.dims(),
-                                        operation.writes().getFirst().dims())))
-                .findFirst();
+        for (Operation operation : operations) {
+            if (operation.gpuRefusal() != null) {
+                reasons.add(
+                        "operation " + ForeignText.quoted(operation.name()) + ": cuDNN 9.19 " + operation.gpuRefusal());
+            }
+        }
+        if (operations.size() > 1 && operations.stream().allMatch(Operation::isPointwise)) {
+            operations.stream()
+                    .flatMap(this::broadcast)
+                    .findFirst()
+                    .ifPresent(tensor -> reasons.add("tensor " + ForeignText.quoted(tensor.name())
+                            + ": cuDNN 9.19 repeats a smaller tensor wrongly where several pointwise operations are all of"
+                            + " the graph; give it the sizes of the result, or compute each in a graph of its own"));
+        }
+        return reasons;
+    }
+
+    /** Returns the tensors in memory that an operation repeats along an axis. */
+    private Stream<GraphTensor> broadcast(Operation operation) {
+        long[] dims = operation.writes().getFirst().dims();
+        return operation.reads().stream().filter(read -> bound.contains(read) && !read.hasDims(dims));
     }
 
     /** Returns the tensors that need memory. */

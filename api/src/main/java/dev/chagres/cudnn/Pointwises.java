@@ -196,10 +196,4 @@ final class Pointwises {
             }
         };
     }
-
-    /** Returns whether an operation is one of these. */
-    static boolean isOne(Operation operation) {
-        return Arrays.stream(PointwiseMode.values())
-                .anyMatch(mode -> mode.name().equals(operation.kind()));
-    }
 }

@@ -12,14 +12,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: that of the builder.
  */
 final class Windows {
-    private static final String DATA_GRADIENT = "convolutionBackwardData";
-    private static final String FILTER_GRADIENT = "convolutionBackwardFilter";
-
-    /** The kinds of gradients of convolutions. */
-    static final List<String> CONVOLUTION_GRADIENTS = List.of(DATA_GRADIENT, FILTER_GRADIENT);
-
-    /** The kind of a gradient of MAXPOOL. */
-    static final String MAXPOOL_BACKWARD = "resampleBackward " + ResampleMode.MAXPOOL;
+    private static final int FIVE_DIMENSIONS = 5;
 
     private static final int[] FORWARD = {
         Cudnn.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR(),
@@ -64,7 +57,7 @@ final class Windows {
 
     static GraphTensor backwardData(
             GraphBuilder graph, String name, GraphTensor dy, GraphTensor w, ConvolutionConfig config, long... dims) {
-        String kind = DATA_GRADIENT;
+        String kind = "convolutionBackwardData";
         graph.own(kind, name, "dy", dy);
         graph.own(kind, name, "w", w);
         GraphChecks.checkDims(kind, name, dims);
@@ -76,7 +69,7 @@ final class Windows {
 
     static GraphTensor backwardFilter(
             GraphBuilder graph, String name, GraphTensor dy, GraphTensor x, ConvolutionConfig config, long... dims) {
-        String kind = FILTER_GRADIENT;
+        String kind = "convolutionBackwardFilter";
         graph.own(kind, name, "dy", dy);
         graph.own(kind, name, "x", x);
         GraphChecks.checkDims(kind, name, dims);
@@ -149,7 +142,13 @@ final class Windows {
                 .longs(Cudnn.CUDNN_ATTR_CONVOLUTION_DILATIONS(), ConvolutionConfig.array(config.dilations()));
         List<GraphTensor> reads =
                 all.stream().filter(tensor -> tensor != result).toList();
-        graph.add(new Operation(kind, name, reads, List.of(result), description, detail, names[6]));
+        Operation operation = new Operation(kind, name, reads, List.of(result), description, detail, names[6]);
+        boolean wrong = names != FORWARD && result.dims().length == FIVE_DIMENSIONS;
+        graph.add(
+                wrong
+                        ? operation.refusedOnGpu(
+                                "gives other gradients of three-dimensional convolutions than double precision")
+                        : operation);
     }
 
     static GraphTensor resample(GraphBuilder graph, String name, GraphTensor x, ResampleConfig config) {
@@ -200,14 +199,19 @@ final class Windows {
                 .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC(), dx)
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_ALPHA(), 1)
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_BETA(), 0);
-        graph.add(new Operation(
+        Operation operation = new Operation(
                 kind,
                 name,
                 reads,
                 List.of(dx),
                 description,
                 detail(graph, config),
-                Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC()));
+                Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC());
+        graph.add(
+                config.mode() == ResampleMode.MAXPOOL
+                        ? operation.refusedOnGpu(
+                                "crashes when it plans a gradient of MAXPOOL that has no tensor of indices")
+                        : operation);
         return dx;
     }
 
