@@ -87,10 +87,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void reciprocal(Tensor x, Tensor y, Stream stream) {
-        Checks.floats(stream, "x", x);
-        Checks.like(stream, "y", y, x);
-        Checks.writable("y", y);
-        Checks.apartOrSame("y", y, "x", x);
+        checkUnary(x, y, stream);
         Status.ops(
                 Ops.ops_reciprocal(
                         x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
@@ -106,10 +103,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void geluErf(Tensor x, Tensor y, Stream stream) {
-        Checks.floats(stream, "x", x);
-        Checks.like(stream, "y", y, x);
-        Checks.writable("y", y);
-        Checks.apartOrSame("y", y, "x", x);
+        checkUnary(x, y, stream);
         Status.ops(
                 Ops.ops_gelu_erf(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
                 "ops_gelu_erf");
@@ -124,12 +118,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void geluErfBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        Checks.floats(stream, "x", x);
-        Checks.like(stream, "dy", dy, x);
-        Checks.like(stream, "dx", dx, x);
-        Checks.writable("dx", dx);
-        Checks.apartOrSame("dx", dx, "dy", dy);
-        Checks.apartOrSame("dx", dx, "x", x);
+        checkGradient(dy, "x", x, dx, stream);
         Status.ops(
                 Ops.ops_gelu_erf_backward(
                         dy.address(),
@@ -149,10 +138,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void tanh(Tensor x, Tensor y, Stream stream) {
-        Checks.floats(stream, "x", x);
-        Checks.like(stream, "y", y, x);
-        Checks.writable("y", y);
-        Checks.apartOrSame("y", y, "x", x);
+        checkUnary(x, y, stream);
         Status.ops(Ops.ops_tanh(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_tanh");
     }
 
@@ -165,12 +151,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void tanhBackward(Tensor dy, Tensor y, Tensor dx, Stream stream) {
-        Checks.floats(stream, "y", y);
-        Checks.like(stream, "dy", dy, y);
-        Checks.like(stream, "dx", dx, y);
-        Checks.writable("dx", dx);
-        Checks.apartOrSame("dx", dx, "dy", dy);
-        Checks.apartOrSame("dx", dx, "y", y);
+        checkGradient(dy, "y", y, dx, stream);
         Status.ops(
                 Ops.ops_tanh_backward(
                         dy.address(),
@@ -222,5 +203,23 @@ public final class Elementwise {
                 Ops.ops_cast(
                         x.address(), x.dtype().code(), y.address(), y.dtype().code(), x.count(), stream.handle()),
                 "ops_cast");
+    }
+
+    /** y may be x. */
+    private static void checkUnary(Tensor x, Tensor y, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+    }
+
+    /** dx may be dy, or what forward read or gave, which is {@code kept}. */
+    private static void checkGradient(Tensor dy, String argument, Tensor kept, Tensor dx, Stream stream) {
+        Checks.floats(stream, argument, kept);
+        Checks.like(stream, "dy", dy, kept);
+        Checks.like(stream, "dx", dx, kept);
+        Checks.writable("dx", dx);
+        Checks.apartOrSame("dx", dx, "dy", dy);
+        Checks.apartOrSame("dx", dx, argument, kept);
     }
 }
