@@ -244,7 +244,7 @@ public final class CrossEntropy {
         Tensor logSumExp = scores.logSumExp.get();
         Tensor divisor = tokenGradients == null ? scores.divisor.get() : null;
         checkScales(logits, lossScale, tokenGradients, pass.stream());
-        Factors factors = scores.factors.with(factor, lossScale, tokenGradients);
+        Factors factors = scores.factors.set(factor, lossScale, tokenGradients);
         saved.pop(pass);
         if (split != null) {
             split.backward(logits, labels, logSumExp, divisor, factors, pass.stream());

@@ -51,18 +51,14 @@ public final class CrossEntropy {
          *
          * @throws IllegalArgumentException when the factor is infinite or no number
          */
-        public Factors with(float newFactor, @Nullable Tensor newLossScale, @Nullable Tensor newTokenGradients) {
-            set(newFactor, newLossScale, newTokenGradients);
-            return this;
-        }
-
-        private void set(float newFactor, @Nullable Tensor newLossScale, @Nullable Tensor newTokenGradients) {
+        public Factors set(float newFactor, @Nullable Tensor newLossScale, @Nullable Tensor newTokenGradients) {
             if (!Float.isFinite(newFactor)) {
                 throw new IllegalArgumentException("factor: expected a finite number, got " + newFactor);
             }
             factor = newFactor;
             lossScale = newLossScale;
             tokenGradients = newTokenGradients;
+            return this;
         }
 
         /** Returns the factor. */
