@@ -55,7 +55,7 @@ final class SharedTensors {
      * Names what ranks share.
      *
      * @param pipeline whose stages the ranks have; null where each has all layers
-     * @param mesh of all ranks; null where those of the strategy are all
+     * @param mesh of all ranks, which the strategy was asked about; null where those of the strategy are all
      */
     SharedTensors(Strategy strategy, @Nullable PipelineParallel pipeline, @Nullable Mesh mesh) {
         this.strategy = strategy;
@@ -67,7 +67,6 @@ final class SharedTensors {
         } else {
             world = mesh.world();
             shape = mesh.shape();
-            strategy.checkMesh(mesh);
         }
         if (pipeline == null) {
             BitSet first = new BitSet();

@@ -41,11 +41,10 @@ final class Esm2Source implements AutoCloseable {
     private final List<Target> targets;
     private final Map<String, Found> found = new HashMap<>();
 
-    private Esm2Source(EsmArchitecture architecture, EsmFields fields, CheckpointTensors tensors) {
+    private Esm2Source(EsmArchitecture architecture, EsmFields fields, Esm2Config sizes, CheckpointTensors tensors) {
         this.architecture = architecture;
         this.fields = fields;
         this.tensors = tensors;
-        Esm2Config sizes = fields.config();
         refuseMoreLayers(sizes);
         Task task = architecture.task();
         targets = task == null
@@ -62,11 +61,11 @@ final class Esm2Source implements AutoCloseable {
         JsonObject json = config(folder);
         EsmArchitecture architecture = EsmArchitecture.of(json);
         EsmFields fields = new EsmFields(json);
-        fields.config();
+        Esm2Config sizes = fields.config(); // before any other file is read
         TokenizerFiles.check(folder);
         CheckpointTensors tensors = CheckpointTensors.open(folder);
         try {
-            return new Esm2Source(architecture, fields, tensors);
+            return new Esm2Source(architecture, fields, sizes, tensors);
         } catch (RuntimeException | Error failure) {
             tensors.close();
             throw failure;
