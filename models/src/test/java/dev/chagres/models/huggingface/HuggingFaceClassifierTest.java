@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
-import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -24,9 +23,7 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -120,22 +117,6 @@ class HuggingFaceClassifierTest {
                                         .toFloats(device.stream())));
             }
         }
-        String python = System.getProperty("chagres.test.transformers");
-        Assumptions.assumeTrue(python != null, "-Dchagres.test.transformers names no Python with transformers");
-        Path output = parent.resolve("logits.safetensors");
-        Process process = new ProcessBuilder(
-                        python,
-                        "src/test/vectors/logits_of_saved.py",
-                        saved.toString(),
-                        stored.folder().resolve("vectors.safetensors").toString(),
-                        output.toString())
-                .redirectErrorStream(true)
-                .redirectOutput(parent.resolve("python.txt").toFile())
-                .start();
-        assertTrue(process.waitFor(5, TimeUnit.MINUTES));
-        assertEquals(0, process.exitValue(), Files.readString(parent.resolve("python.txt")));
-        float[] actual = StoredModel.floats(output).get("logits");
-        HuggingFaceEsm2Test.assertClose("logits", HuggingFaceEsm2Test.vector(stored.vectors(), "logits"), actual, 1e-5);
     }
 
     /** A classifier begins with the layers of a masked-language model. */

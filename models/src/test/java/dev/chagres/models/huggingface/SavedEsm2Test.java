@@ -7,14 +7,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.Tensor;
-import dev.chagres.attention.Sequences;
 import dev.chagres.io.SafetensorsFile;
-import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
-import dev.chagres.pass.Pass;
 import java.io.IOException;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
@@ -22,9 +18,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -166,42 +160,5 @@ class SavedEsm2Test {
         try (Stream<Path> left = Files.list(folder)) {
             assertEquals(2, left.count(), "no folder is left behind");
         }
-    }
-
-    /** {@code -Dchagres.test.transformers=PYTHON}, such as a virtual environment's. */
-    @ParameterizedTest
-    @MethodSource("dev.chagres.models.huggingface.StoredModel#all")
-    void transformersOpensWhatIsSaved(StoredModel stored) throws IOException, InterruptedException {
-        String python = System.getProperty("chagres.test.transformers");
-        Assumptions.assumeTrue(python != null, "-Dchagres.test.transformers names no Python with transformers");
-        Path saved = folder.resolve("saved");
-        int[] ids = stored.ints("ids");
-        int[] lengths = stored.ints("lengths");
-        float[] expected;
-        try (Device device = Device.open();
-                Esm2 model = Esm2Checkpoint.open(device, stored.folder(), DType.FLOAT32);
-                Pass pass = Pass.evaluation(device)) {
-            Esm2Checkpoint.save(model, saved, SaveConfig.standard().withShardBytes(40_000));
-            pass.begin();
-            pass.sequences(Sequences.packed(pass.scope(), lengths));
-            Tensor tokens = HuggingFaceEsm2Test.tensor(ids, pass);
-            expected = HuggingFaceEsm2Test.used(model.logits(tokens, pass), device);
-        }
-        Path script = Path.of("src/test/vectors/logits_of_saved.py");
-        Path output = folder.resolve("logits.safetensors");
-        Process process = new ProcessBuilder(
-                        python,
-                        script.toString(),
-                        saved.toString(),
-                        stored.folder().resolve("vectors.safetensors").toString(),
-                        output.toString())
-                .redirectErrorStream(true)
-                .redirectOutput(folder.resolve("python.txt").toFile())
-                .start();
-        assertTrue(process.waitFor(5, TimeUnit.MINUTES));
-        assertEquals(0, process.exitValue(), Files.readString(folder.resolve("python.txt")));
-        float[] actual = StoredModel.floats(output).get("logits");
-        assertEquals(ids.length * EsmVocabulary.SIZE, actual.length);
-        HuggingFaceEsm2Test.assertClose("logits", actual, expected, 1e-5);
     }
 }

@@ -1,0 +1,78 @@
+package dev.chagres.models.huggingface;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Classifier;
+import dev.chagres.pass.Pass;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** What is saved opens in transformers. Runs only with {@code -Dchagres.test.transformers=PYTHON}, which has that package. */
+@Tag("transformers")
+class TransformersOpensTest {
+    @TempDir
+    Path parent;
+
+    @ParameterizedTest
+    @MethodSource("dev.chagres.models.huggingface.StoredModel#all")
+    void maskedLanguageModels(StoredModel stored) throws IOException, InterruptedException {
+        Path saved = parent.resolve("saved");
+        int[] ids = stored.ints("ids");
+        float[] expected;
+        try (Device device = Device.open();
+                Esm2 model = Esm2Checkpoint.open(device, stored.folder(), DType.FLOAT32);
+                Pass pass = Pass.evaluation(device)) {
+            Esm2Checkpoint.save(model, saved, SaveConfig.standard().withShardBytes(40_000));
+            pass.begin();
+            pass.sequences(Sequences.packed(pass.scope(), stored.ints("lengths")));
+            Tensor tokens = HuggingFaceEsm2Test.tensor(ids, pass);
+            expected = HuggingFaceEsm2Test.used(model.logits(tokens, pass), device);
+        }
+        float[] actual = logits(saved, stored);
+        assertEquals(ids.length * EsmVocabulary.SIZE, actual.length);
+        HuggingFaceEsm2Test.assertClose("logits", actual, expected, 1e-5);
+    }
+
+    @ParameterizedTest
+    @MethodSource("dev.chagres.models.huggingface.StoredModel#classifiers")
+    void classifiers(StoredModel stored) throws IOException, InterruptedException {
+        Path saved = parent.resolve("saved");
+        try (Device device = Device.open();
+                Esm2Classifier model = Esm2Checkpoint.openClassifier(device, stored.folder(), DType.FLOAT32)) {
+            Esm2Checkpoint.save(model, saved, SaveConfig.standard().withUnusedFrom(stored.folder()));
+        }
+        float[] expected = HuggingFaceEsm2Test.vector(stored.vectors(), "logits");
+        HuggingFaceEsm2Test.assertClose("logits", expected, logits(saved, stored), 1e-5);
+    }
+
+    /** Returns the logits of transformers for a saved folder and the stored vectors' input. */
+    private float[] logits(Path saved, StoredModel stored) throws IOException, InterruptedException {
+        Path output = parent.resolve("logits.safetensors");
+        Path text = parent.resolve("python.txt");
+        Process process = new ProcessBuilder(
+                        System.getProperty("chagres.test.transformers"),
+                        "src/test/vectors/logits_of_saved.py",
+                        saved.toString(),
+                        stored.folder().resolve("vectors.safetensors").toString(),
+                        output.toString())
+                .redirectErrorStream(true)
+                .redirectOutput(text.toFile())
+                .start();
+        assertTrue(process.waitFor(5, TimeUnit.MINUTES));
+        assertEquals(0, process.exitValue(), Files.readString(text));
+        return StoredModel.floats(output).get("logits");
+    }
+}
