@@ -171,7 +171,7 @@ class MisuseOfConfigsTest {
         new Linear(8, 8, Initializer.ones(), plan.child("a"));
         assertThrown(
                 ARGUMENT,
-                "name: a.weight is declared already; give each layer a part of the plan of its own, such as plan.child(\"fc1\")",
+                "name: expected one that is not declared yet, got a.weight; give each layer a part of the plan of its own, such as plan.child(\"fc1\")",
                 () -> new Linear(8, 8, Initializer.ones(), plan.child("a")));
         assertEquals(2, plan.parameters().size());
         assertThrows(

@@ -6,6 +6,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.RotaryEmbedding;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.CudaException;
+import dev.chagres.bindings.NcclException;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.launch.Ranks;
@@ -64,10 +66,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.function.BiConsumer;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -88,15 +89,25 @@ class MisuseOfNullsInCallsTest {
     private final Set<String> wrong = new TreeSet<>();
 
     private NullSamples samples;
+    private Device foreign;
+    private Scope closedScope;
+    private Scope foreignScope;
+    private Tensor closedTensor;
+    private Tensor foreignTensor;
 
     @TempDir
     private Path folder;
 
-    @BeforeEach
-    void open() {
+    private void open() {
         samples = new NullSamples();
         Device device = sample(Device.class);
         Scope scope = sample(Scope.class);
+        closedScope = device.openScope();
+        closedTensor = closedScope.tensor(DType.FLOAT32, 8, 8);
+        closedScope.close();
+        foreign = keep(Device.open(1));
+        foreignScope = foreign.openScope();
+        foreignTensor = foreignScope.tensor(DType.FLOAT32, 8, 8);
         Arena arena = Arena.ofConfined();
         opened.add(arena);
         ModelPlan plan = new ModelPlan();
@@ -137,6 +148,7 @@ class MisuseOfNullsInCallsTest {
         Mesh mesh = keep(Mesh.of(sample(Communicator.class), MeshShape.ofOne()));
         receive(strategy, mesh, keep(TensorLists.of(new Tensor[] {sample(Tensor.class)})));
         receive(TensorSource.of(value(TensorSpec.class), value(MemorySegment.class)), device.openEvent());
+        receivers.addAll(samples.all());
     }
 
     private <T> T sample(Class<T> type) {
@@ -163,35 +175,19 @@ class MisuseOfNullsInCallsTest {
         return one;
     }
 
-    @AfterEach
-    void close() throws Exception {
+    private void close() throws Exception {
         for (AutoCloseable one : opened.reversed()) {
             one.close();
         }
         samples.close();
+        opened.clear();
+        receivers.clear();
+        values.clear();
     }
 
     @Test
-    void isNotToldInTheWordsOfTheVirtualMachine() throws Exception {
-        for (Class<?> type : MisuseOfNullsTest.publicTypes(Exports.packages())) {
-            Object known = samples.of(type);
-            if (known != null) {
-                receivers.add(known);
-            }
-            if (!Modifier.isAbstract(type.getModifiers())) {
-                for (Constructor<?> constructor : type.getConstructors()) {
-                    check(constructor, null);
-                }
-            }
-            methods(type)
-                    .filter(method -> Modifier.isStatic(method.getModifiers()))
-                    .forEach(method -> check(method, null));
-        }
-        for (Object receiver : receivers) {
-            methods(receiver.getClass())
-                    .filter(method -> !Modifier.isStatic(method.getModifiers()))
-                    .forEach(method -> check(method, receiver));
-        }
+    void nullIsNotToldInTheWordsOfTheVirtualMachine() throws Exception {
+        callAll(this::checkNulls);
         assertEquals(Set.of(), wrong);
         assertTrue(checked.size() > 400, () -> checked.size() + " arguments found: " + checked);
         Set<String> some = new TreeSet<>(List.of(
@@ -211,6 +207,43 @@ class MisuseOfNullsInCallsTest {
         assertEquals(Set.of(), some, "not called");
     }
 
+    /** Numbers at the end of their range, closed objects and those of another device: a documented type that names what it expected. */
+    @Test
+    void extremesAreRefusedByName() throws Exception {
+        callAll(this::checkExtremes);
+        assertEquals("", String.join("\n", wrong));
+        assertTrue(checked.size() > 1000, () -> checked.size() + " arguments found: " + checked);
+    }
+
+    /** Each type and each receiver with objects of its own, since a call may end those it was given. */
+    private void callAll(BiConsumer<Executable, @Nullable Object> check) throws Exception {
+        for (Class<?> type : MisuseOfNullsTest.publicTypes(Exports.packages())) {
+            List<Executable> all = new ArrayList<>();
+            if (!Modifier.isAbstract(type.getModifiers())) {
+                all.addAll(List.of(type.getConstructors()));
+            }
+            methods(type)
+                    .filter(method -> Modifier.isStatic(method.getModifiers()))
+                    .forEach(all::add);
+            if (!all.isEmpty()) {
+                open();
+                all.forEach(executable -> check.accept(executable, null));
+                close();
+            }
+        }
+        open();
+        int count = receivers.size();
+        close();
+        for (int i = 0; i < count; i++) {
+            open();
+            Object receiver = receivers.get(i);
+            methods(receiver.getClass())
+                    .filter(method -> !Modifier.isStatic(method.getModifiers()))
+                    .forEach(method -> check.accept(method, receiver));
+            close();
+        }
+    }
+
     /** Those that a user can call, in an order that is the same each time. */
     private static Stream<Method> methods(Class<?> type) {
         return Stream.of(type.getMethods())
@@ -220,7 +253,7 @@ class MisuseOfNullsInCallsTest {
                 .sorted(Comparator.comparing(Method::toGenericString));
     }
 
-    private void check(Executable executable, @Nullable Object receiver) {
+    private void checkNulls(Executable executable, @Nullable Object receiver) {
         Class<?>[] types = executable.getParameterTypes();
         for (int i = 0; i < types.length; i++) {
             var parameter = executable.getParameters()[i];
@@ -244,12 +277,70 @@ class MisuseOfNullsInCallsTest {
         }
     }
 
-    private static @Nullable Throwable thrown(Executable executable, @Nullable Object receiver, Object... arguments) {
+    private void checkExtremes(Executable executable, @Nullable Object receiver) {
+        Class<?>[] types = executable.getParameterTypes();
+        for (int i = 0; i < types.length; i++) {
+            var parameter = executable.getParameters()[i];
+            for (Object extreme : extremes(types[i])) {
+                @Nullable
+                Object[] arguments = Arrays.stream(types).map(this::argument).toArray();
+                arguments[i] = extreme;
+                if (Arrays.stream(arguments).anyMatch(one -> one == null) || waits(executable)) {
+                    continue;
+                }
+                String what = executable.getDeclaringClass().getSimpleName()
+                        + (executable instanceof Method ? "." + executable.getName() : "") + "(" + parameter.getName()
+                        + " = " + extreme + ")";
+                checked.add(what);
+                Throwable thrown = thrown(executable, receiver, arguments);
+                String text = thrown == null ? "" : String.valueOf(thrown.getMessage());
+                boolean documented = thrown == null
+                        || thrown instanceof CudaException
+                        || thrown instanceof NcclException
+                        || thrown instanceof IllegalStateException
+                        || thrown instanceof UnsupportedOperationException
+                        || text.contains(" expected ");
+                if (!documented || text.equals("null")) {
+                    wrong.add(what + ": " + thrown);
+                }
+            }
+        }
+    }
+
+    /** For other ranks, as many as it is told of. */
+    private static boolean waits(Executable executable) {
+        return executable.getDeclaringClass() == Communicator.class
+                && executable.getName().equals("open");
+    }
+
+    private List<Object> extremes(Class<?> type) {
+        return switch (type.getSimpleName()) {
+            case "int" -> List.of(Integer.MIN_VALUE, -1, 0, Integer.MAX_VALUE);
+            case "long" -> List.of(Long.MIN_VALUE, -1L, 0L, 1L << 62, Long.MAX_VALUE);
+            case "float" -> List.of(Float.NaN, Float.POSITIVE_INFINITY, -Float.MAX_VALUE, -1f);
+            case "double" -> List.of(Double.NaN, Double.NEGATIVE_INFINITY, Double.MAX_VALUE, -1.0);
+            case "int[]" -> List.of(new int[0], new int[] {-1}, new int[] {Integer.MAX_VALUE, Integer.MAX_VALUE});
+            case "long[]" ->
+                List.of(new long[0], new long[] {Long.MIN_VALUE}, new long[] {Long.MAX_VALUE, Long.MAX_VALUE});
+            case "float[]" -> List.of(new float[0], new float[] {Float.NaN});
+            case "byte[]" -> List.of(new byte[0]);
+            case "String" -> List.of("", "a/b\n\u001b[2J");
+            case "Shape" -> List.of(Shape.of(0), Shape.of(Long.MAX_VALUE), Shape.of(1L << 31, 1L << 31));
+            case "Duration" -> List.of(Duration.ZERO, Duration.ofSeconds(-1));
+            case "Tensor" -> List.of(closedTensor, foreignTensor);
+            case "Scope" -> List.of(closedScope, foreignScope);
+            case "Stream" -> List.of(foreign.stream());
+            default -> List.of();
+        };
+    }
+
+    private @Nullable Throwable thrown(Executable executable, @Nullable Object receiver, Object... arguments) {
         try {
-            if (executable instanceof Constructor<?> constructor) {
-                constructor.newInstance(arguments);
-            } else {
-                ((Method) executable).invoke(receiver, arguments);
+            Object result = executable instanceof Constructor<?> constructor
+                    ? constructor.newInstance(arguments)
+                    : ((Method) executable).invoke(receiver, arguments);
+            if (result instanceof AutoCloseable one && result != receiver && !values.containsValue(result)) {
+                opened.add(one);
             }
             return null;
         } catch (InvocationTargetException thrown) {

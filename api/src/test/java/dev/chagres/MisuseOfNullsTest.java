@@ -114,7 +114,10 @@ class MisuseOfNullsTest {
                     if (simple.equals("package-info")) {
                         continue;
                     }
-                    Class<?> type = Class.forName("dev.chagres." + (name.isEmpty() ? "" : name + ".") + simple);
+                    Class<?> type = Class.forName(
+                            "dev.chagres." + (name.isEmpty() ? "" : name + ".") + simple,
+                            false,
+                            Layer.class.getClassLoader());
                     boolean open = Modifier.isPublic(type.getModifiers());
                     for (Class<?> outer = type.getEnclosingClass(); outer != null; outer = outer.getEnclosingClass()) {
                         open &= Modifier.isPublic(outer.getModifiers());

@@ -240,6 +240,14 @@ final class NullSamples implements AutoCloseable {
         return made == null ? null : made.get();
     }
 
+    /** Returns all that have methods of this library. */
+    List<Object> all() {
+        return samples.values().stream()
+                .<Object>map(Supplier::get)
+                .filter(one -> one.getClass().getName().startsWith("dev.chagres."))
+                .toList();
+    }
+
     @Override
     public void close() {
         parameters.close();

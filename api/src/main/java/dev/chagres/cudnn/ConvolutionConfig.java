@@ -1,5 +1,6 @@
 package dev.chagres.cudnn;
 
+import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
 import java.util.Arrays;
 import java.util.Collections;
@@ -64,10 +65,19 @@ public record ConvolutionConfig(
         return Arrays.stream(Checks.given(argument, numbers)).boxed().toList();
     }
 
-    /** A cross-correlation of so many spatial dimensions, without padding, with strides and dilations of 1. */
+    /**
+     * A cross-correlation without padding, with strides and dilations of 1.
+     *
+     * @param spatialDims dimensions behind those of the batch and the channels
+     * @throws IllegalArgumentException when {@code spatialDims} is not from 1 to 6, as a tensor has at most eight dimensions
+     */
     public static ConvolutionConfig of(int spatialDims) {
-        List<Long> zeros = Collections.nCopies(Math.max(0, spatialDims), 0L);
-        List<Long> ones = Collections.nCopies(Math.max(0, spatialDims), 1L);
+        if (spatialDims < 1 || spatialDims > Cudnn.CUDNN_DIM_MAX() - 2) {
+            throw new IllegalArgumentException("spatialDims: expected 1 to " + (Cudnn.CUDNN_DIM_MAX() - 2)
+                    + " spatial dimensions, got " + spatialDims);
+        }
+        List<Long> zeros = Collections.nCopies(spatialDims, 0L);
+        List<Long> ones = Collections.nCopies(spatialDims, 1L);
         return new ConvolutionConfig(zeros, zeros, ones, ones, Mode.CROSS_CORRELATION);
     }
 

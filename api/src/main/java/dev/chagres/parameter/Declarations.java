@@ -82,9 +82,8 @@ final class Declarations {
     }
 
     private static IllegalArgumentException taken(String what) {
-        return new IllegalArgumentException(
-                "name: " + what + " is declared already; give each layer a part of the plan of"
-                        + " its own, such as plan.child(\"fc1\")");
+        return new IllegalArgumentException("name: expected one that is not declared yet, got " + what
+                + "; give each layer a part of the plan of" + " its own, such as plan.child(\"fc1\")");
     }
 
     private boolean isTooMany(Shape shape) {

@@ -42,7 +42,7 @@ class ModelPlanTest {
         plan.child("other").quantizer("input", QuantizerSite.Role.INPUT);
         assertThrown(
                 ARGUMENT,
-                "name: the quantizer site input is declared already" + TAKEN,
+                "name: expected one that is not declared yet, got the quantizer site input" + TAKEN,
                 () -> plan.quantizer("input", QuantizerSite.Role.GRADIENT));
         assertEquals(2, plan.quantizers().size());
     }
@@ -158,10 +158,13 @@ class ModelPlanTest {
     void namesAreTakenOnce() {
         ModelPlan plan = new ModelPlan();
         plan.child("a").declare("b", ZEROS, 1);
-        assertThrown(ARGUMENT, "name: a.b is declared already" + TAKEN, () -> plan.declare("a.b", ZEROS, 1));
         assertThrown(
                 ARGUMENT,
-                "name: a.b is declared already" + TAKEN,
+                "name: expected one that is not declared yet, got a.b" + TAKEN,
+                () -> plan.declare("a.b", ZEROS, 1));
+        assertThrown(
+                ARGUMENT,
+                "name: expected one that is not declared yet, got a.b" + TAKEN,
                 () -> plan.group("a").declare("b", ZEROS, 2));
         assertThrown(NullPointerException.class, "name: expected a value, got null", () -> plan.child(null));
         assertThrown(NullPointerException.class, "name: expected a value, got null", () -> plan.group(null));
