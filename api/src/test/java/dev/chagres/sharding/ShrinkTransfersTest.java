@@ -132,12 +132,14 @@ class ShrinkTransfersTest {
         assertSameWeights(told);
     }
 
-    /** Fails where the ranks with the newest state would send it. */
-    private static void failInShrink(ShrinkTraining training) {
+    /** Fails where the ranks with the newest state would send it, when {@code shrunkElsewhere} says that rank 3 has gone on. */
+    private static void failInShrink(ShrinkTraining training, CountDownLatch shrunkElsewhere)
+            throws InterruptedException {
         Communicator world = training.strategy.communicator();
         Agreement left = Agreement.of(world, training.strategy.completedSteps());
         Communicator shrunk = world.shrink(world.config(), left.excluded());
         shrunk.split(0, shrunk.rank(), shrunk.config());
+        await(shrunkElsewhere);
         throw new IllegalStateException("rank 2 fails");
     }
 
@@ -146,14 +148,16 @@ class ShrinkTransfersTest {
     void anotherRankSendsWhenTheFirstOneFails() {
         DevicesNeeded.assume(4);
         RankZeroIsBehind failure = new RankZeroIsBehind();
+        CountDownLatch shrunk = new CountDownLatch(1);
         List<Sent> told = Ranks.local(4).withConfig(CONFIG).run(rank -> {
             try (ShrinkTraining training = failure.training(rank)) {
                 trainUntilAFailure(training);
                 if (rank.index() == 2) {
-                    failInShrink(training);
+                    failInShrink(training, shrunk);
                 }
                 Sent sent = shrink(rank, training);
                 if (rank.index() == 3) {
+                    shrunk.countDown();
                     assertEquals(List.of(), sent.calls());
                     trainUntilAFailure(training);
                     sent = shrink(rank, training);
