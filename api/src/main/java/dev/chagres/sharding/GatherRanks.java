@@ -110,7 +110,6 @@ final class GatherRanks implements AutoCloseable {
     /** Describes where weights are gathered; empty for device memory. */
     String explain() {
         return switch (made) {
-            case WINDOW -> ", weights gathered in registered windows";
             case COPY_ENGINE -> ", weights gathered in registered windows by copy engines";
             case DEVICE ->
                 usesWindows() ? ", weights gathered without windows, for NCCL made none: " + NoWindows.reason() : "";

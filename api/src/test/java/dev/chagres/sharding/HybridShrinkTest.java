@@ -139,8 +139,8 @@ class HybridShrinkTest {
     /** The weights that stay are registered with another communicator, where they lie. */
     @ParameterizedTest
     @CsvSource({
-        "3, THREE, 2, IN_FORWARD, WINDOW, BFLOAT16",
-        "2, ONE, 3, AFTER_THE_STEP, WINDOW, BFLOAT16",
+        "3, THREE, 2, IN_FORWARD, COPY_ENGINE, BFLOAT16",
+        "2, ONE, 3, AFTER_THE_STEP, COPY_ENGINE, BFLOAT16",
         "2, TWO, 0, BEFORE_THE_SUMS, COPY_ENGINE, FLOAT32"
     })
     void weightsThatAreGatheredInWindowsStay(
@@ -160,7 +160,7 @@ class HybridShrinkTest {
     @ParameterizedTest
     @CsvSource({
         "THREE, 2, BEFORE_THE_SUMS, true, DEVICE",
-        "THREE, 1, AFTER_THE_STEP, true, WINDOW",
+        "THREE, 1, AFTER_THE_STEP, true, COPY_ENGINE",
         "TWO, 3, AFTER_THE_STEP, true, DEVICE",
         "THREE, 0, BEFORE_THE_UPDATE, false, DEVICE"
     })
@@ -325,7 +325,7 @@ class HybridShrinkTest {
     @Test
     void processesThatGatherInWindowsDoNotGoOn() throws Exception {
         assumeTrue(Provider.current() == Provider.REFERENCE, "a process could not close what its device waits in");
-        String[] arguments = {file().toString(), "600000", "1", "2", "BEFORE_THE_SUMS", "WINDOW"};
+        String[] arguments = {file().toString(), "600000", "1", "2", "BEFORE_THE_SUMS", "COPY_ENGINE"};
         try (RankJvms jvms = new RankJvms(folder, 4, HybridShrinkProgram.class, arguments)) {
             for (int rank : new int[] {0, 2, 3}) {
                 jvms.awaitEnd(rank, 3);
@@ -333,7 +333,7 @@ class HybridShrinkTest {
                 assertTrue(
                         told.contains(
                                 "shrink: expected weights gathered in DEVICE memory where ranks are processes, got"
-                                        + " WINDOW, with which NCCL cannot stop waiting for a failed rank; start"
+                                        + " COPY_ENGINE, with which NCCL cannot stop waiting for a failed rank; start"
                                         + " again from a saved state"),
                         told);
             }

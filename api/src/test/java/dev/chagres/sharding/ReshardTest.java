@@ -78,9 +78,9 @@ class ReshardTest {
     @ParameterizedTest
     @CsvSource({
         "FLOAT32, PLAIN, DEVICE",
-        "FLOAT32, RECOMPUTED, WINDOW",
+        "FLOAT32, RECOMPUTED, COPY_ENGINE",
         "BFLOAT16, DELAYED_SCALING, DEVICE",
-        "BFLOAT16, CURRENT_SCALING, WINDOW"
+        "BFLOAT16, CURRENT_SCALING, COPY_ENGINE"
     })
     void weightsThatStayHaveTheSameBits(DType dtype, Variant variant, WeightGather gather) {
         DevicesNeeded.assume(2);

@@ -117,37 +117,35 @@ class WeightGatherTest {
         DevicesNeeded.assume(ranks);
         FullyShardedConfig config = FullyShardedConfig.of(stage);
         List<Ended> expected = train(config, WeightGather.DEVICE, ranks, copies, precision);
-        for (WeightGather gather : new WeightGather[] {WeightGather.WINDOW, WeightGather.COPY_ENGINE}) {
-            List<Ended> actual = train(config, gather, ranks, copies, precision);
-            assertSame(expected, actual);
-            Trained first = actual.getFirst().trained();
-            String words = gather == WeightGather.WINDOW
-                    ? ", weights gathered in registered windows"
-                    : ", weights gathered in registered windows by copy engines";
-            if (REFERENCE) {
-                assertEquals(gather, first.made());
-                assertEquals(expected.getFirst().trained().described() + words, first.described());
-            } else {
-                assertTrue(first.described().contains(", weights gathered "), first.described());
-            }
-            assertTrue(!expected.getFirst().trained().described().contains("gathered"));
-            if (stage == ZeroStage.THREE) {
-                assertEquals(
-                        first.held().getFirst(),
-                        first.held().getLast(),
-                        "memory for weights that the first step has taken");
-            }
+        List<Ended> actual = train(config, WeightGather.COPY_ENGINE, ranks, copies, precision);
+        assertSame(expected, actual);
+        Trained first = actual.getFirst().trained();
+        String described = expected.getFirst().trained().described();
+        if (REFERENCE) {
+            assertEquals(WeightGather.COPY_ENGINE, first.made());
+            assertEquals(described + ", weights gathered in registered windows by copy engines", first.described());
+        } else {
+            assertTrue(first.described().contains(", weights gathered "), first.described());
+        }
+        assertTrue(!described.contains("gathered"));
+        if (stage == ZeroStage.THREE) {
+            assertEquals(
+                    first.held().getFirst(),
+                    first.held().getLast(),
+                    "memory for weights that the first step has taken");
         }
     }
 
     /** A window has room for two groups of a size; where more are in use at a time further ones lie in the device's memory. */
     @ParameterizedTest
-    @CsvSource({"WINDOW, BF16", "WINDOW, CURRENT", "COPY_ENGINE, DELAYED"})
-    void moreGroupsInUseThanAWindowHas(WeightGather gather, Precision precision) {
+    @EnumSource(
+            value = Precision.class,
+            names = {"BF16", "CURRENT", "DELAYED"})
+    void moreGroupsInUseThanAWindowHas(Precision precision) {
         DevicesNeeded.assume(2);
         FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.THREE);
         List<List<Ended>> runs = new ArrayList<>();
-        for (WeightGather each : new WeightGather[] {WeightGather.DEVICE, gather}) {
+        for (WeightGather each : WeightGather.values()) {
             runs.add(Ranks.local(2)
                     .run(rank -> new Ended(
                             WeightGatherTraining.train(
@@ -178,18 +176,21 @@ class WeightGatherTest {
         DevicesNeeded.assume(4);
         FullyShardedConfig config = FullyShardedConfig.of(stage).withOptimizer(OptimizerSharding.ALL_RANKS);
         List<Ended> expected = train(config, WeightGather.DEVICE, 4, 2, Precision.BF16);
-        assertSame(expected, train(config, WeightGather.WINDOW, 4, 2, Precision.BF16));
+        assertSame(expected, train(config, WeightGather.COPY_ENGINE, 4, 2, Precision.BF16));
     }
 
     /** Ranks that are processes, with the bits of ranks that are threads; also where NCCL makes no windows. */
     @ParameterizedTest
-    @CsvSource({"THREE, WINDOW, 2, 1, 1", "THREE, WINDOW, 2, 1, 0", "ONE, COPY_ENGINE, 4, 2, 1"})
-    void processesToo(ZeroStage stage, WeightGather gather, int ranks, int copies, String enabled) throws Exception {
+    @CsvSource({"THREE, 2, 1, 1", "THREE, 2, 1, 0", "ONE, 4, 2, 1"})
+    void processesToo(ZeroStage stage, int ranks, int copies, String enabled) throws Exception {
         DevicesNeeded.assume(ranks);
         List<Ended> expected =
                 train(FullyShardedConfig.of(stage), WeightGather.DEVICE, ranks, copies, Precision.DELAYED);
         String[] arguments = {
-            stage.name(), gather.name(), Integer.toString(copies), GradientReduction.REDUCE_SCATTER.name()
+            stage.name(),
+            WeightGather.COPY_ENGINE.name(),
+            Integer.toString(copies),
+            GradientReduction.REDUCE_SCATTER.name()
         };
         Map<String, String> environment = Map.of("NCCL_WIN_ENABLE", enabled);
         try (RankJvms jvms = new RankJvms(folder, ranks, environment, WeightGatherProgram.class, arguments)) {
@@ -197,11 +198,9 @@ class WeightGatherTest {
                 jvms.awaitEnd(rank, 0);
                 String how = enabled.equals("0")
                         ? ", weights gathered without windows, for NCCL made none: NCCL_WIN_ENABLE=0 is set; "
-                        : gather == WeightGather.WINDOW
-                                ? ", weights gathered in registered windows; "
-                                : ", weights gathered in registered windows by copy engines; ";
+                        : ", weights gathered in registered windows by copy engines; ";
                 Trained one = expected.get(rank).trained();
-                WeightGather made = enabled.equals("0") ? WeightGather.DEVICE : gather;
+                WeightGather made = enabled.equals("0") ? WeightGather.DEVICE : WeightGather.COPY_ENGINE;
                 if (REFERENCE) {
                     assertEquals(one.described() + how + made + " " + one.digest(), jvms.last(rank));
                 } else {
@@ -219,7 +218,7 @@ class WeightGatherTest {
                     ModelPlan plan = new ModelPlan();
                     plan.declare("weight", Initializer.zeros(), otherPlan && other ? 80_000 : 8);
                     FullyShardedConfig config = FullyShardedConfig.of(ZeroStage.TWO)
-                            .withWeightGather(other || otherPlan ? WeightGather.WINDOW : WeightGather.DEVICE);
+                            .withWeightGather(other || otherPlan ? WeightGather.COPY_ENGINE : WeightGather.DEVICE);
                     try (Mesh mesh =
                             Mesh.of(rank.communicator(), MeshShape.ofOne().with(MeshDimension.SHARD, rank.count()))) {
                         FullySharded.allocate(plan, DType.FLOAT32, 1, config, mesh);
@@ -232,7 +231,7 @@ class WeightGatherTest {
     void ranksThatGatherOtherwiseAreRefused() {
         DevicesNeeded.assume(2);
         assertEquals(
-                "weightGather: expected the same on all ranks, got WINDOW on rank 1 and DEVICE on rank 0",
+                "weightGather: expected the same on all ranks, got COPY_ENGINE on rank 1 and DEVICE on rank 0",
                 refused(Ranks.local(2), false));
         String text = refused(Ranks.local(2), true);
         assertTrue(

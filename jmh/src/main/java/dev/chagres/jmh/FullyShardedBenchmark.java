@@ -63,7 +63,7 @@ public class FullyShardedBenchmark {
     @State(Scope.Thread)
     public static class Sharded {
         /** In which memory weights are gathered. */
-        @Param({"DEVICE", "WINDOW", "COPY_ENGINE"})
+        @Param({"DEVICE", "COPY_ENGINE"})
         public WeightGather weightGather;
 
         /** How gradients are reduced. */

@@ -231,11 +231,9 @@ record RankLayout(
     }
 
     private String gathers() {
-        return switch (zero == null ? WeightGather.DEVICE : zero.weightGather()) {
-            case DEVICE -> "";
-            case WINDOW -> ", weights gathered in windows";
-            case COPY_ENGINE -> ", weights gathered by copy engines";
-        };
+        return zero != null && zero.weightGather() == WeightGather.COPY_ENGINE
+                ? ", weights gathered by copy engines"
+                : "";
     }
 
     private String reduces() {

@@ -14,10 +14,10 @@ final class ShardingOptions {
     @Option(
             names = "--weight-gather",
             converter = OptionWords.OfWeightGather.class,
-            paramLabel = "device|window|copy-engine",
+            paramLabel = "device|copy-engine",
             description =
                     "with --strategy zero1, zero2 or zero3, or ranks along shard, how weights are gathered: into ordinary device"
-                            + " memory, into windows registered with NCCL, or into such windows by copy engines"
+                            + " memory, or by copy engines into windows registered with NCCL"
                             + " (default: device)")
     private @Nullable WeightGather weightGather;
 

@@ -360,7 +360,7 @@ class LaunchTest {
             "--strategy",
             "zero3",
             "--weight-gather",
-            "window",
+            "copy-engine",
             "--gradient-reduction",
             "copy-engine",
             "--steps",

@@ -156,7 +156,7 @@ class SaveAndResumeTest {
         "--recipe=fp32 --mesh=shard=2;context=2, --recipe=fp32 --mesh=pipeline=2;context=2 --strategy=zero1 --accumulate=2",
         "--recipe=bf16 --mesh=replicate=2;shard=2 --shard-optimizer=all-ranks, --recipe=bf16 --ranks=2"
                 + " --strategy=zero2 --accumulate=2",
-        "--recipe=fp8-delayed --ranks=2 --strategy=zero3 --weight-gather=window, --recipe=fp8-delayed --ranks=2"
+        "--recipe=fp8-delayed --ranks=2 --strategy=zero3 --weight-gather=copy-engine, --recipe=fp8-delayed --ranks=2"
                 + " --strategy=zero1 --weight-gather=copy-engine --gradient-reduction=copy-engine",
         "--recipe=bf16 --ranks=2 --strategy=ddp --reduce-dtype=bf16, --recipe=bf16 --ranks=2 --strategy=zero3 --reduce-dtype=fp16",
         "--recipe=fp32 --mesh=shard=2;tensor=2, --recipe=fp32 --mesh=pipeline=2;shard=2;tensor=2 --strategy=zero2",

@@ -151,14 +151,14 @@ class TrainOptionsTest {
                         + " rank",
                 "--ranks 2 --strategy tp --reduce-dtype bf16 | --reduce-dtype: expected ranks that sum gradients, along"
                         + " replicate, shard or context, got tp, gradients summed in BFLOAT16",
-                "--ranks 2 --weight-gather window | --weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along"
+                "--ranks 2 --weight-gather copy-engine | --weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along"
                         + " shard, beside it, which gather weights, got ddp",
                 "--weight-gather copy-engine | --weight-gather: expected --strategy zero1, zero2 or zero3, or ranks along shard,"
                         + " beside it, which gather weights, got one rank",
                 "--ranks 2 --strategy ddp --gradient-reduction copy-engine | --gradient-reduction: expected --strategy zero1,"
                         + " zero2 or zero3, or ranks along shard, beside it, which reduce and scatter gradients, got ddp",
                 "--ranks 2 --strategy zero3 --weight-gather host | Invalid value for option '--weight-gather': expected one of"
-                        + " device, window, copy-engine, got host",
+                        + " device, copy-engine, got host",
                 "--ranks 2 --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along context,"
                         + " beside it, which split tokens, got ddp",
                 "--ranks 1 --strategy cp --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along"
