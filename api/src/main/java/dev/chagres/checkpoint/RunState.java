@@ -4,6 +4,7 @@ import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
+import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
@@ -18,6 +19,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -213,6 +215,28 @@ public final class RunState {
         return strategy == null
                 ? Safetensors.loadUnderOtherRecipe(file, ofOneRank(), stream())
                 : ofRanks(strategy).loadUnderOtherRecipe(file);
+    }
+
+    /**
+     * Fills the weights from elsewhere than a file of this state, such as a checkpoint of another program. Rank 0 asks for the source of each
+     * entry of {@link #specs}, in their order, and then for its bytes, piece by piece. Gradients of the current step are discarded.
+     *
+     * @param sources returns what has the bytes of an entry, in its type and shape; called on rank 0 alone
+     * @throws IllegalArgumentException as {@link #save}, or when a source has another spec than it was asked for
+     * @throws IllegalStateException as {@link #save}, or when this is more than weights; of other ranks, when rank 0 failed
+     * @throws dev.chagres.bindings.CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void loadFrom(Function<TensorSpec, TensorSource> sources) {
+        Checks.given("sources", sources);
+        if (optimizer != null || !others.isEmpty()) {
+            throw new IllegalStateException("loadFrom: expected weights alone, got " + this);
+        }
+        if (strategy == null) {
+            Safetensors.loadFrom(sources, ofOneRank(), stream());
+        } else {
+            ofRanks(strategy).loadFrom(sources);
+        }
     }
 
     private Stream stream() {

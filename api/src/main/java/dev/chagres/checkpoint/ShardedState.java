@@ -24,6 +24,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
 
@@ -159,6 +160,30 @@ final class ShardedState {
         return differences;
     }
 
+    /**
+     * Asks {@code sources} on rank 0 for each tensor, and sends each rank its parts. Each rank calls it and waits.
+     *
+     * @param sources called on rank 0 alone
+     * @throws IllegalArgumentException on rank 0, when a source has another spec than it was asked for
+     * @throws IllegalStateException when the strategy is closed, ranks have other states, or rank 0 failed
+     * @throws CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void loadFrom(Function<TensorSpec, TensorSource> sources) {
+        transfer(Call.LOAD_FROM, transfer -> {
+            List<TensorSource> asked = tensors.stream()
+                    .map(tensor -> Safetensors.asked(sources, tensor.spec()))
+                    .toList();
+            try (HostBuffer host =
+                    HostBuffer.pinned(strategy.parameters().scope().stream().device(), StateTransfer.PIECE_BYTES)) {
+                for (int i = 0; i < tensors.size(); i++) {
+                    read(i, asked.get(i)::copyTo, host, transfer);
+                }
+            }
+        });
+        own.loaded(); // Has the state of the parameters, which tells the strategy.
+    }
+
     /** Sends each rank its parts of the file's entries, except {@code differences}. */
     private void read(SafetensorsFile file, RecipeDifferences differences, StateTransfer transfer) {
         Set<String> missing = Set.copyOf(differences.missing());
@@ -168,7 +193,9 @@ final class ShardedState {
             Map<String, Long> numbers = Safetensors.ensureFits(file, shared, limits, present, host);
             for (int i = 0; i < tensors.size(); i++) {
                 if (!missing.contains(tensors.get(i).spec().name())) {
-                    read(i, file, host, transfer);
+                    TensorSpec spec = tensors.get(i).spec();
+                    SafetensorsEntry entry = file.entry(spec.name());
+                    read(i, (offset, piece) -> entry.copyTo(spec.dtype(), offset, piece), host, transfer);
                 }
             }
             int index = 0;
@@ -178,13 +205,17 @@ final class ShardedState {
         }
     }
 
-    private void read(int index, SafetensorsFile file, HostBuffer host, StateTransfer transfer) {
+    /** Fills a piece of a tensor from an offset on. */
+    private interface Pieces {
+        void copyTo(long offset, MemorySegment piece);
+    }
+
+    private void read(int index, Pieces pieces, HostBuffer host, StateTransfer transfer) {
         TensorSpec spec = tensors.get(index).spec();
-        SafetensorsEntry entry = file.entry(spec.name());
         for (long offset = 0; offset < spec.byteSize(); offset += StateTransfer.PIECE_BYTES) {
             long bytes = Math.min(StateTransfer.PIECE_BYTES, spec.byteSize() - offset);
             MemorySegment piece = host.segment().asSlice(0, bytes);
-            entry.copyTo(spec.dtype(), offset, piece);
+            pieces.copyTo(offset, piece);
             transfer.scatter(index, offset, piece);
         }
     }
@@ -198,7 +229,8 @@ final class ShardedState {
     private enum Call {
         SAVE,
         LOAD,
-        LOAD_UNDER_OTHER_RECIPE
+        LOAD_UNDER_OTHER_RECIPE,
+        LOAD_FROM
     }
 
     /** Returns the differences that rank 0 has sent. */

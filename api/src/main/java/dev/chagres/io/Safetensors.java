@@ -17,6 +17,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 
 /**
@@ -100,19 +101,71 @@ public final class Safetensors {
             Map<String, Long> numbers = ensureFits(opened, List.of(), Map.of(), state, host);
             state.tensors().forEach((name, tensor) -> {
                 Checks.on(stream, name, tensor);
-                read(opened.entry(name), tensor, host, stream, views);
+                read(piecesOf(opened.entry(name), tensor), tensor, host, stream, views);
             });
             state.quantized().forEach((name, weight) -> {
                 SafetensorsEntry entry = opened.entry(name);
                 try (Scope room = stream.device().openScope(stream)) {
                     Tensor values = room.tensor(entry.dtype(), entry.shape());
-                    read(entry, values, host, stream, views);
+                    read(piecesOf(entry, values), values, host, stream, views);
                     weight.cast(values);
                 }
             });
             numbers.forEach((name, value) ->
                     Checks.given(name, state.numbers().get(name)).writer().accept(value));
         }
+    }
+
+    /**
+     * Fills all tensors of {@code state} from elsewhere than a file of it, and waits until they are on the device. Weights that are kept only
+     * in eight bits are cast from the type that {@link #specs} names, with their scales. A state with weights discards the gradients of the
+     * current step, and their sums over ranks.
+     *
+     * @param sources returns what has the bytes of one of {@link #specs}
+     * @throws IllegalArgumentException when the state has numbers of the host, or a source has another spec than it was asked for
+     */
+    public static void loadFrom(Function<TensorSpec, TensorSource> sources, State state, Stream stream) {
+        Checks.given("sources", sources);
+        Checks.given("stream", stream);
+        if (!Checks.given("state", state).numbers().isEmpty()) {
+            throw new IllegalArgumentException("state: expected tensors alone, got numbers of the host: "
+                    + state.numbers().keySet());
+        }
+        List<TensorSource> asked =
+                specs(state).stream().map(spec -> asked(sources, spec)).toList();
+        try (HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
+                Scope views = stream.device().openScope(stream)) {
+            for (TensorSource source : asked) {
+                String name = source.spec().name();
+                Tensor tensor = state.tensors().get(name);
+                if (tensor != null) {
+                    Checks.on(stream, name, tensor);
+                    read(source::copyTo, tensor, host, stream, views);
+                    continue;
+                }
+                try (Scope room = stream.device().openScope(stream)) {
+                    Tensor values =
+                            room.tensor(source.spec().dtype(), source.spec().shape());
+                    read(source::copyTo, values, host, stream, views);
+                    Checks.given(name, state.quantized().get(name)).cast(values);
+                }
+            }
+        }
+        state.loaded();
+    }
+
+    /**
+     * For sharding: returns the source of {@code spec}.
+     *
+     * @throws IllegalArgumentException when it has another spec
+     */
+    public static TensorSource asked(Function<TensorSpec, TensorSource> sources, TensorSpec spec) {
+        TensorSource source =
+                Checks.given("the source", Checks.given("sources", sources).apply(Checks.given("spec", spec)));
+        if (!source.spec().equals(spec)) {
+            throw new IllegalArgumentException("sources: expected that of " + spec + ", got that of " + source.spec());
+        }
+        return source;
     }
 
     /**
@@ -230,12 +283,22 @@ public final class Safetensors {
         }
     }
 
-    private static void read(SafetensorsEntry entry, Tensor tensor, HostBuffer host, Stream stream, Scope views) {
+    /** Fills a piece of a tensor from an offset on. */
+    private interface Pieces {
+        void copyTo(long offset, MemorySegment piece);
+    }
+
+    /** Returns those of an entry, in the tensor's type. */
+    private static Pieces piecesOf(SafetensorsEntry entry, Tensor tensor) {
+        return (offset, piece) -> entry.copyTo(tensor.dtype(), offset, piece);
+    }
+
+    private static void read(Pieces pieces, Tensor tensor, HostBuffer host, Stream stream, Scope views) {
         long bytes = tensor.byteSize();
         for (long offset = 0; offset < bytes; offset += PIECE_BYTES) {
             long count = Math.min(PIECE_BYTES, bytes - offset);
             MemorySegment piece = host.segment().asSlice(0, count);
-            entry.copyTo(tensor.dtype(), offset, piece);
+            pieces.copyTo(offset, piece);
             try (Scope one = views.open()) {
                 int size = tensor.dtype().byteSize();
                 one.view(tensor, offset / size, count / size).copyFrom(stream, piece);

@@ -8,6 +8,7 @@ import dev.chagres.io.SafetensorsFile;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
+import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.trainer.callback.Evaluation;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
@@ -28,7 +29,7 @@ import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.Spec;
 
 /**
- * Evaluates the model of a file that {@code train --save} has written: loss, perplexity and accuracy of the masked residues of a FASTA file.
+ * Evaluates the model of a file that {@code train --save} has written, or of a folder of Hugging Face: loss, perplexity and accuracy of the masked residues of a FASTA file.
  *
  * <p>Exit statuses: 0 done; 1 the data, the file or the machine failed, told in one line; 2 the options are wrong.
  *
@@ -39,10 +40,11 @@ import picocli.CommandLine.Spec;
         mixinStandardHelpOptions = true,
         versionProvider = BuildVersion.class,
         sortOptions = false,
-        description = "Evaluates an ESM-2 that train --save has written.",
+        description = "Evaluates an ESM-2 that train --save has written, or that a folder of Hugging Face has.",
         footer = {
             "",
-            "Model, recipe and context are those of the run that wrote the file.",
+            "With --resume, model, recipe and context are those of the run that wrote",
+            "the file.",
             "A sequence has the same masks in each evaluation.",
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
@@ -60,11 +62,25 @@ public final class Evaluate implements Callable<Integer> {
 
     @Option(
             names = "--resume",
-            required = true,
             converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description = "the file that train --save has written")
-    private Path resume = Path.of("");
+    private @Nullable Path resume;
+
+    @Option(
+            names = "--model",
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FOLDER",
+            description =
+                    "the ESM-2 in a folder of Hugging Face; beside --resume, the folder that its run began with, where that has another"
+                            + " place now")
+    private @Nullable Path model;
+
+    @Option(
+            names = "--context",
+            paramLabel = "N",
+            description = "with --model alone: longest sequence in tokens (default: 1024)")
+    private @Nullable Integer context;
 
     @Option(
             names = "--fasta",
@@ -135,6 +151,9 @@ public final class Evaluate implements Callable<Integer> {
             return DONE;
         } catch (IllegalArgumentException | TrainingException.WrongOption e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
+        } catch (CheckpointException e) {
+            err.println("evaluate: --model: " + ForeignText.lines(String.valueOf(e.getMessage())));
+            return FAILED;
         } catch (FastaException | TrainingException | SafetensorsException | UncheckedIOException | NativeException e) {
             err.println("evaluate: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return FAILED;
@@ -142,7 +161,16 @@ public final class Evaluate implements Callable<Integer> {
     }
 
     private void evaluate() {
+        if (resume == null && model == null) {
+            throw new IllegalArgumentException("--resume: expected a file that train --save has written, or --model"
+                    + " with a folder of Hugging Face, got neither");
+        }
+        if (resume != null && context != null) {
+            throw new IllegalArgumentException(
+                    "--context: expected none beside --resume, whose run had one, got " + context);
+        }
         FileChecks.requireName("--resume", resume);
+        FileChecks.requireName("--model", model);
         FileChecks.requireName("--fasta", fasta);
         FileChecks.requireName("--report", report);
         FileChecks.requireDifferent("--report", report, "--resume", resume);
@@ -161,7 +189,9 @@ public final class Evaluate implements Callable<Integer> {
                     source, plan.shape().layout(), plan.shape().context());
             evaluation.check();
             Evaluation.Result result = evaluate(platform, plan, evaluation);
-            out.println(source.name() + " after " + RunText.steps(result.step()) + ": " + result);
+            out.println(source.name()
+                    + (resume == null ? " of " + plan.start().name() : " after " + RunText.steps(result.step()))
+                    + ": " + result);
             out.println(result.labelled() + " masked residues of " + result.sequences() + " sequences");
             if (written != null) {
                 written.evaluation(result);
@@ -181,11 +211,15 @@ public final class Evaluate implements Callable<Integer> {
 
     private Evaluation.Result evaluate(Platform platform, TrainingPlan plan, Evaluation evaluation) {
         SavedRun saved = SavedRun.of(resume, Wording.OPTIONS);
-        try (Training model = platform.open(plan)) {
-            StateSaver.load(model, resume, saved, Wording.OPTIONS);
+        try (Training training = platform.open(plan)) {
+            Path folder = plan.start().folder();
+            if (resume == null && folder != null) {
+                training.begin(folder);
+            }
+            StateSaver.load(training, resume, saved, Wording.OPTIONS);
             List<RuntimeException> failures = new ArrayList<>();
             Evaluation.Result result =
-                    ModelEvaluation.evaluate(model, evaluation, saved.steps(), () -> true, failures::add);
+                    ModelEvaluation.evaluate(training, evaluation, saved.steps(), () -> true, failures::add);
             if (!failures.isEmpty()) {
                 throw failures.getFirst();
             }
@@ -193,9 +227,29 @@ public final class Evaluate implements Callable<Integer> {
         }
     }
 
-    /** Returns the options of a run that would go on from the file. */
+    /** Returns the options of a run that would go on from the file or the folder. */
     private TrainOptions options() {
         List<String> arguments = new ArrayList<>(List.of("--ranks", Integer.toString(ranks)));
+        if (resume != null) {
+            addSaved(arguments, resume);
+        }
+        if (model != null) {
+            arguments.addAll(List.of("--model", model.toString()));
+        }
+        if (context != null) {
+            arguments.addAll(List.of("--context", context.toString()));
+        }
+        var options = new TrainOptions();
+        try {
+            CommandStart.line(options).setOverwrittenOptionsAllowed(true).parseArgs(arguments.toArray(String[]::new));
+        } catch (ParameterException e) {
+            throw new TrainingException("--resume: " + resume + ": " + CommandStart.text(e), e);
+        }
+        options.check();
+        return options;
+    }
+
+    private static void addSaved(List<String> arguments, Path resume) {
         try (SafetensorsFile file = SafetensorsFile.open(resume)) {
             for (var option : TAKEN.entrySet()) {
                 String value = file.metadata().get(option.getKey());
@@ -206,16 +260,11 @@ public final class Evaluate implements Callable<Integer> {
                 }
                 arguments.addAll(Arrays.asList(option.getValue(), value));
             }
+            if (!SavedRun.formOf(file).equals(TrainingPlan.Start.FOLDER)) {
+                arguments.addAll(List.of("--form", SavedRun.formOf(file)));
+            }
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
         }
-        var options = new TrainOptions();
-        try {
-            CommandStart.line(options).parseArgs(arguments.toArray(String[]::new));
-        } catch (ParameterException e) {
-            throw new TrainingException("--resume: " + resume + ": " + CommandStart.text(e), e);
-        }
-        options.check();
-        return options;
     }
 }

@@ -17,6 +17,7 @@ import dev.chagres.batch.UploadRing;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.launch.Rank;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
@@ -358,6 +359,11 @@ final class ModelTraining implements Training {
     @Override
     public void load(Path file) {
         state().load(file);
+    }
+
+    @Override
+    public void begin(Path folder) {
+        Esm2Checkpoint.load(ranks.state(optimizer.parameters()), folder);
     }
 
     @Override

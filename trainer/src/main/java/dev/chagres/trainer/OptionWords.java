@@ -5,7 +5,6 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.esm.Esm2Recomputation;
-import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.sharding.GradientReduction;
@@ -51,9 +50,9 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         return text.equals(constant.name()) ? text.toLowerCase(Locale.ROOT).replace('_', '-') : text;
     }
 
-    static final class OfSize extends OptionWords<Esm2Size> {
-        OfSize() {
-            super(Esm2Size.class);
+    static final class OfForm extends OptionWords<TrainingPlan.ModelForm> {
+        OfForm() {
+            super(TrainingPlan.ModelForm.class);
         }
     }
 

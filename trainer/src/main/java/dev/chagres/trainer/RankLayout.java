@@ -4,7 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
@@ -141,13 +141,13 @@ record RankLayout(
      * @param option that says what ranks split or shard
      * @throws IllegalArgumentException when they do not
      */
-    void requireHeads(String option, Esm2Size size) {
+    void requireHeads(String option, TrainingPlan.Start start) {
         int dividing = exchange == CpCommType.A2A ? contextRanks() : 1;
         int ranks = tensorRanks() * dividing;
-        if (size.heads() % ranks != 0) {
+        if (start.config().heads() % ranks != 0) {
             String names = dividing == 1 ? "tp" : tensorRanks() == 1 ? "cp" : "tp and cp together";
             throw new IllegalArgumentException(option + ": expected as many ranks for " + names + " as divide the "
-                    + size.heads() + " heads of --model " + size
+                    + start.config().heads() + " heads of --model " + start.name()
                     + (dividing == 1 ? "" : ", or --cp-comm-type p2p or all-gather")
                     + ", got " + ranks);
         }
@@ -160,17 +160,31 @@ record RankLayout(
      * @throws IllegalArgumentException when the model has fewer layers than there are stages, or casts are to be measured, of which rank 0
      *     knows those of its own stages alone
      */
-    void requireStages(String option, Esm2Size size, int fp8Statistics) {
+    void requireStages(String option, TrainingPlan.Start start, int fp8Statistics) {
         if (pipelineRanks() > 1 && fp8Statistics != 0) {
             throw new IllegalArgumentException(
                     "--fp8-statistics: expected another --strategy than pp beside it, for rank 0"
                             + " has only some of the layers, got " + this);
         }
         long stages = (long) pipelineRanks() * stagesPerRank;
-        if (size.layers() < stages) {
+        if (start.config().layers() < stages) {
             throw new IllegalArgumentException((stagesPerRank == 1 ? option : "--stages-per-rank")
-                    + ": expected at most as many stages for pp as --model " + size + " has layers, " + size.layers()
+                    + ": expected at most as many stages for pp as --model " + start.name() + " has layers, "
+                    + start.config().layers()
                     + ", got " + stages + " on " + pipelineRanks() + " ranks");
+        }
+    }
+
+    /**
+     * Checks that ranks can compute the form of a model.
+     *
+     * @throws IllegalArgumentException when they have some of the tokens each of a form with token dropout
+     */
+    void requireForm(TrainingPlan.Start start) {
+        if (contextRanks() > 1 && start.config().form().masks() == Esm2Form.Masks.DROPPED) {
+            throw new IllegalArgumentException(
+                    "--form: expected nvidia beside ranks for cp, which have parts of sequences, for token dropout counts the masks of"
+                            + " whole ones, got " + start.formText());
         }
     }
 

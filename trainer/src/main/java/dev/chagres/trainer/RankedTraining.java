@@ -309,6 +309,11 @@ final class RankedTraining implements Training {
     }
 
     @Override
+    public void begin(Path folder) {
+        tell(training -> training.begin(folder));
+    }
+
+    @Override
     public void load(Path file) {
         tell(training -> training.load(file));
     }

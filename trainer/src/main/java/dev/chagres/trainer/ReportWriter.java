@@ -62,7 +62,8 @@ final class ReportWriter implements AutoCloseable {
             }
             libraries.end();
             TrainingPlan plan = run.plan();
-            json.put("model", plan.size().label())
+            json.put("model", plan.start().name())
+                    .put("form", plan.start().formText())
                     .put("parameters", run.parameters())
                     .put("seed", plan.seed())
                     .put("recipe", plan.recipe().toString())

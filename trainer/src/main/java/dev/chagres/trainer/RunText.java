@@ -26,7 +26,7 @@ final class RunText {
         out.printf(
                 Locale.ROOT,
                 "ESM-2 %s: %,d parameters, %s on %s (%s)%n",
-                plan.size().label(),
+                plan.start().name(),
                 description.parameters(),
                 plan.recipe(),
                 description.device(),

@@ -50,6 +50,7 @@ record SavedRun(
     private static final String FASTA = "fasta";
     private static final String CONTENT = "fasta-content";
     private static final String CONTEXT = "context";
+    static final String FORM = "form";
     private static final String STEPS = "step";
     private static final String UPDATES = "optimizer.step";
     private static final String SKIPPED = "loss_scaler.skipped_steps";
@@ -75,7 +76,8 @@ record SavedRun(
     private static Map<String, String> described(TrainingPlan plan) {
         Map<String, String> texts = new LinkedHashMap<>();
         texts.put("program", PROGRAM);
-        texts.put("model", plan.size().label());
+        texts.put("model", plan.start().name());
+        texts.put(FORM, plan.start().formText());
         texts.put(RECIPE, plan.recipe().toString());
         texts.put("seed", Long.toString(plan.seed()));
         texts.putAll(SavedSchedule.description(plan.schedule()));
@@ -167,9 +169,9 @@ record SavedRun(
 
     private static void ensureSame(SafetensorsFile file, TrainingPlan plan) {
         Map<String, String> own = described(plan);
-        for (String key : new String[] {"model", RECIPE, "seed"}) {
+        for (String key : new String[] {"model", FORM, RECIPE, "seed"}) {
             String expected = Objects.requireNonNull(own.get(key));
-            String got = file.metadata().get(key);
+            String got = key.equals(FORM) ? formOf(file) : file.metadata().get(key);
             if (got == null || !got.equals(expected) && !(key.equals(RECIPE) && takes(got, plan))) {
                 throw new TrainingException.WrongOption("--resume: " + file.path() + ": expected a file of " + key + " "
                         + expected + ", got "
@@ -178,6 +180,11 @@ record SavedRun(
                                 : ForeignText.plain(got) + "; give --" + key + " " + ForeignText.plain(got)));
             }
         }
+    }
+
+    /** Returns the form of the model; older files do not tell theirs, which was NVIDIA's. */
+    static String formOf(SafetensorsFile file) {
+        return file.metadata().getOrDefault(FORM, TrainingPlan.ModelForm.NVIDIA.toString());
     }
 
     private static boolean takes(String recipe, TrainingPlan plan) {

@@ -5,7 +5,9 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
 import dev.chagres.io.AtomicFile;
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
+import dev.chagres.models.huggingface.CheckpointException;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.OutputStream;
@@ -120,6 +122,9 @@ public final class Train implements Callable<Integer> {
         } catch (FastaException | NativeException e) {
             err.println("train: " + e.getMessage());
             return FAILED;
+        } catch (CheckpointException | SafetensorsException e) {
+            err.println("train: --model: " + ForeignText.lines(String.valueOf(e.getMessage())));
+            return FAILED;
         }
     }
 
@@ -139,6 +144,9 @@ public final class Train implements Callable<Integer> {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
         } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
             err.println("train: " + e.getMessage());
+            return FAILED;
+        } catch (CheckpointException | SafetensorsException e) {
+            err.println("train: --model: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return FAILED;
         } catch (OutOfMemoryError e) {
             return heapIsFull(e);

@@ -1,16 +1,21 @@
 package dev.chagres.trainer;
 
 import dev.chagres.batch.BatchShape;
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.trainer.SavingPlan.Recipes;
+import dev.chagres.trainer.TrainingPlan.Start;
+import java.io.File;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -48,10 +53,20 @@ final class TrainOptions {
 
     @Option(
             names = "--model",
-            converter = OptionWords.OfSize.class,
-            paramLabel = "SIZE",
-            description = "tiny, 8M, 35M, 150M, 650M, 3B or 15B (default: tiny on a CPU, 8M on a GPU)")
-    private @Nullable Esm2Size model;
+            paramLabel = "SIZE|FOLDER",
+            description =
+                    "a new model of size tiny, 8M, 35M, 150M, 650M, 3B or 15B, or the ESM-2 in a folder of Hugging Face, whose training"
+                            + " goes on (default: tiny on a CPU, 8M on a GPU)")
+    private @Nullable String model;
+
+    @Option(
+            names = "--form",
+            converter = OptionWords.OfForm.class,
+            paramLabel = "published|nvidia",
+            description =
+                    "of a new model: the exact GELU and token dropout of the published checkpoints, which transformers computes, too; or"
+                            + " the GELU by tanh of NVIDIA's recipes, without token dropout (default: published)")
+    private TrainingPlan.@Nullable ModelForm form;
 
     @Option(
             names = "--fasta",
@@ -288,12 +303,13 @@ final class TrainOptions {
      */
     TrainingPlan plan(boolean gpu, int devices) {
         requireDevices(gpu, devices);
-        Esm2Size size = model != null ? model : gpu ? Esm2Size.M8 : Esm2Size.TINY;
-        ranks.layout().requireHeads(ranks.sharingOption(), size);
-        ranks.layout().requireStages(ranks.sharingOption(), size, fp8Statistics);
+        Start start = start(gpu);
+        ranks.layout().requireHeads(ranks.sharingOption(), start);
+        ranks.layout().requireStages(ranks.sharingOption(), start, fp8Statistics);
+        ranks.layout().requireForm(start);
         ranks.requireLayout(batches.layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
-        float peak = learningRate != null ? learningRate : size == Esm2Size.TINY ? 4e-3f : 4e-4f;
+        float peak = learningRate != null ? learningRate : start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f;
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         LearningRateSchedule.Decay falls = decay != null ? decay : LearningRateSchedule.Decay.LINEAR;
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
@@ -301,7 +317,7 @@ final class TrainOptions {
         FastaSource all = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
         EvaluationPlan evaluated = evaluation.plan(all);
         return new TrainingPlan(
-                size,
+                start,
                 evaluation.training(all),
                 shape,
                 batches.order(),
@@ -319,6 +335,27 @@ final class TrainOptions {
                 ranks.isSilent() ? null : report,
                 ranks.isSilent() ? null : plot,
                 ranks.isSilent() ? evaluated.silent() : evaluated);
+    }
+
+    private Start start(boolean gpu) {
+        String name = model != null ? model : (gpu ? Esm2Size.M8 : Esm2Size.TINY).label();
+        Esm2Size size = Arrays.stream(Esm2Size.values())
+                .filter(one -> one.label().equalsIgnoreCase(name))
+                .findFirst()
+                .orElse(null);
+        if (size != null) {
+            return Start.of(size, form == null ? TrainingPlan.ModelForm.PUBLISHED : form);
+        }
+        if (!new File(name).isDirectory()) {
+            throw new IllegalArgumentException("--model: expected one of "
+                    + Arrays.stream(Esm2Size.values()).map(Esm2Size::label).collect(Collectors.joining(", "))
+                    + ", or a folder, got " + (name.isEmpty() ? "nothing" : ForeignText.plain(name)));
+        }
+        if (form != null) {
+            throw new IllegalArgumentException(
+                    "--form: expected none beside --model FOLDER, whose form it is, got " + form);
+        }
+        return Start.of(Path.of(name));
     }
 
     /** Returns the options of the learning rate that were not given, and where their values come from. */

@@ -100,6 +100,15 @@ interface Training extends AutoCloseable {
     void load(Path file);
 
     /**
+     * Begins with the weights in a folder of Hugging Face. Called before the first step.
+     *
+     * @throws dev.chagres.models.huggingface.CheckpointException when it has another model
+     */
+    default void begin(Path folder) {
+        throw new IllegalStateException("begin: expected a model that can be loaded from a folder, got " + this);
+    }
+
+    /**
      * Goes on as {@link #load} does from a file whose run had another recipe, without its scales and histories.
      *
      * @return what was not loaded; nothing of a model without recipe

@@ -6,11 +6,14 @@ import dev.chagres.batch.PackingOrder;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import java.nio.file.Path;
+import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -18,7 +21,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: immutable.
  *
- * @param size the model
+ * @param start the model that the run begins with
  * @param source the sequences
  * @param shape layout, token budget and context of a batch
  * @param order in which sequences are packed
@@ -38,7 +41,7 @@ import org.jspecify.annotations.Nullable;
  * @param evaluation on what the run is evaluated
  */
 record TrainingPlan(
-        Esm2Size size,
+        Start start,
         FastaSource source,
         BatchShape shape,
         PackingOrder order,
@@ -57,9 +60,64 @@ record TrainingPlan(
         @Nullable Path plot,
         EvaluationPlan evaluation) {
 
-    /** Returns the sizes of the model, and what backward recomputes. */
+    /**
+     * The model that a run begins with.
+     *
+     * @param name as {@code --model} has it: a size or a folder
+     * @param config sizes and form
+     * @param form as {@code --form} has it; of a folder its own, null
+     * @param folder a checkpoint of Hugging Face whose weights are the first ones; null where they follow from the seed
+     */
+    record Start(
+            String name,
+            Esm2Config config,
+            @Nullable ModelForm form,
+            @Nullable Path folder) {
+        static final String FOLDER = "folder";
+
+        /** Returns a new model. */
+        static Start of(Esm2Size size, ModelForm form) {
+            return new Start(size.label(), Esm2Config.of(size, CONTEXT).withForm(form.form()), form, null);
+        }
+
+        /**
+         * Returns that in a folder.
+         *
+         * @throws dev.chagres.models.huggingface.CheckpointException when it has no ESM-2 with the head of the masked-language model
+         */
+        static Start of(Path folder) {
+            return new Start(folder.toString(), Esm2Checkpoint.config(folder), null, folder);
+        }
+
+        /** Returns the form in a report's words. */
+        String formText() {
+            return form == null ? FOLDER : form.toString();
+        }
+    }
+
+    /** Values of {@code --form}. */
+    enum ModelForm {
+        /** That of the published checkpoints, which transformers computes, too. */
+        PUBLISHED,
+        /** That of NVIDIA's recipes. */
+        NVIDIA;
+
+        Esm2Form form() {
+            return this == PUBLISHED ? Esm2Form.published() : Esm2Form.nvidia();
+        }
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /** Of a model whose context is still to be set. */
+    private static final int CONTEXT = 1024;
+
+    /** Returns sizes and form of the model, and what backward recomputes. */
     Esm2Config model() {
-        return Esm2Config.of(size, shape.context()).withRecomputation(recomputation);
+        return start.config().withContext(shape.context()).withRecomputation(recomputation);
     }
 
     /** Returns how the model is made, and what a step does. */
@@ -87,7 +145,8 @@ record TrainingPlan(
         return String.join(
                 "\n",
                 "Chagres " + BuildVersion.text(),
-                "--model " + size.label(),
+                "--model " + start.name(),
+                "--form " + start.formText(),
                 "--fasta " + source.name(),
                 "--packing " + packing(),
                 "--tokens-per-step " + shape.tokensPerStep(),

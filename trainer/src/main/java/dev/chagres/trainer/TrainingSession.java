@@ -198,6 +198,10 @@ final class TrainingSession {
         text.evaluates(heldOut);
         text.resumes(before);
         var saver = StateSaver.of(plan);
+        Path folder = plan.start().folder();
+        if (folder != null && plan.saving().resumed() == null) {
+            model.begin(folder);
+        }
         RecipeDifferences differences = StateSaver.load(model, plan.saving().resumed(), before, Wording.OPTIONS);
         if (before.otherRecipe() != null) {
             err.println("train: " + ForeignText.lines(otherRecipe(before, differences)));
@@ -331,7 +335,7 @@ final class TrainingSession {
     }
 
     private String title() {
-        return "ESM-2 " + plan.size().label() + ", " + plan.recipe() + ", " + platform.provider() + ", seed "
+        return "ESM-2 " + plan.start().name() + ", " + plan.recipe() + ", " + platform.provider() + ", seed "
                 + plan.seed();
     }
 

@@ -205,8 +205,8 @@ class AccumulationTest {
     void ranksThatSplitLayersTakeTheSameSteps() throws IOException {
         compare(train(2, "on"), train(2, "on", "--ranks=4", "--strategy=tp"));
         compare(train(4, "off"), train(2, "off", "--mesh=replicate=2,tensor=2", "--sequence-parallel"));
-        compare(train(2, "on"), train(2, "on", "--ranks=4", "--strategy=cp"));
-        compare(train(4, "off"), train(2, "off", "--mesh=replicate=2,context=2"));
+        compare(train(2, "on", "--form=nvidia"), train(2, "on", "--form=nvidia", "--ranks=4", "--strategy=cp"));
+        compare(train(4, "off", "--form=nvidia"), train(2, "off", "--form=nvidia", "--mesh=replicate=2,context=2"));
     }
 
     @Test

@@ -48,7 +48,7 @@ class CapturedRanksTest {
     private static TrainingPlan plan(
             int copies, int tensor, int microBatches, TrainingRecipe recipe, ModelSetup.Steps enqueuing) {
         return new TrainingPlan(
-                Esm2Size.TINY,
+                TrainingPlan.Start.of(Esm2Size.TINY, TrainingPlan.ModelForm.NVIDIA),
                 FastaSource.shipped(),
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
                 PackingOrder.AS_GIVEN,

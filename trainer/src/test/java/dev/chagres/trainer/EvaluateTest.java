@@ -298,6 +298,10 @@ class EvaluateTest {
         assertTrue(err().startsWith("evaluate: --resume: " + file + ": "), err());
         assertFalse(err().strip().contains("\n"), err());
         assertEquals(2, evaluate());
-        assertTrue(err().startsWith("evaluate: Missing required option: '--resume=FILE'"), err());
+        assertTrue(
+                err().startsWith(
+                                "evaluate: --resume: expected a file that train --save has written, or --model with a folder of"
+                                        + " Hugging Face, got neither"),
+                err());
     }
 }

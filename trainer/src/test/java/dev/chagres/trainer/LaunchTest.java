@@ -144,7 +144,7 @@ class LaunchTest {
                 "2 --strategy zero2",
                 "2 --strategy zero3",
                 "2 --strategy tp --sequence-parallel",
-                "2 --strategy cp",
+                "2 --strategy cp --form nvidia",
                 "2 --strategy pp --accumulate 3 --tokens-per-step 3072",
                 "4 --strategy hsdp --mesh replicate=2,shard=2 --tokens-per-step 4096"
             })

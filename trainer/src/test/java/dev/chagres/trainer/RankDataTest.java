@@ -54,7 +54,7 @@ class RankDataTest {
         RankLayout layout =
                 new RankLayout(mesh, zero, false, RankLayout.Places.THREADS, 1, CpCommType.A2A, DType.FLOAT32);
         return new TrainingPlan(
-                Esm2Size.TINY,
+                TrainingPlan.Start.of(Esm2Size.TINY, TrainingPlan.ModelForm.NVIDIA),
                 source,
                 new BatchShape(BatchLayout.PACKED, 128 * batches, CONTEXT, batches),
                 PackingOrder.AS_GIVEN,

@@ -56,7 +56,7 @@ final class RankedSteps {
 
     private static TrainingPlan plan(RankLayout layout, BatchShape shape, TrainingRecipe recipe) {
         return new TrainingPlan(
-                Esm2Size.TINY,
+                TrainingPlan.Start.of(Esm2Size.TINY, TrainingPlan.ModelForm.NVIDIA),
                 FastaSource.shipped(),
                 shape,
                 PackingOrder.AS_GIVEN,

@@ -88,7 +88,7 @@ class RecomputationTest {
                 "--strategy=ddp --recipe=bf16",
                 "--strategy=tp --sequence-parallel --recipe=bf16",
                 "--strategy=tp --sequence-parallel --recipe=fp8-block",
-                "--strategy=cp --cp-comm-type=p2p --recipe=fp32",
+                "--form=nvidia --strategy=cp --cp-comm-type=p2p --recipe=fp32",
                 "--strategy=pp --accumulate=4 --recipe=bf16"
             })
     void lossesOfTwoRanksHaveTheSameBits(String options) throws IOException {

@@ -42,7 +42,7 @@ import org.junit.jupiter.api.io.TempDir;
 @Tag("L0")
 class ReportWriterTest {
     private static final TrainingPlan PLAN = new TrainingPlan(
-            Esm2Size.M8,
+            TrainingPlan.Start.of(Esm2Size.M8, TrainingPlan.ModelForm.NVIDIA),
             FastaSource.shipped(),
             new BatchShape(BatchLayout.PACKED, 512, 256),
             PackingOrder.AS_GIVEN,
@@ -110,7 +110,7 @@ class ReportWriterTest {
                 CpCommType.A2A,
                 DType.FLOAT32);
         TrainingPlan plan = new TrainingPlan(
-                PLAN.size(),
+                PLAN.start(),
                 PLAN.source(),
                 PLAN.shape(),
                 PLAN.order(),
@@ -185,7 +185,7 @@ class ReportWriterTest {
         assertEquals(3, lines.size());
         Map<String, Object> head = JSON.std.mapFrom(lines.get(0));
         assertEquals(
-                "[provider, device, libraries, model, parameters, seed, recipe, recompute, graph, steps, packing, context, tokensPerStep,"
+                "[provider, device, libraries, model, form, parameters, seed, recipe, recompute, graph, steps, packing, context, tokensPerStep,"
                         + " accumulate, ranks, strategy, weightGather, gradientReduction, smMargin, productSmMargin, learningRate, fasta, version]",
                 head.keySet().toString());
         assertEquals("CPU \"quoted\"", head.get("device"));
@@ -193,7 +193,7 @@ class ReportWriterTest {
         assertEquals(7_511_041, head.get("parameters"));
         head.keySet().removeAll(List.of("provider", "device", "libraries", "parameters"));
         assertEquals(
-                "[8M, 42, bf16, none, false, 100, on, 256, 512, 1, 1, null, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
+                "[8M, nvidia, 42, bf16, none, false, 100, on, 256, 512, 1, 1, null, null, null, 0, 0, 4.0E-4, uniprot.fasta.gz, "
                         + BuildVersion.text() + "]",
                 String.valueOf(head.values()));
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));

@@ -63,7 +63,12 @@ class SaveAndResumeTest {
         out.reset();
         err.reset();
         String[] common = {
-            "--model=tiny", "--context=64", "--tokens-per-step=512", "--decay=constant", "--warm-up-steps=2"
+            "--model=tiny",
+            "--form=nvidia",
+            "--context=64",
+            "--tokens-per-step=512",
+            "--decay=constant",
+            "--warm-up-steps=2"
         };
         return Train.run(
                 DevicePlatform::open,
@@ -265,6 +270,7 @@ class SaveAndResumeTest {
                 new StandardOutput(out, StandardCharsets.UTF_8),
                 new PrintStream(err, true, StandardCharsets.UTF_8),
                 "--model=tiny",
+                "--form=nvidia",
                 "--context=64",
                 "--tokens-per-step=512",
                 "--steps=3",

@@ -78,8 +78,15 @@ class StoredLossesTest {
     private List<Map<String, Object>> train(int steps) throws Exception {
         Path report = folder.resolve("r.jsonl");
         Path output = folder.resolve("out");
-        List<String> arguments =
-                List.of("--steps", Integer.toString(steps), "--recipe", "fp32", "--report", report.toString());
+        List<String> arguments = List.of(
+                "--steps",
+                Integer.toString(steps),
+                "--recipe",
+                "fp32",
+                "--form",
+                "nvidia",
+                "--report",
+                report.toString());
         List<String> command = TrainJvm.command(List.of(), List.of("-Xmx1g"), UngroupedTraining.class, arguments);
         var builder = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(output.toFile());
         builder.environment().put("OPENBLAS_CORETYPE", "Haswell");

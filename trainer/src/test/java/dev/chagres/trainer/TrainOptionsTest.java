@@ -53,8 +53,11 @@ class TrainOptionsTest {
                 "--steps 0 | --steps: expected at least 1, got 0",
                 "--steps many | Invalid value for option '--steps': expected a whole number no larger than 2147483647, got many",
                 "--steps | Missing required parameter for option '--steps' (N)",
-                "--model 9M | Invalid value for option '--model': expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B,"
-                        + " got 9M",
+                "--model 9M | --model: expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B, or a folder, got 9M",
+                "--form tanh | Invalid value for option '--form': expected one of published, nvidia, got tanh",
+                "--form published --model /tmp | --form: expected none beside --model FOLDER, whose form it is, got published",
+                "--ranks 2 --strategy cp | --form: expected nvidia beside ranks for cp, which have parts of sequences, for"
+                        + " token dropout counts the masks of whole ones, got published",
                 "--packing yes | Invalid value for option '--packing': expected one of on, best-fit, off, got yes",
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-delayed-fast, fp8-current, fp8-block, got fp8",
                 "--recompute all | Invalid value for option '--recompute': expected one of none, norms, layers, got all",
@@ -163,9 +166,9 @@ class TrainOptionsTest {
                         + " beside it, which split tokens, got ddp",
                 "--ranks 1 --strategy cp --cp-comm-type p2p | --cp-comm-type: expected --strategy cp, or ranks along"
                         + " context, beside it, which split tokens, got one rank",
-                "--ranks 2 --strategy cp --cp-comm-type p2p --packing off | --cp-comm-type: expected a2a beside --packing off,"
+                "--ranks 2 --strategy cp --form nvidia --cp-comm-type p2p --packing off | --cp-comm-type: expected a2a beside --packing off,"
                         + " for p2p and all-gather move packed keys, got p2p",
-                "--ranks 2 --strategy cp --cp-comm-type all-gather --packing off | --cp-comm-type: expected a2a beside --packing"
+                "--ranks 2 --strategy cp --form nvidia --cp-comm-type all-gather --packing off | --cp-comm-type: expected a2a beside --packing"
                         + " off, for p2p and all-gather move packed keys, got all-gather",
                 "--ranks 2 --strategy cp --cp-comm-type ring | Invalid value for option '--cp-comm-type': expected one of a2a,"
                         + " p2p, all-gather, got ring",

@@ -3,6 +3,7 @@ package dev.chagres.models.huggingface;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.batch.TrainedModel;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
@@ -149,6 +150,22 @@ public final class Esm2Checkpoint {
             ensureLike(Objects.requireNonNull(model, "model").config(), source, folder);
             ensureWhole(model);
             source.load(model.parameters());
+        }
+    }
+
+    /**
+     * Copies the weights of an {@code EsmForMaskedLM} to where ranks keep them: each of several ranks calls it with the weights that it trains
+     * together with the others. Rank 0 reads the folder and sends the others their parts, tensor by tensor in pieces.
+     *
+     * @param weights alone, of a model of {@link #config}
+     * @throws CheckpointException as {@link #config}, or when the folder has another head
+     * @throws IllegalArgumentException on rank 0, when the weights are those of another model
+     * @throws IllegalStateException when this is more than weights, or rank 0 failed
+     */
+    public static void load(RunState weights, Path folder) {
+        Objects.requireNonNull(weights, "weights");
+        try (Esm2Source source = maskedLm(folder)) {
+            source.load(weights);
         }
     }
 

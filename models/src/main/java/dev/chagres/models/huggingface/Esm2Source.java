@@ -2,7 +2,10 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.SafetensorsEntry;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
@@ -249,9 +252,10 @@ final class Esm2Source implements AutoCloseable {
     private void load(List<Target> chosen, Parameters parameters) {
         for (Target target : chosen) {
             Tensor weight = parameters.get(target.parameter()).weight();
+            TensorSource source = source(target, new TensorSpec(target.parameter(), weight.dtype(), weight.shape()));
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment host = arena.allocate(weight.byteSize(), Long.BYTES);
-                fill(target, weight.dtype(), host);
+                source.copyTo(0, host);
                 weight.copyFrom(parameters.scope().stream(), host);
                 parameters.scope().stream().synchronize();
             }
@@ -259,19 +263,62 @@ final class Esm2Source implements AutoCloseable {
         parameters.changed();
     }
 
-    private void fill(Target target, DType dtype, MemorySegment host) {
-        long bytes = target.tensorCount() * dtype.byteSize();
-        long offset = 0;
-        for (String tensor : target.tensors()) {
-            SafetensorsEntry entry = entry(tensor);
-            entry.verify();
-            entry.copyTo(dtype, 0, host.asSlice(offset, bytes));
-            offset += bytes;
-        }
-        if (target.padding() == Padding.LOWEST) {
-            for (; offset < host.byteSize(); offset += dtype.byteSize()) {
-                putLowest(host, dtype, offset);
+    /** Copies all weights to where a state keeps them, on each rank its parts. */
+    void load(RunState weights) {
+        Map<String, Target> byName = new HashMap<>();
+        targets.forEach(target -> byName.put(target.parameter(), target));
+        weights.loadFrom(spec -> {
+            Target target = byName.get(spec.name());
+            if (target == null) {
+                throw new IllegalArgumentException("weights: expected those of " + architecture.className() + " in "
+                        + tensors.main() + ", got " + spec);
             }
+            return source(target, spec);
+        });
+    }
+
+    /** Returns the bytes of a parameter, whose rows are those of its tensors and then padding. */
+    private TensorSource source(Target target, TensorSpec spec) {
+        long own = target.tensorCount() * target.tensors().size();
+        if (own > spec.shape().count()
+                || target.padding() == Padding.NONE && own != spec.shape().count()) {
+            throw new IllegalArgumentException("weights: expected " + own + " numbers of " + target.tensors() + " in "
+                    + tensors.main() + ", got " + spec);
+        }
+        target.tensors().forEach(tensor -> entry(tensor).verify());
+        return new TensorSource() {
+            @Override
+            public TensorSpec spec() {
+                return spec;
+            }
+
+            @Override
+            public void copyTo(long offset, MemorySegment piece) {
+                fill(target, spec.dtype(), offset, piece);
+            }
+        };
+    }
+
+    private void fill(Target target, DType dtype, long offset, MemorySegment piece) {
+        long bytes = target.tensorCount() * dtype.byteSize();
+        long done = 0;
+        while (done < piece.byteSize()) {
+            long at = offset + done;
+            int index = (int) Math.min(at / bytes, target.tensors().size());
+            if (index == target.tensors().size()) {
+                pad(target.padding(), dtype, piece.asSlice(done));
+                return;
+            }
+            long count = Math.min(bytes - at % bytes, piece.byteSize() - done);
+            entry(target.tensors().get(index)).copyTo(dtype, at % bytes, piece.asSlice(done, count));
+            done += count;
+        }
+    }
+
+    private static void pad(Padding padding, DType dtype, MemorySegment rest) {
+        rest.fill((byte) 0);
+        for (long at = 0; padding == Padding.LOWEST && at < rest.byteSize(); at += dtype.byteSize()) {
+            putLowest(rest, dtype, at);
         }
     }
 
