@@ -146,7 +146,7 @@ class ByRankTest {
     /** Of its half of the tokens a rank sends the other one's half of the heads: queries, keys, values, results, and their gradients. */
     @Test
     void contextParallelRanksExchangeHeads() throws IOException {
-        for (List<Line> step : steps(2, "--ranks", "2", "--strategy", "cp")) {
+        for (List<Line> step : steps(2, "--ranks", "2", "--form=nvidia", "--strategy", "cp")) {
             for (Line rank : step) {
                 long heads = 2 * 8 * FLOAT * rank.tokens / 2 * H / 2;
                 rank.assertMoved(Map.of("allReduce", FLOAT * ALL, "send", heads, "receive", heads));

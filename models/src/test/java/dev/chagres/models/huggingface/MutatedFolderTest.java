@@ -22,7 +22,7 @@ import org.junit.jupiter.api.io.TempDir;
 @Tag("L0")
 @Timeout(600)
 class MutatedFolderTest {
-    private static final int FOLDERS = 500;
+    private static final int FOLDERS = 2000;
 
     @TempDir
     private Path parent;
