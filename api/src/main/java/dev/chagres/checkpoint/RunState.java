@@ -1,5 +1,9 @@
 package dev.chagres.checkpoint;
 
+import java.util.stream.Collectors;
+import java.util.Set;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
 import dev.chagres.io.RecipeDifferences;
@@ -49,6 +53,8 @@ public final class RunState {
     private final @Nullable PipelineParallel pipeline;
     private final @Nullable Optimizer optimizer;
     private final List<StateOwner> others;
+    /** Null where weights keep their names. */
+    private final @Nullable ModelFiles model;
 
     private RunState(
             Parameters parameters,
@@ -56,24 +62,26 @@ public final class RunState {
             @Nullable Mesh mesh,
             @Nullable PipelineParallel pipeline,
             @Nullable Optimizer optimizer,
-            List<StateOwner> others) {
+            List<StateOwner> others,
+            @Nullable ModelFiles model) {
         this.parameters = parameters;
         this.strategy = strategy;
         this.mesh = mesh;
         this.pipeline = pipeline;
         this.optimizer = optimizer;
         this.others = others;
+        this.model = model;
     }
 
     /** Returns the weights of a rank that trains alone. */
     public static RunState of(Parameters parameters) {
-        return new RunState(Checks.given("parameters", parameters), null, null, null, null, List.of());
+        return new RunState(Checks.given("parameters", parameters), null, null, null, null, List.of(), null);
     }
 
     /** Returns the weights of ranks that train together. */
     public static RunState of(Strategy strategy) {
         return new RunState(
-                Checks.given("strategy", strategy).parameters(), strategy, strategy.mesh(), null, null, List.of());
+                Checks.given("strategy", strategy).parameters(), strategy, strategy.mesh(), null, null, List.of(), null);
     }
 
     /**
@@ -91,7 +99,7 @@ public final class RunState {
             throw new IllegalArgumentException("mesh: expected that of " + ranks + ", got " + newMesh);
         }
         ensureStrategy("over").checkMesh(newMesh);
-        return new RunState(parameters, strategy, newMesh, pipeline, optimizer, others);
+        return new RunState(parameters, strategy, newMesh, pipeline, optimizer, others, model);
     }
 
     /**
@@ -108,7 +116,7 @@ public final class RunState {
                     "pipeline: expected that of the strategy's parameters, got that of others: " + newPipeline);
         }
         ensureStrategy("stages").checkMesh(newPipeline.mesh());
-        return new RunState(parameters, strategy, newPipeline.mesh(), newPipeline, optimizer, others);
+        return new RunState(parameters, strategy, newPipeline.mesh(), newPipeline, optimizer, others, model);
     }
 
     private Strategy ensureStrategy(String call) {
@@ -130,7 +138,7 @@ public final class RunState {
             throw new IllegalArgumentException(
                     "optimizer: expected that of the same parameters, got that of others: " + newOptimizer);
         }
-        return new RunState(parameters, strategy, mesh, pipeline, newOptimizer, others);
+        return new RunState(parameters, strategy, mesh, pipeline, newOptimizer, others, model);
     }
 
     /**
@@ -142,7 +150,13 @@ public final class RunState {
     public RunState with(StateOwner... owners) {
         List<StateOwner> all = new ArrayList<>(others);
         all.addAll(List.of(Checks.givenAll("owners", owners)));
-        return new RunState(parameters, strategy, mesh, pipeline, optimizer, List.copyOf(all));
+        return new RunState(parameters, strategy, mesh, pipeline, optimizer, List.copyOf(all), model);
+    }
+
+    /** Returns the same whose checkpoints in folders are also such of another form, as {@code newModel} says. A file stays as it is. */
+    public RunState with(ModelFiles newModel) {
+        return new RunState(
+                parameters, strategy, mesh, pipeline, optimizer, others, Checks.given("newModel", newModel));
     }
 
     /**
@@ -181,7 +195,48 @@ public final class RunState {
     }
 
     /**
-     * Reads a file. It must have exactly the entries of {@link #specs}; for weights alone it may have more, which are ignored. Names, types
+     * Publishes a checkpoint in the folder of a run, after the work enqueued on the parameters' stream. Each rank writes what it has, to files
+     * that all ranks see; nothing is gathered. The files have the same bytes whatever ranks have written them. After a failure nothing is
+     * published.
+     *
+     * @param folder of rank 0; what other ranks name is not used
+     * @param step that the checkpoint is named by; one of the same step is replaced
+     * @param metadata text for readers, that of rank 0; {@link Retention#METRIC} is a number by which the best are kept
+     * @throws dev.chagres.io.SafetensorsException on every rank, when it cannot be written, or another program saves there
+     * @throws IllegalArgumentException as {@link #save(Path, Map)}, when weights are kept {@code QUANTIZED_ONLY}, or the step is negative
+     * @throws IllegalStateException as {@link #save(Path, Map)}
+     * @throws dev.chagres.bindings.CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public void save(CheckpointFolder folder, long step, Map<String, String> metadata) {
+        Checks.given("folder", folder);
+        Checks.given("metadata", metadata);
+        if (step < 0) {
+            throw new IllegalArgumentException("step: expected 0 or more, got " + step);
+        }
+        if (strategy == null) {
+            alone().save(folder, step, metadata, weights(), model);
+        } else {
+            ofRanks(strategy).save(folder, step, metadata, weights(), model);
+        }
+    }
+
+    private ShardedState alone() {
+        return new ShardedState(parameters, null, null, List.of(), ofOneRank());
+    }
+
+    private Set<String> weights() {
+        List<Parameter> all = pipeline == null
+                ? parameters.all()
+                : pipeline.plan().whole().groups().values().stream()
+                        .flatMap(List::stream)
+                        .toList();
+        return all.stream().map(Parameter::name).collect(Collectors.toSet());
+    }
+
+    /**
+     * Reads a file, or a checkpoint: its folder, or that of the run, whose last one it is. Of a checkpoint each rank reads the bytes that it
+     * keeps. There must be exactly the entries of {@link #specs}; for weights alone it may have more, which are ignored. Names, types
      * and shapes are compared first, then checksums, numbers and the values of tensors with limits: if anything does not fit, nothing is
      * loaded, and the error lists the first names, types and shapes. Gradients of the current step are discarded.
      *
@@ -261,7 +316,7 @@ public final class RunState {
             ensureAllLayers();
         }
         if (pipeline == null && isWhole()) {
-            return new ShardedState(present, present.communicator(), List.of(), ofOneRank());
+            return new ShardedState(parameters, present, present.communicator(), List.of(), ofOneRank());
         }
         SharedTensors tensors = new SharedTensors(present, pipeline, mesh);
         State own = optimizer == null
@@ -271,6 +326,7 @@ public final class RunState {
                                 pipeline == null ? null : pipeline.plan().whole())
                 : State.of(parameters.access().stepState(), optimizer.stepState());
         return new ShardedState(
+                parameters,
                 present,
                 tensors.world(),
                 tensors.of(optimizer == null ? List.of() : optimizer.vectors()),

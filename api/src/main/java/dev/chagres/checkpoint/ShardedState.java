@@ -1,5 +1,12 @@
 package dev.chagres.checkpoint;
 
+import java.util.LinkedHashMap;
+import java.nio.file.Files;
+import dev.chagres.io.ModelFiles;
+import dev.chagres.DType;
+import dev.chagres.Scope;
+import org.jspecify.annotations.Nullable;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.HostBuffer;
 import dev.chagres.Stream;
 import dev.chagres.bindings.CaptureException;
@@ -48,9 +55,11 @@ import java.util.zip.CRC32C;
  * <p>Source: PyTorch's {@code get_model_state_dict} and {@code set_model_state_dict} with full tensors from rank 0.
  */
 final class ShardedState {
-    private final Strategy strategy;
-    /** All ranks that hold a part. */
-    private final Communicator all;
+    private final Parameters parameters;
+    /** Null of a rank that is alone. */
+    private final @Nullable Strategy strategy;
+    /** All ranks that hold a part; null of one that is alone. */
+    private final @Nullable Communicator all;
     /** First the sharded tensors, then those of {@link #own}. */
     private final List<StateTensor> tensors;
 
@@ -61,14 +70,20 @@ final class ShardedState {
     /** The state that every rank has whole. */
     private final State own;
 
-    ShardedState(Strategy strategy, Communicator all, List<? extends StateTensor> sharedTensors, State own) {
+    ShardedState(
+            Parameters parameters,
+            @Nullable Strategy strategy,
+            @Nullable Communicator all,
+            List<? extends StateTensor> sharedTensors,
+            State own) {
+        this.parameters = parameters;
         this.strategy = strategy;
         this.all = all;
         this.own = own;
         shared = sharedTensors.stream().map(StateTensor::spec).toList();
         limits = sharedTensors.stream()
                 .collect(Collectors.toMap(tensor -> tensor.spec().name(), StateTensor::may, (first, _) -> first));
-        int ranks = all.ranks();
+        int ranks = all == null ? 1 : all.ranks();
         tensors = new ArrayList<>(sharedTensors);
         own.ensureNoneQuantized();
         if (ranks > 1) {
@@ -98,7 +113,7 @@ final class ShardedState {
     public void save(Path file, Map<String, String> metadata) {
         Checks.given("file", file);
         Checks.given("metadata", metadata);
-        transfer(Call.SAVE, transfer -> {
+        transfer(begin(Call.SAVE), transfer -> {
             List<TensorSource> sources = new ArrayList<>();
             for (int i = 0; i < tensors.size(); i++) {
                 sources.add(new Gathered(i, tensors.get(i).spec(), transfer));
@@ -127,12 +142,7 @@ final class ShardedState {
      */
     public void load(Path file) {
         Checks.given("file", file);
-        transfer(Call.LOAD, transfer -> {
-            try (SafetensorsFile opened = SafetensorsFile.open(file)) {
-                read(opened, RecipeDifferences.NONE, transfer);
-            }
-        });
-        own.loaded(); // Has the state of the parameters, which tells the strategy.
+        load(file, Call.LOAD);
     }
 
     /**
@@ -148,14 +158,25 @@ final class ShardedState {
      */
     public RecipeDifferences loadUnderOtherRecipe(Path file) {
         Checks.given("file", file);
-        RecipeDifferences differences = transfer(Call.LOAD_UNDER_OTHER_RECIPE, transfer -> {
-            try (SafetensorsFile opened = SafetensorsFile.open(file)) {
-                RecipeDifferences found = RecipeDifferences.between(opened, own);
-                read(opened, found, transfer);
-                found.ignored().forEach(transfer::ignored);
-                found.missing().forEach(transfer::missing);
-            }
-        });
+        return load(file, Call.LOAD_UNDER_OTHER_RECIPE);
+    }
+
+    private RecipeDifferences load(Path file, Call call) {
+        Communicator ranks = begin(call);
+        RankAccord accord = new RankAccord(ranks, stream());
+        String folder = accord.ofRoot(() -> Files.isDirectory(file)
+                ? SafetensorsFile.checkpoint(file).toAbsolutePath().toString()
+                : "");
+        RecipeDifferences differences = folder.isEmpty()
+                ? transfer(ranks, transfer -> {
+                    try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+                        RecipeDifferences found = between(opened, call);
+                        read(opened, found, transfer);
+                        found.ignored().forEach(transfer::ignored);
+                        found.missing().forEach(transfer::missing);
+                    }
+                })
+                : readFolder(Path.of(folder), call, accord);
         own.loaded(); // Has the state of the parameters, which tells the strategy.
         return differences;
     }
@@ -170,12 +191,12 @@ final class ShardedState {
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public void loadFrom(Function<TensorSpec, TensorSource> sources) {
-        transfer(Call.LOAD_FROM, transfer -> {
+        transfer(begin(Call.LOAD_FROM), transfer -> {
             List<TensorSource> asked = tensors.stream()
                     .map(tensor -> Safetensors.asked(sources, tensor.spec()))
                     .toList();
             try (HostBuffer host =
-                    HostBuffer.pinned(strategy.parameters().scope().stream().device(), StateTransfer.PIECE_BYTES)) {
+                    HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES)) {
                 for (int i = 0; i < tensors.size(); i++) {
                     read(i, asked.get(i)::copyTo, host, transfer);
                 }
@@ -184,12 +205,132 @@ final class ShardedState {
         own.loaded(); // Has the state of the parameters, which tells the strategy.
     }
 
+    private RecipeDifferences between(SafetensorsFile opened, Call call) {
+        return call == Call.LOAD ? RecipeDifferences.NONE : RecipeDifferences.between(opened, own);
+    }
+
+    /** Publishes a checkpoint: see {@link RunState#save(CheckpointFolder, long, Map)}. */
+    void save(
+            CheckpointFolder folder,
+            long step,
+            Map<String, String> metadata,
+            Set<String> weights,
+            @Nullable ModelFiles model) {
+        Communicator ranks = begin(Call.SAVE_FOLDER);
+        new FolderWriter(new RankAccord(ranks, stream()), stream(), tensors, own, weights, model)
+                .save(folder, step, metadata);
+    }
+
+    /** Reads what this rank keeps, once every rank has found its bytes undamaged. */
+    private RecipeDifferences readFolder(Path folder, Call call, RankAccord accord) {
+        List<RecipeDifferences> found = new ArrayList<>();
+        Map<String, Long> numbers = new LinkedHashMap<>();
+        try (HostBuffer host = HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES);
+                Closing opened = new Closing()) {
+            accord.together(() -> {
+                SafetensorsFile file = opened.file(SafetensorsFile.open(folder));
+                RecipeDifferences differences = between(file, call);
+                State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
+                numbers.putAll(Safetensors.numbers(file, shared, present));
+                found.add(differences);
+                if (accord.rank() == StateTensor.ROOT) {
+                    file.verifyRest();
+                }
+                each(file, accord.rank(), differences, host, Piece::check);
+            });
+            accord.together(() -> each(opened.file(), accord.rank(), found.getFirst(), host, Piece::load));
+        }
+        own.numbers().forEach((name, number) -> number.writer().accept(numbers.getOrDefault(name, 0L)));
+        return found.getFirst();
+    }
+
+    /** Closes a file that was opened in between. */
+    private static final class Closing implements AutoCloseable {
+        private @Nullable SafetensorsFile file;
+
+        SafetensorsFile file(SafetensorsFile opened) {
+            file = opened;
+            return opened;
+        }
+
+        SafetensorsFile file() {
+            return Checks.given("file", file);
+        }
+
+        @Override
+        public void close() {
+            if (file != null) {
+                file.close();
+            }
+        }
+    }
+
+    private interface PieceWork {
+        void run(Piece piece);
+    }
+
+    /** Some bytes of a tensor that this rank holds. */
+    private record Piece(
+            SafetensorsEntry entry,
+            TensorSpec spec,
+            State.Values may,
+            StateTensor.Stretch held,
+            long done,
+            MemorySegment memory,
+            Stream stream) {
+        /** Of another floating-point type in the file the elements are the same, of another size. */
+        void check() {
+            int size = spec.dtype().byteSize();
+            int size2 = entry.dtype().byteSize();
+            entry.verify((held.first() + done) / size * size2, memory.byteSize() / size * size2);
+            if (may != State.Values.ANY) {
+                entry.copyTo(held.first() + done, memory);
+                Safetensors.checkElements(entry, may, held.first() + done, memory);
+            }
+        }
+
+        void load() {
+            entry.copyTo(spec.dtype(), held.first() + done, memory);
+            try (Scope views = stream.device().openScope(stream)) {
+                views.reinterpret(held.vector(), DType.BYTE, held.place() + done, memory.byteSize())
+                        .copyFrom(stream, memory);
+            }
+            stream.synchronize();
+        }
+    }
+
+    private void each(
+            SafetensorsFile file, int rank, RecipeDifferences differences, HostBuffer host, PieceWork work) {
+        Set<String> missing = Set.copyOf(differences.missing());
+        for (StateTensor tensor : tensors) {
+            TensorSpec spec = tensor.spec();
+            if (missing.contains(spec.name())) {
+                continue;
+            }
+            SafetensorsEntry entry = file.entry(spec.name());
+            State.Values may =
+                    own.tensors().containsKey(spec.name()) ? own.values(spec.name()) : limits.getOrDefault(
+                            spec.name(), State.Values.ANY);
+            for (StateTensor.Stretch held : tensor.held(rank)) {
+                for (long done = 0; done < held.bytes(); done += StateTransfer.PIECE_BYTES) {
+                    long bytes = Math.min(StateTransfer.PIECE_BYTES, held.bytes() - done);
+                    work.run(new Piece(
+                            entry, spec, may, held, done, host.segment().asSlice(0, bytes), stream()));
+                }
+            }
+        }
+    }
+
+    private Stream stream() {
+        return parameters.scope().stream();
+    }
+
     /** Sends each rank its parts of the file's entries, except {@code differences}. */
     private void read(SafetensorsFile file, RecipeDifferences differences, StateTransfer transfer) {
         Set<String> missing = Set.copyOf(differences.missing());
         State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
         try (HostBuffer host =
-                HostBuffer.pinned(strategy.parameters().scope().stream().device(), StateTransfer.PIECE_BYTES)) {
+                HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES)) {
             Map<String, Long> numbers = Safetensors.ensureFits(file, shared, limits, present, host);
             for (int i = 0; i < tensors.size(); i++) {
                 if (!missing.contains(tensors.get(i).spec().name())) {
@@ -228,24 +369,17 @@ final class ShardedState {
     /** The calls that ranks make together. */
     private enum Call {
         SAVE,
+        SAVE_FOLDER,
         LOAD,
         LOAD_UNDER_OTHER_RECIPE,
         LOAD_FROM
     }
 
     /** Returns the differences that rank 0 has sent. */
-    private RecipeDifferences transfer(Call call, Leading leading) {
-        strategy.ensureOpen();
-        Stream stream = strategy.parameters().scope().stream();
-        if (Inside.capture(stream) != null) {
-            throw new CaptureException("ShardedState: expected a stream that does not capture, got " + stream
-                    + "; save and load between steps");
-        }
-        SameParameters.ensureSame(all, "state: call", call);
-        ensureSame();
+    private RecipeDifferences transfer(@Nullable Communicator ranks, Leading leading) {
         List<State.Number> numbers = List.copyOf(own.numbers().values());
-        try (StateTransfer transfer = new StateTransfer(all, stream, tensors, numbers)) {
-            if (all.rank() == StateTensor.ROOT) {
+        try (StateTransfer transfer = new StateTransfer(Checks.given("ranks", ranks), stream(), tensors, numbers)) {
+            if (transfer.isRoot()) {
                 transfer.lead(() -> leading.run(transfer));
             } else {
                 transfer.follow();
@@ -254,11 +388,28 @@ final class ShardedState {
         }
     }
 
+    /** Checks that all ranks make the same call with the same tensors, and returns their communicator. */
+    private @Nullable Communicator begin(Call call) {
+        if (strategy != null) {
+            strategy.ensureOpen();
+        }
+        Stream stream = stream();
+        if (Inside.capture(stream) != null) {
+            throw new CaptureException("ShardedState: expected a stream that does not capture, got " + stream
+                    + "; save and load between steps");
+        }
+        if (all != null) {
+            SameParameters.ensureSame(all, "state: call", call);
+            ensureSame(all);
+        }
+        return all;
+    }
+
     /** Checks that all ranks have the same tensors; otherwise they would hang, or mix up tensors. */
-    private void ensureSame() {
+    private void ensureSame(Communicator ranks) {
         CRC32C checksum = new CRC32C();
         specs().forEach(spec -> checksum.update(spec.toString().getBytes(StandardCharsets.UTF_8)));
-        int other = AllGatherLongs.firstOther(all, strategy.parameters().scope().stream(), checksum.getValue());
+        int other = AllGatherLongs.firstOther(ranks, stream(), checksum.getValue());
         if (other > 0) {
             throw new IllegalStateException("state: expected the same tensors on all ranks, got others on rank " + other
                     + " than on rank 0; pass the same optimizer and states, in the same order, on each");

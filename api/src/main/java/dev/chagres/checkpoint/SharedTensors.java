@@ -174,7 +174,7 @@ final class SharedTensors {
                         own.offset(parameter),
                         parameter.shape().count(),
                         part.apply(world.rank()));
-        return new SplitTensor(spec, may, held, split == null ? whole(parameter) : split, gives(parameter, part));
+        return new SplitTensor(spec, may, held, split == null ? whole(parameter) : split, copies(parameter, part));
     }
 
     private static ParameterSplit whole(Parameter parameter) {
@@ -182,9 +182,11 @@ final class SharedTensors {
         return new ParameterSplit(shape, 0, List.of(shape.size(0)), 0, 1);
     }
 
-    /** The first of the ranks that hold the same elements sends them. */
-    private SplitTensor.Copy gives(Parameter parameter, IntFunction<Part> part) {
+    /** Of the ranks of the first stage that has a parameter: those that hold the same elements as this one. */
+    private SplitTensor.Copies copies(Parameter parameter, IntFunction<Part> part) {
         int rank = world.rank();
+        int index = -1;
+        int count = 0;
         int stage = stages.apply(parameter).nextSetBit(0);
         int share = parameter.split() == null ? 0 : shape.coordinate(MeshDimension.TENSOR, rank);
         Part own = part.apply(rank);
@@ -192,10 +194,11 @@ final class SharedTensors {
             if (shape.coordinate(MeshDimension.PIPELINE, other) == stage
                     && shape.coordinate(MeshDimension.TENSOR, other) == share
                     && part.apply(other).equals(own)) {
-                return other == rank ? SplitTensor.Copy.GIVES : SplitTensor.Copy.RECEIVES_ONLY;
+                index = other == rank ? count : index;
+                count++;
             }
         }
-        return SplitTensor.Copy.RECEIVES_ONLY;
+        return new SplitTensor.Copies(index, count);
     }
 
     /** Returns the place of a parameter of this rank's stages; null for others, and if it has no element here. */

@@ -11,6 +11,8 @@ import dev.chagres.ops.Rows;
 import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.State;
+import java.util.ArrayList;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,10 +27,10 @@ import org.jspecify.annotations.Nullable;
  * @param own what this rank holds; null where it holds nothing
  * @param may the values that elements may have
  * @param split which elements of the whole a rank has before they are sharded
- * @param gives whether this is the one among ranks that hold the same elements which gives them
+ * @param copies which one this is among ranks that hold the same elements; the first gives them
  */
 record SplitTensor(
-        TensorSpec spec, State.Values may, @Nullable Own own, ParameterSplit split, Copy gives) implements StateTensor {
+        TensorSpec spec, State.Values may, @Nullable Own own, ParameterSplit split, Copies copies) implements StateTensor {
     /**
      * A range of a rank's part.
      *
@@ -57,11 +59,13 @@ record SplitTensor(
         }
     }
 
-    /** Of ranks that hold the same elements one sends them. */
-    enum Copy {
-        GIVES,
-        RECEIVES_ONLY
-    }
+    /**
+     * Ranks that hold the same elements.
+     *
+     * @param index of this one; -1 where others give the elements
+     * @param count of all
+     */
+    record Copies(int index, int count) {}
 
     /**
      * Checks that the elements can be moved.
@@ -82,9 +86,45 @@ record SplitTensor(
     }
 
     @Override
+    public List<Stretch> held(int rank) {
+        return stretches(0, 1);
+    }
+
+    @Override
+    public List<Stretch> written(int rank) {
+        return copies.index < 0 ? List.of() : stretches(copies.index, copies.count);
+    }
+
+    /** Returns one of so many equal parts of what this rank holds: runs that lie together in its part and in the whole. */
+    private List<Stretch> stretches(int share, int shares) {
+        List<Stretch> all = new ArrayList<>();
+        Own held = own;
+        if (held == null || held.count == 0) {
+            return all;
+        }
+        long size = isPairs(spec) ? 2 : spec.dtype().byteSize();
+        long run = split.run();
+        long end = held.count * (share + 1) / shares;
+        long count;
+        for (long next = held.count * share / shares; next < end; next += count) {
+            long local = held.first + next;
+            count = Math.min(end - next, run - local % run);
+            long first = split.element(local) * size;
+            Stretch last = all.isEmpty() ? null : all.getLast();
+            if (last != null && last.first() + last.bytes() == first) {
+                all.removeLast();
+                all.add(new Stretch(last.first(), last.vector(), last.place(), last.bytes() + count * size));
+            } else {
+                all.add(new Stretch(first, held.vector, (held.place + next) * size, count * size));
+            }
+        }
+        return all;
+    }
+
+    @Override
     public void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         Own held = own;
-        if (gives == Copy.GIVES && held != null) {
+        if (copies.index == 0 && held != null) {
             Moved moved = moved(held, first, elements, stream, views);
             Rows.gatherRows(moved.own, moved.index, moved.piece, stream);
         } else {

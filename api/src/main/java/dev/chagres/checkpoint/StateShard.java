@@ -8,6 +8,7 @@ import dev.chagres.io.TensorSpec;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.State;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.stream.IntStream;
@@ -76,6 +77,42 @@ record StateShard(
     /** Returns the place in {@code elements}, which begin with {@code first}, of what {@code rank} holds of them. */
     private Tensor place(Tensor elements, int rank, long first, Scope views) {
         return views.view(elements, begin(rank, first) - first, held(rank, first, elements.count()));
+    }
+
+    @Override
+    public List<Stretch> held(int rank) {
+        return stretches(rank, 0, 1);
+    }
+
+    @Override
+    public List<Stretch> written(int rank) {
+        Part part = parts.get(rank);
+        if (part == null) {
+            return List.of();
+        }
+        int[] holders = IntStream.range(0, parts.size())
+                .filter(other -> part.equals(parts.get(other)))
+                .toArray();
+        return stretches(rank, Arrays.binarySearch(holders, rank), holders.length);
+    }
+
+    /** Returns one of so many equal parts of what a rank holds. */
+    private List<Stretch> stretches(int rank, int share, int shares) {
+        long all = spec.shape().count();
+        long held = held(rank, 0, all);
+        if (held <= 0) {
+            return List.of();
+        }
+        long begin = held * share / shares;
+        long count = held * (share + 1) / shares - begin;
+        if (count == 0) {
+            return List.of();
+        }
+        Part part = part(rank);
+        long first = begin(rank, 0) + begin;
+        long place = part.of(pieceOffset) + first + offset - part.begin(pieceCount);
+        int size = spec.dtype().byteSize();
+        return List.of(new Stretch(first * size, Checks.given("vector", vector), place * size, count * size));
     }
 
     @Override

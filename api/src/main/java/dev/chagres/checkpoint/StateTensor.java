@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.State;
+import java.util.List;
 
 /**
  * A tensor of the state of a whole model, of which ranks hold parts.
@@ -21,6 +22,22 @@ sealed interface StateTensor permits StateShard, SplitTensor {
 
     /** Returns the values that its elements may have. */
     State.Values may();
+
+    /**
+     * Bytes of the whole tensor that lie one after another on a rank.
+     *
+     * @param first of them in the whole tensor
+     * @param vector has them, and others
+     * @param place of the first one there
+     * @param bytes how many, at least one
+     */
+    record Stretch(long first, Tensor vector, long place, long bytes) {}
+
+    /** Returns what this rank, {@code rank}, holds. */
+    List<Stretch> held(int rank);
+
+    /** Returns what this rank, {@code rank}, writes of that: ranks that hold the same have equal parts of it. */
+    List<Stretch> written(int rank);
 
     /** Enqueues the collection of {@code elements}, from {@code first} on, on the root; elsewhere they are only room for it. */
     void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views);

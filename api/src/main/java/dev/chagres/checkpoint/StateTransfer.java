@@ -38,8 +38,6 @@ final class StateTransfer implements AutoCloseable {
     private static final int FAILED = 4;
     private static final int IGNORED = 5;
     private static final int MISSING = 6;
-    /** Of a failure that has no file, or no tensor. */
-    private static final int NONE = -1;
 
     private final Communicator all;
     private final Stream stream;
@@ -63,6 +61,11 @@ final class StateTransfer implements AutoCloseable {
         room = stream.device().openScope(stream);
         next = room.tensor(DType.INT64, WORDS);
         piece = room.tensor(DType.BYTE, Math.min(largest, PIECE_BYTES));
+    }
+
+    /** Returns whether this rank has the file. */
+    boolean isRoot() {
+        return all.rank() == StateTensor.ROOT;
     }
 
     /** On rank 0: runs {@code body}, which calls the methods below, then ends the others' part; they throw what it throws. */
@@ -147,7 +150,7 @@ final class StateTransfer implements AutoCloseable {
                 case NUMBER -> numbers.get(index).writer().accept(words[2]);
                 case IGNORED -> ignored.add(text(hear(index)));
                 case MISSING -> missing.add(text(hear(index)));
-                case FAILED -> throw told((int) words[1], (int) words[2], (int) words[3]);
+                case FAILED -> throw RankAccord.decoded(hear(index), StateTensor.ROOT);
                 default -> {
                     return;
                 }
@@ -212,37 +215,9 @@ final class StateTransfer implements AutoCloseable {
     }
 
     private void tell(Throwable failure) {
-        String file = "";
-        String tensor = null;
-        String text = Checks.describe(failure);
-        boolean ofFile = failure instanceof SafetensorsException;
-        if (failure instanceof SafetensorsException known) {
-            file = known.file().toString();
-            tensor = known.tensor().orElse(null);
-            text = String.valueOf(known.getMessage());
-        }
-        byte[] first = file.getBytes(StandardCharsets.UTF_8);
-        byte[] second = tensor == null ? new byte[0] : tensor.getBytes(StandardCharsets.UTF_8);
-        byte[] third = text.getBytes(StandardCharsets.UTF_8);
-        byte[] bytes = Arrays.copyOf(first, first.length + second.length + third.length);
-        System.arraycopy(second, 0, bytes, first.length, second.length);
-        System.arraycopy(third, 0, bytes, first.length + second.length, third.length);
-        say(FAILED, ofFile ? first.length : NONE, tensor == null ? NONE : second.length, third.length);
-        say(bytes);
-    }
-
-    private RuntimeException told(int fileLength, int tensorLength, int textLength) {
-        int first = Math.max(0, fileLength);
-        int second = Math.max(0, tensorLength);
-        byte[] bytes = hear(first + second + textLength);
-        String text = new String(bytes, first + second, textLength, StandardCharsets.UTF_8);
-        if (fileLength == NONE) {
-            return new IllegalStateException("rank " + StateTensor.ROOT + ", which has the file, failed: " + text);
-        }
-        @Nullable
-        String tensor = tensorLength == NONE ? null : new String(bytes, first, second, StandardCharsets.UTF_8);
-        Path file = Path.of(new String(bytes, 0, first, StandardCharsets.UTF_8));
-        return SafetensorsException.ofRank(text, file, tensor);
+        byte[] text = RankAccord.encoded(failure);
+        say(FAILED, text.length, 0, 0);
+        say(text);
     }
 
     @Override

@@ -79,7 +79,7 @@ record Header(List<Entry> entries, Map<String, String> metadata) {
         return new Header(entries, metadata);
     }
 
-    private static void checkSize(Path file, Entry entry) {
+    static void checkSize(Path file, Entry entry) {
         if (entry.begin() > entry.end()) {
             throw SafetensorsException.of(
                     file,

@@ -185,24 +185,48 @@ public final class Safetensors {
             Map<String, State.Values> limits,
             State state,
             HostBuffer host) {
-        Checks.given("file", file);
-        List<TensorSpec> expected = new ArrayList<>(Checks.<TensorSpec>givenAll("shared", shared));
-        expected.addAll(specs(state));
-        expected.replaceAll(spec -> isConverted(spec, state) ? asIn(file, spec) : spec);
         MemorySegment memory = Checks.given("host", host).segment();
         if (memory.byteSize() < Long.BYTES) {
             throw new IllegalArgumentException(
                     "host: expected at least " + Long.BYTES + " bytes, got " + memory.byteSize());
         }
-        file.ensureHolds(expected, entry -> isLeftOut(entry, state), state.weightsAlone());
+        List<TensorSpec> expected = ensureHolds(file, shared, state);
         file.verify(expected.stream().map(TensorSpec::name).collect(Collectors.toSet()));
         Map<String, Long> numbers = numbers(file, state, memory.asSlice(0, Long.BYTES));
-        Checks.given("limits", limits)
-                .forEach((name, may) -> checkElements(file.path(), file.entry(name), may, memory));
-        state.tensors()
-                .keySet()
-                .forEach(name -> checkElements(file.path(), file.entry(name), state.values(name), memory));
+        Checks.given("limits", limits).forEach((name, may) -> checkElements(file, name, may, memory));
+        state.tensors().keySet().forEach(name -> checkElements(file, name, state.values(name), memory));
         return numbers;
+    }
+
+    private static List<TensorSpec> ensureHolds(SafetensorsFile file, List<TensorSpec> shared, State state) {
+        Checks.given("file", file);
+        List<TensorSpec> expected = new ArrayList<>(Checks.<TensorSpec>givenAll("shared", shared));
+        expected.addAll(specs(state));
+        expected.replaceAll(spec -> isConverted(spec, state) ? asIn(file, spec) : spec);
+        file.ensureHolds(expected, entry -> isLeftOut(entry, state), state.weightsAlone());
+        return expected;
+    }
+
+    /**
+     * For checkpoints: checks names, types and shapes as {@link #ensureFits} does, and the numbers, but reads no tensor.
+     *
+     * @param shared tensors that are sharded among ranks
+     * @return the file's numbers by their names
+     * @throws SafetensorsException as {@link #load} does
+     */
+    public static Map<String, Long> numbers(SafetensorsFile file, List<TensorSpec> shared, State state) {
+        ensureHolds(file, shared, state);
+        return numbers(file, state, MemorySegment.ofArray(new long[1]));
+    }
+
+    private static void checkElements(SafetensorsFile file, String name, Values may, MemorySegment host) {
+        SafetensorsEntry entry = file.entry(name);
+        long most = host.byteSize() / Long.BYTES * Long.BYTES;
+        for (long offset = 0; may != Values.ANY && offset < entry.byteSize(); offset += most) {
+            MemorySegment piece = host.asSlice(0, Math.min(most, entry.byteSize() - offset));
+            entry.copyTo(offset, piece);
+            checkElements(entry, may, offset, piece);
+        }
     }
 
     /** Returns names, types and shapes of what {@link #save} writes of {@code state}. */
@@ -259,26 +283,27 @@ public final class Safetensors {
         return values;
     }
 
-    /** Reads the elements of a tensor with limited values, and throws for one that is outside the limits. */
-    private static void checkElements(Path file, SafetensorsEntry entry, Values may, MemorySegment host) {
-        long most = host.byteSize() / Long.BYTES * Long.BYTES;
-        for (long offset = 0; may != Values.ANY && offset < entry.byteSize(); offset += most) {
-            MemorySegment piece = host.asSlice(0, Math.min(most, entry.byteSize() - offset));
-            entry.copyTo(offset, piece);
-            int size = entry.dtype().byteSize();
-            for (long i = 0; i < piece.byteSize() / size; i++) {
-                float value = ConvertedFloats.number(piece, entry.dtype(), i);
-                if (!may.takes(value)) {
-                    throw SafetensorsException.of(
-                            file,
-                            entry.name(),
-                            "expected "
-                                    + (may == Values.POSITIVE
-                                            ? "finite numbers from " + Float.MIN_NORMAL + " on"
-                                            : "numbers from 0 on")
-                                    + ", got " + value + " at element " + (offset / size + i),
-                            null);
-                }
+    /**
+     * For checkpoints: throws for an element that is outside the limits.
+     *
+     * @param offset of the first byte in the tensor
+     * @param piece some elements of it
+     * @throws SafetensorsException when there is one
+     */
+    public static void checkElements(SafetensorsEntry entry, Values may, long offset, MemorySegment piece) {
+        if (may == Values.ANY) {
+            return;
+        }
+        DType dtype = entry.dtype();
+        int size = dtype.byteSize();
+        for (long i = 0; i < piece.byteSize() / size; i++) {
+            float value = ConvertedFloats.number(piece, dtype, i);
+            if (!may.takes(value)) {
+                throw entry.refused("expected "
+                        + (may == Values.POSITIVE
+                                ? "finite numbers from " + Float.MIN_NORMAL + " on"
+                                : "numbers from 0 on")
+                        + ", got " + value + " at element " + (offset / size + i));
             }
         }
     }

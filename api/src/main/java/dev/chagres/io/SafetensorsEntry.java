@@ -8,6 +8,7 @@ import dev.chagres.internal.memory.HostMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
@@ -97,10 +98,25 @@ public final class SafetensorsEntry {
         });
     }
 
+    /**
+     * Compares some bytes with their checksums: in the folder of a checkpoint those of the blocks that they lie in, in a file all of the tensor.
+     *
+     * @throws IndexOutOfBoundsException when the tensor has not that many bytes from there on
+     * @throws IllegalStateException when the file is closed
+     * @throws SafetensorsException when the tensor is damaged there, or the file cannot be read
+     */
+    public void verify(long offset, long bytes) {
+        Objects.checkFromIndexSize(offset, bytes, byteSize());
+        Optional<SafetensorsException> found = checksum == null ? file.damage(entry, offset, bytes) : damage();
+        found.ifPresent(damage -> {
+            throw damage;
+        });
+    }
+
     /** Returns what {@link #verify} throws. */
     Optional<SafetensorsException> damage() {
         if (checksum == null) {
-            return Optional.empty();
+            return file.damage(entry, 0, byteSize());
         }
         CRC32C checked = new CRC32C();
         try (Arena arena = Arena.ofConfined()) {
@@ -211,6 +227,11 @@ public final class SafetensorsEntry {
         }
         HostMemory.ensureWritable("target", target);
         ConvertedFloats.read(this, dtype, offset, target);
+    }
+
+    /** Says what is wrong with the tensor. */
+    SafetensorsException refused(String text) {
+        return SafetensorsException.of(file.path(), name(), text, null);
     }
 
     /** Returns whether type and shape are those of {@code spec}. */

@@ -42,6 +42,11 @@ public final class SafetensorsException extends RuntimeException {
         return new SafetensorsException(Checks.given("text", text), Checks.given("file", file), tensor);
     }
 
+    /** For checkpoints: returns the exception of a file or folder that cannot be read or written. */
+    public static SafetensorsException ofFile(Path file, String text, @Nullable Throwable cause) {
+        return of(Checks.given("file", file), Checks.given("text", text), cause);
+    }
+
     /** Of the file as a whole. */
     static SafetensorsException of(Path file, String text, @Nullable Throwable cause) {
         return new SafetensorsException(file, null, text, cause);

@@ -3,6 +3,7 @@ package dev.chagres.io;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.FileFailure;
 import dev.chagres.internal.memory.Leaks;
+import java.io.Closeable;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -19,6 +20,7 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.Predicate;
@@ -37,9 +39,13 @@ import org.jspecify.annotations.Nullable;
  */
 public final class SafetensorsFile implements AutoCloseable {
     private final Path path;
-    private final FileChannel channel;
+    /** Null for the folder of a checkpoint. */
+    private final @Nullable FileChannel channel;
+    /** Null for a file. */
+    private final @Nullable CheckpointBytes folder;
     private final Arena arena;
     private final long dataBegin;
+    /** Empty for the folder of a checkpoint. */
     private final MemorySegment data;
     private final Map<String, String> metadata;
     private final Map<String, SafetensorsEntry> entries;
@@ -48,6 +54,7 @@ public final class SafetensorsFile implements AutoCloseable {
     private SafetensorsFile(Path path, FileChannel channel) throws IOException {
         this.path = path;
         this.channel = channel;
+        folder = null;
         long size = channel.size();
         int headerSize = headerSize(size);
         dataBegin = headerSize + (long) Header.LENGTH_BYTES;
@@ -70,12 +77,26 @@ public final class SafetensorsFile implements AutoCloseable {
                         new SafetensorsEntry(this, entry, checksums.hasNext() ? checksums.next() : null)));
         entries = Collections.unmodifiableMap(byName);
         arena = Arena.ofShared();
-        data = map(size - dataBegin);
+        data = map(channel, size - dataBegin);
         trace = Leaks.opened("safetensors file " + path);
     }
 
+    private SafetensorsFile(Path path, CheckpointBytes folder) {
+        this.path = path;
+        this.folder = folder;
+        channel = null;
+        dataBegin = 0;
+        data = MemorySegment.NULL;
+        metadata = Collections.unmodifiableMap(folder.metadata());
+        Map<String, SafetensorsEntry> byName = new LinkedHashMap<>();
+        folder.entries().forEach(entry -> byName.put(entry.name(), new SafetensorsEntry(this, entry, null)));
+        entries = Collections.unmodifiableMap(byName);
+        arena = Arena.ofShared();
+        trace = Leaks.opened("checkpoint " + path);
+    }
+
     /**
-     * Opens a file and checks its header.
+     * Opens a file and checks its header; or the folder of a checkpoint, or of a run, whose last one it is.
      *
      * @throws SafetensorsException when it cannot be read, is no safetensors file, or is damaged: the header has not the checksum that
      *     {@link SafetensorsWriter#writeWithChecksums} has written, is no JSON, has fields other than the format's, a name twice, is longer
@@ -84,9 +105,11 @@ public final class SafetensorsFile implements AutoCloseable {
      *     not have the bytes that type and shape need
      */
     public static SafetensorsFile open(Path file) {
-        if (!Files.isRegularFile(Checks.given("file", file))) {
-            String seen =
-                    Files.isDirectory(file) ? "a folder" : Files.exists(file) ? "no regular file" : "no such file";
+        if (Files.isDirectory(Checks.given("file", file))) {
+            return openFolder(CheckpointBytes.step(file));
+        }
+        if (!Files.isRegularFile(file)) {
+            String seen = Files.exists(file) ? "no regular file" : "no such file";
             throw SafetensorsException.of(file, "expected a safetensors file, got " + seen, null);
         }
         FileChannel channel = null;
@@ -104,9 +127,45 @@ public final class SafetensorsFile implements AutoCloseable {
         }
     }
 
-    private MemorySegment map(long size) throws IOException {
+    private static SafetensorsFile openFolder(Path step) {
         try {
-            return channel.map(MapMode.READ_ONLY, dataBegin, size, arena).asReadOnly();
+            return new SafetensorsFile(step, CheckpointBytes.open(step));
+        } catch (IOException failure) {
+            throw SafetensorsException.of(step, "could not be read: " + FileFailure.text(failure), failure);
+        }
+    }
+
+    /**
+     * For checkpoints: returns the folder of a checkpoint, if {@code folder} is one, or that of the last checkpoint of the run whose folder it
+     * is.
+     *
+     * @throws SafetensorsException when there is none
+     */
+    public static Path checkpoint(Path folder) {
+        return CheckpointBytes.step(Checks.given("folder", folder));
+    }
+
+    /** For checkpoints: returns whether this process reads the folder of one. */
+    public static boolean isRead(Path checkpoint) {
+        try {
+            return ReadFolder.isOpen(Checks.given("checkpoint", checkpoint));
+        } catch (IOException absent) {
+            return false;
+        }
+    }
+
+    /** For checkpoints: throws if bytes of the folder are damaged that belong to no tensor of the state. Does nothing for a file. */
+    public void verifyRest() {
+        CheckpointBytes present = folder;
+        if (present != null) {
+            ensureOpen();
+            present.verifyRest();
+        }
+    }
+
+    private MemorySegment map(FileChannel mapped, long size) throws IOException {
+        try {
+            return mapped.map(MapMode.READ_ONLY, dataBegin, size, arena).asReadOnly();
         } catch (IOException failure) {
             arena.close();
             throw failure;
@@ -199,6 +258,11 @@ public final class SafetensorsFile implements AutoCloseable {
 
     MemorySegment bytes(Header.Entry entry) {
         ensureOpen();
+        if (folder != null) {
+            MemorySegment copy = arena.allocate(entry.end() - entry.begin(), Long.BYTES);
+            read(entry, 0, copy, null);
+            return copy.asReadOnly();
+        }
         return data.asSlice(entry.begin(), entry.end() - entry.begin());
     }
 
@@ -228,6 +292,7 @@ public final class SafetensorsFile implements AutoCloseable {
      * longer than a copy of the bytes.
      */
     void verify(Set<String> names) {
+        verifyRest();
         entries.values().parallelStream()
                 .filter(entry -> names.contains(entry.name()))
                 .map(SafetensorsEntry::damage)
@@ -238,10 +303,22 @@ public final class SafetensorsFile implements AutoCloseable {
                 });
     }
 
+    /** Returns what is wrong with bytes of a tensor of a folder; empty for those of a file. */
+    Optional<SafetensorsException> damage(Header.Entry entry, long offset, long bytes) {
+        CheckpointBytes present = folder;
+        if (present == null) {
+            return Optional.empty();
+        }
+        ensureOpen();
+        return present.damage(entry.begin() + offset, entry.begin() + offset + bytes);
+    }
+
     private void fill(Header.@Nullable Entry entry, long position, ByteBuffer buffer) throws IOException {
         long next = position;
         while (buffer.hasRemaining()) {
-            int count = channel.read(buffer, next);
+            int count = folder != null
+                    ? folder.read(buffer, next)
+                    : Objects.requireNonNull(channel).read(buffer, next);
             if (count < 0) {
                 String text = "the file ends at byte " + next + ": it has become shorter since it was opened";
                 throw entry == null
@@ -268,15 +345,16 @@ public final class SafetensorsFile implements AutoCloseable {
         if (arena.scope().isAlive()) {
             arena.close();
             closeQuietly(channel);
+            closeQuietly(folder);
             Leaks.closed(trace);
         }
     }
 
     /** Nothing was written, so nothing is lost when closing fails. */
-    private static void closeQuietly(@Nullable FileChannel channel) {
+    private static void closeQuietly(@Nullable Closeable opened) {
         try {
-            if (channel != null) {
-                channel.close();
+            if (opened != null) {
+                opened.close();
             }
         } catch (IOException unimportant) {
             // See above.

@@ -82,7 +82,7 @@ public final class SafetensorsWriter {
         Checks.given("file", file);
         List<Planned> planned = Checks.<TensorSource>givenAll("tensors", tensors).stream()
                 .map(source -> new Planned(Checks.given("spec", source.spec()), source))
-                .sorted(Comparator.comparingInt((Planned tensor) -> -tensor.bitSize()))
+                .sorted(Comparator.comparing(Planned::spec, SafetensorsLayout.ORDER))
                 .toList();
         List<TensorSpec> specs = planned.stream().map(Planned::spec).toList();
         checkNames(specs);
@@ -133,13 +133,9 @@ public final class SafetensorsWriter {
     }
 
     /** A source with its spec, asked for once. */
-    private record Planned(TensorSpec spec, TensorSource source) {
-        int bitSize() {
-            return SafetensorsType.of(spec.dtype()).bitSize();
-        }
-    }
+    private record Planned(TensorSpec spec, TensorSource source) {}
 
-    private static void checkNames(List<TensorSpec> specs) {
+    static void checkNames(List<TensorSpec> specs) {
         Set<String> names = new HashSet<>();
         long byteSize = 0;
         for (TensorSpec spec : specs) {
@@ -156,7 +152,7 @@ public final class SafetensorsWriter {
         }
     }
 
-    private static void checkMetadata(Map<String, String> metadata) {
+    static void checkMetadata(Map<String, String> metadata) {
         Checks.given("metadata", metadata).forEach((key, value) -> {
             Checks.given("metadata: a key", key);
             Checks.given("metadata: the text of " + ForeignText.quoted(key), value);

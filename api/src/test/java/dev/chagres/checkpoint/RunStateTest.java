@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.stream.Stream;
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
@@ -202,6 +203,21 @@ class RunStateTest {
         assertEquals(-1, Files.mismatch(expected, actual), expected.getFileName() + " and " + actual.getFileName());
     }
 
+    /** Whatever ranks have written it, a checkpoint has the same files. */
+    private static void assertSameCheckpoint(Path expected, Path actual) throws IOException {
+        assertEquals(names(expected), names(actual));
+        Path step = CheckpointFolder.of(expected).step(HALF);
+        for (String name : names(step)) {
+            assertSameBytes(step.resolve(name), CheckpointFolder.of(actual).step(HALF).resolve(name));
+        }
+    }
+
+    private static List<String> names(Path folder) throws IOException {
+        try (Stream<Path> files = Files.list(folder)) {
+            return files.map(file -> file.getFileName().toString()).sorted().toList();
+        }
+    }
+
     @ParameterizedTest
     @CsvSource({
         "DDP, 2, THREE, 4, 4, FLOAT32, DROPOUT",
@@ -233,6 +249,7 @@ class RunStateTest {
         DevicesNeeded.assume(Math.max(ranks, laterRanks));
         Path half = folder.resolve("half");
         Path end = folder.resolve("end");
+        Path steps = Files.createDirectory(Span.steps(half));
         List<RankedRun> straight = kept.run(ranks, parts, dtype, variant, new Span(0, END, null, end));
         kept.run(ranks, parts, dtype, variant, new Span(0, HALF, null, half));
 
@@ -246,11 +263,15 @@ class RunStateTest {
         }
 
         Path byOthers = folder.resolve("others");
-        later.run(laterRanks, parts, dtype, variant, new Span(HALF, HALF, half, byOthers));
+        Files.createDirectory(Span.steps(byOthers));
+        later.run(laterRanks, parts, dtype, variant, new Span(HALF, HALF, steps, byOthers));
         assertSameBytes(half, byOthers);
+        assertSameCheckpoint(steps, Span.steps(byOthers));
         Path byOne = folder.resolve("one");
-        RankedRun.ofOne(parts, dtype, variant, new Span(HALF, HALF, half, byOne));
+        Files.createDirectory(Span.steps(byOne));
+        RankedRun.ofOne(parts, dtype, variant, new Span(HALF, HALF, steps, byOne));
         assertSameBytes(half, byOne);
+        assertSameCheckpoint(steps, Span.steps(byOne));
 
         List<RankedRun> others = later.run(laterRanks, parts, dtype, variant, new Span(HALF, END, half, null));
         RankedRun one = RankedRun.ofOne(parts, dtype, variant, new Span(HALF, END, half, null));

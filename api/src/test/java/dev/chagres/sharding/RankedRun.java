@@ -4,6 +4,8 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.file.Files;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
@@ -140,7 +142,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
      * The steps that a run makes, from {@code first} to before {@code end}.
      *
      * @param loaded the file of the state that the run begins with; null for first weights
-     * @param saved where the last state goes; null for nowhere
+     * @param saved where the last state goes, also as a checkpoint if {@link #steps} is a folder; null for nowhere
      */
     public record Span(
             int first,
@@ -148,6 +150,22 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             @Nullable Path loaded,
             @Nullable Path saved) {
         static final Span ALL = new Span(0, STEPS, null, null);
+
+        /** Returns the folder of the checkpoints of a run that also saves a file. */
+        public static Path steps(Path saved) {
+            return saved.resolveSibling(saved.getFileName() + ".steps");
+        }
+
+        private void save(RunState state) {
+            Path file = saved;
+            if (file == null) {
+                return;
+            }
+            state.save(file, Map.of());
+            if (Files.isDirectory(steps(file))) {
+                state.save(CheckpointFolder.of(steps(file)), end, Map.of());
+            }
+        }
     }
 
     /** Makes a strategy for the parameters of a plan. */
@@ -312,9 +330,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 norms[step] = norm.norm().toFloats(stream)[0];
                 optimizer.step(RATE, norm);
             }
-            if (span.saved != null) {
-                Safetensors.save(span.saved, whole, stream, Map.of());
-            }
+            RunState alone = RunState.of(model.parameters).optimizer(optimizer);
+            span.save(quantizers == null ? alone : alone.with(quantizers));
             State state = State.of(model.parameters.state(), optimizer.state());
             return new RankedRun(losses, norms, first, saved(state, stream));
         }
@@ -410,9 +427,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 norms[step] = norm.norm().toFloats(stream)[0];
                 optimizer.step(RATE, norm);
             }
-            if (span.saved != null) {
-                sharing.state(strategy, optimizer, stateOf(quantizers)).save(span.saved, Map.of());
-            }
+            span.save(sharing.state(strategy, optimizer, stateOf(quantizers)));
             return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
         }
     }
