@@ -4,6 +4,7 @@ module dev.chagres.models {
     requires com.fasterxml.jackson.core;
 
     exports dev.chagres.models.data;
+    exports dev.chagres.models.decoder;
     exports dev.chagres.models.esm;
     exports dev.chagres.models.huggingface;
 }

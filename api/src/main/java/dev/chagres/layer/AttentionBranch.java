@@ -58,7 +58,13 @@ final class AttentionBranch extends HeadsBranch {
 
     private final ContextPool<Heads> saved = new ContextPool<>(this, Heads::new);
 
-    AttentionBranch(long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
+    AttentionBranch(
+            long hidden,
+            AttentionConfig config,
+            Bias bias,
+            Bias projectionBias,
+            Initializer initializer,
+            ModelPlan plan) {
         super(plan.name());
         this.config = config.ofRank(plan);
         long width = (long) config.heads() * config.headDim();
@@ -77,7 +83,7 @@ final class AttentionBranch extends HeadsBranch {
         separate = UnpackedQkv.isFor(config, gather, ring)
                 ? new UnpackedQkv(attention, this.config, gather, ring, this, plan)
                 : null;
-        projection = Linear.ofRows(width, hidden, bias, initializer, plan.child("projection"));
+        projection = Linear.ofRows(width, hidden, projectionBias, initializer, plan.child("projection"));
         int heads = this.config.heads();
         int keyHeads = this.config.keyHeads();
         exchange = HeadAllToAll.of(plan, config.headDim(), heads, keyHeads, keyHeads);

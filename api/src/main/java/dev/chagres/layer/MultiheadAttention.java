@@ -45,14 +45,34 @@ public final class MultiheadAttention extends AttentionLayer {
      */
     public MultiheadAttention(
             NormConfig norm, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
+        this(norm, config, bias, bias, initializer, plan);
+    }
+
+    /**
+     * Declares the parameters in {@code plan}, with a bias in one product alone, or in both, or in none. Qwen 2 has one in the first.
+     *
+     * @param norm of the input
+     * @param config heads and what they see
+     * @param bias of the product of query, key and value
+     * @param projectionBias of the last product
+     * @param initializer of both weights
+     */
+    public MultiheadAttention(
+            NormConfig norm,
+            AttentionConfig config,
+            Bias bias,
+            Bias projectionBias,
+            Initializer initializer,
+            ModelPlan plan) {
         Checks.given("norm", norm);
         Checks.given("config", config);
         Checks.given("bias", bias);
+        Checks.given("projectionBias", projectionBias);
         Checks.given("initializer", initializer);
         Checks.given("plan", plan);
         this(
                 NormLayer.of(norm, plan.child("qkv").child("norm").forTokenParts()),
-                new AttentionBranch(norm.size(), config, bias, initializer, plan),
+                new AttentionBranch(norm.size(), config, bias, projectionBias, initializer, plan),
                 plan);
     }
 
@@ -67,11 +87,23 @@ public final class MultiheadAttention extends AttentionLayer {
      */
     public static MultiheadAttention withoutNorm(
             long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
+        return withoutNorm(hidden, config, bias, bias, initializer, plan);
+    }
+
+    /** Makes attention without a norm, with a bias in one product alone, or in both, or in none. */
+    static MultiheadAttention withoutNorm(
+            long hidden,
+            AttentionConfig config,
+            Bias bias,
+            Bias projectionBias,
+            Initializer initializer,
+            ModelPlan plan) {
         Checks.given("config", config);
         Checks.given("bias", bias);
         Checks.given("initializer", initializer);
         Checks.given("plan", plan);
-        return new MultiheadAttention(null, new AttentionBranch(hidden, config, bias, initializer, plan), plan);
+        return new MultiheadAttention(
+                null, new AttentionBranch(hidden, config, bias, projectionBias, initializer, plan), plan);
     }
 
     private MultiheadAttention(@Nullable NormLayer norm, AttentionBranch attention, ModelPlan plan) {

@@ -81,8 +81,19 @@ public final class TransformerLayer extends Layer {
         ModelPlan first = plan.child("attention");
         attention = normsOutput
                 ? MultiheadAttention.withoutNorm(
-                        config.hidden(), config.attention(), config.bias(), config.initializer(), first)
-                : new MultiheadAttention(config.norm(), config.attention(), config.bias(), config.initializer(), first);
+                        config.hidden(),
+                        config.attention(),
+                        config.bias(),
+                        config.projectionBias(),
+                        config.initializer(),
+                        first)
+                : new MultiheadAttention(
+                        config.norm(),
+                        config.attention(),
+                        config.bias(),
+                        config.projectionBias(),
+                        config.initializer(),
+                        first);
         CrossAttentionConfig cross = config.crossAttention();
         crossAttention = cross == null || memory == null
                 ? null

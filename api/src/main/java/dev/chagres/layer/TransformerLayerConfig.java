@@ -23,7 +23,9 @@ import org.jspecify.annotations.Nullable;
  * @param hiddenDropout dropout of each branch's output
  * @param dropPath drop path of each branch's output: a sequence is dropped from it with this probability, and the output for the others is
  *     divided by {@code 1 - probability}
- * @param bias of self-attention's products; {@code crossAttention} and {@code mlp} have their own, and {@link #withBias} sets all
+ * @param bias of self-attention's product of query, key and value; {@code crossAttention} and {@code mlp} have their own, and {@link
+ *     #withBias} sets all
+ * @param projectionBias of self-attention's last product
  * @param initializer of self-attention's weights
  */
 public record TransformerLayerConfig(
@@ -38,6 +40,7 @@ public record TransformerLayerConfig(
         Dropout hiddenDropout,
         Dropout dropPath,
         Bias bias,
+        Bias projectionBias,
         Initializer initializer) {
     /**
      * The tensor to which the output of a branch is added.
@@ -118,6 +121,7 @@ public record TransformerLayerConfig(
         Checks.given("hiddenDropout", hiddenDropout);
         Checks.given("dropPath", dropPath);
         Checks.given("bias", bias);
+        Checks.given("projectionBias", projectionBias);
         Checks.given("initializer", initializer);
         requireWidth("mlp", mlp.hidden(), norm);
         if (crossAttention != null) {
@@ -162,6 +166,7 @@ public record TransformerLayerConfig(
                 Dropout.none(),
                 Dropout.none(),
                 Bias.PRESENT,
+                Bias.PRESENT,
                 Initializer.normal(DEVIATION));
     }
 
@@ -192,6 +197,7 @@ public record TransformerLayerConfig(
         private Dropout hiddenDropout;
         private Dropout dropPath;
         private Bias bias;
+        private Bias projectionBias;
         private Initializer initializer;
 
         private Draft(TransformerLayerConfig from) {
@@ -206,6 +212,7 @@ public record TransformerLayerConfig(
             hiddenDropout = from.hiddenDropout;
             dropPath = from.dropPath;
             bias = from.bias;
+            projectionBias = from.projectionBias;
             initializer = from.initializer;
         }
     }
@@ -225,6 +232,7 @@ public record TransformerLayerConfig(
                 draft.hiddenDropout,
                 draft.dropPath,
                 draft.bias,
+                draft.projectionBias,
                 draft.initializer);
     }
 
@@ -287,9 +295,15 @@ public record TransformerLayerConfig(
     public TransformerLayerConfig withBias(Bias newBias) {
         return with(draft -> {
             draft.bias = newBias;
+            draft.projectionBias = newBias;
             draft.mlp = mlp.withBias(newBias);
             draft.crossAttention = crossAttention == null ? null : crossAttention.withBias(newBias);
         });
+    }
+
+    /** Returns the same with or without a bias in self-attention's last product alone: Qwen 2 has biases of query, key and value. */
+    public TransformerLayerConfig withProjectionBias(Bias newProjectionBias) {
+        return with(draft -> draft.projectionBias = newProjectionBias);
     }
 
     /** Returns the same with another initializer of all weights. */

@@ -175,6 +175,10 @@ public final class LayerKinds {
                         TransformerLayer.class,
                         (plan, m, s) -> transformer(config().withBias(Bias.ABSENT), plan, s)),
                 new LayerKind(
+                        "transformer without bias of the projection",
+                        TransformerLayer.class,
+                        (plan, m, s) -> transformer(config().withProjectionBias(Bias.ABSENT), plan, s)),
+                new LayerKind(
                         "transformer with zero-centred norms",
                         TransformerLayer.class,
                         (plan, m, s) ->

@@ -2,16 +2,13 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.parameter.Parameter;
 import java.nio.file.Path;
 import java.util.Objects;
-import java.util.function.Supplier;
 
 /**
  * ESM-2 in and out of folders of transformers: {@code EsmForMaskedLM}, {@code EsmForTokenClassification} and {@code
@@ -70,9 +67,9 @@ public final class Esm2Checkpoint {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2 open(Device device, Path folder, DType dtype) {
-        ensureFloat(dtype);
+        CheckpointWeights.ensureFloat(dtype);
         try (Esm2Source source = maskedLm(folder)) {
-            return filled(() -> new Esm2(device, source.config(), dtype, 0), source, folder);
+            return CheckpointWeights.filled(() -> new Esm2(device, source.config(), dtype, 0), source::load, folder);
         }
     }
 
@@ -84,9 +81,10 @@ public final class Esm2Checkpoint {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2Classifier openClassifier(Device device, Path folder, DType dtype) {
-        ensureFloat(dtype);
+        CheckpointWeights.ensureFloat(dtype);
         try (Esm2Source source = classifier(folder)) {
-            return filled(() -> new Esm2Classifier(device, source.classifier(), dtype, 0), source, folder);
+            return CheckpointWeights.filled(
+                    () -> new Esm2Classifier(device, source.classifier(), dtype, 0), source::load, folder);
         }
     }
 
@@ -108,35 +106,6 @@ public final class Esm2Checkpoint {
         }
     }
 
-    private static void ensureFloat(DType dtype) {
-        if (!Objects.requireNonNull(dtype, "dtype").isFloat()) {
-            throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
-        }
-    }
-
-    private static <M extends TrainedModel> M filled(Supplier<M> maker, Esm2Source source, Path folder) {
-        M model = made(maker, folder);
-        try {
-            source.load(model.parameters());
-            return model;
-        } catch (RuntimeException | Error failure) {
-            model.close();
-            throw failure;
-        }
-    }
-
-    private static <M> M made(Supplier<M> maker, Path folder) {
-        try {
-            return maker.get();
-        } catch (IllegalArgumentException refused) {
-            throw CheckpointException.of(
-                    folder.resolve("config.json"),
-                    "expected sizes that layers take: "
-                            + CheckpointException.plain(String.valueOf(refused.getMessage())),
-                    refused);
-        }
-    }
-
     /**
      * Copies the weights in a folder into a model, such as one that a trainer has made of {@link #config}.
      *
@@ -148,7 +117,7 @@ public final class Esm2Checkpoint {
     public static void load(Esm2 model, Path folder) {
         try (Esm2Source source = maskedLm(folder)) {
             ensureLike(Objects.requireNonNull(model, "model").config(), source, folder);
-            ensureWhole(model);
+            CheckpointWeights.ensureWhole(model);
             source.load(model.parameters());
         }
     }
@@ -182,7 +151,7 @@ public final class Esm2Checkpoint {
         try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
             Esm2ClassifierConfig own = Objects.requireNonNull(model, "model").config();
             ensureLike(own.encoder(), source, folder);
-            ensureWhole(model);
+            CheckpointWeights.ensureWhole(model);
             if (source.architecture() == EsmArchitecture.MASKED_LM) {
                 source.loadEncoder(model.parameters());
                 return;
@@ -204,15 +173,6 @@ public final class Esm2Checkpoint {
         }
     }
 
-    private static void ensureWhole(TrainedModel model) {
-        for (Parameter parameter : model.parameters().all()) {
-            if (!parameter.shape().equals(parameter.wholeShape())) {
-                throw new IllegalArgumentException("model: expected whole parameters on one rank, got "
-                        + parameter.shape() + " of " + parameter.name() + ", which has " + parameter.wholeShape());
-            }
-        }
-    }
-
     /**
      * Saves a model as transformers does: {@code config.json}, the tensors, and the files of the tokenizer, so that its {@code
      * AutoModelForMaskedLM} and {@code AutoTokenizer} open the folder. The tied decoder is left out. All files appear at once.
@@ -224,7 +184,7 @@ public final class Esm2Checkpoint {
      */
     public static void save(Esm2 model, Path folder, SaveConfig config) {
         Objects.requireNonNull(folder, "folder");
-        ensureWhole(Objects.requireNonNull(model, "model"));
+        CheckpointWeights.ensureWhole(Objects.requireNonNull(model, "model"));
         new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
     }
 
@@ -238,7 +198,7 @@ public final class Esm2Checkpoint {
      */
     public static void save(Esm2Classifier model, Path folder, SaveConfig config) {
         Objects.requireNonNull(folder, "folder");
-        ensureWhole(Objects.requireNonNull(model, "model"));
+        CheckpointWeights.ensureWhole(Objects.requireNonNull(model, "model"));
         new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
     }
 }

@@ -3,6 +3,7 @@ package dev.chagres.models.huggingface;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.huggingface.Target.Padding;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.IntStream;
@@ -21,32 +22,6 @@ final class Esm2Tensors {
 
     private static final String ENCODER = "esm.encoder.layer.";
     private static final String FREQUENCIES = "rotary_embeddings.inv_freq";
-
-    /** What fills the rows of a parameter that no tensor has. */
-    enum Padding {
-        /** There are none. */
-        NONE,
-        /** Zeros. */
-        ZEROS,
-        /** The lowest number of the type, so that no softmax counts them. */
-        LOWEST
-    }
-
-    /**
-     * A parameter, and the tensors whose rows are its first rows, in order.
-     *
-     * @param sizes of each tensor
-     */
-    record Target(String parameter, long[] sizes, List<String> tensors, Padding padding) {
-        /** Returns the elements of one tensor. */
-        long tensorCount() {
-            long count = 1;
-            for (long size : sizes) {
-                count *= size;
-            }
-            return count;
-        }
-    }
 
     private Esm2Tensors() {}
 

@@ -4,8 +4,6 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
-import dev.chagres.Tensor;
-import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.layer.GeluForm;
@@ -14,23 +12,17 @@ import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form.Masks;
-import dev.chagres.models.huggingface.Esm2Tensors.Target;
 import dev.chagres.parameter.Parameters;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.math.BigDecimal;
-import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
-import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.UUID;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -40,7 +32,6 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class Esm2Writer {
-    private static final Map<String, String> METADATA = Map.of("format", "pt");
     private static final double BASE = 10_000;
 
     private final EsmArchitecture architecture;
@@ -94,48 +85,7 @@ final class Esm2Writer {
     }
 
     void write(Path folder) {
-        Path target = folder.toAbsolutePath().normalize();
-        Path parent = target.getParent();
-        if (parent == null) {
-            throw CheckpointException.of(folder, "expected a folder inside another one, got a root", null);
-        }
-        try {
-            ensureFree(target);
-            Path whole = Files.createDirectory(parent.resolve("." + target.getFileName() + "-" + UUID.randomUUID()));
-            try {
-                writeFiles(whole);
-                Files.move(whole, target, StandardCopyOption.ATOMIC_MOVE);
-            } finally {
-                delete(whole);
-            }
-        } catch (IOException failure) {
-            throw CheckpointException.of(folder, "could not be written: " + failure, failure);
-        }
-    }
-
-    private static void ensureFree(Path folder) throws IOException {
-        if (!Files.exists(folder)) {
-            return;
-        }
-        if (!Files.isDirectory(folder)) {
-            throw CheckpointException.of(folder, "expected a new or empty folder, got a file", null);
-        }
-        try (var files = Files.list(folder)) {
-            if (files.findAny().isPresent()) {
-                throw CheckpointException.of(folder, "expected a new or empty folder, got one with files", null);
-            }
-        }
-    }
-
-    private static void delete(Path folder) throws IOException {
-        if (!Files.exists(folder)) {
-            return;
-        }
-        try (var files = Files.walk(folder)) {
-            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
-                Files.delete(file);
-            }
-        }
+        CheckpointWriter.write(folder, this::writeFiles);
     }
 
     private void writeFiles(Path folder) throws IOException {
@@ -152,74 +102,17 @@ final class Esm2Writer {
 
     private void writeTensors(Path folder, @Nullable Esm2Source other) throws IOException {
         try (Scope views = stream.device().openScope(stream)) {
-            Map<String, TensorSource> all = sources(views);
+            Map<String, TensorSource> all = CheckpointWriter.sources(targets, parameters, views);
+            MemorySegment frequencies = frequencies();
+            Shape shape = Shape.of(sizes.headDim() / 2);
+            Esm2Tensors.frequencies(sizes.layers())
+                    .forEach(name ->
+                            all.put(name, TensorSource.of(new TensorSpec(name, DType.FLOAT32, shape), frequencies)));
             if (other != null) {
                 other.unused().forEach((name, found) -> all.put(name, copied(name, found)));
             }
-            List<List<TensorSource>> shards = shards(all.values());
-            if (shards.size() == 1) {
-                SafetensorsWriter.write(folder.resolve(CheckpointTensors.SINGLE), shards.getFirst(), METADATA);
-                return;
-            }
-            Map<String, Object> places = new TreeMap<>();
-            for (int i = 0; i < shards.size(); i++) {
-                String name = String.format(Locale.ROOT, "model-%05d-of-%05d.safetensors", i + 1, shards.size());
-                SafetensorsWriter.write(folder.resolve(name), shards.get(i), METADATA);
-                shards.get(i).forEach(source -> places.put(source.spec().name(), name));
-            }
-            writeIndex(folder, all, places);
+            CheckpointWriter.writeTensors(folder, all, config.shardBytes());
         }
-    }
-
-    private static void writeIndex(Path folder, Map<String, TensorSource> all, Map<String, Object> places)
-            throws IOException {
-        long bytes = 0;
-        long elements = 0;
-        for (TensorSource source : all.values()) {
-            bytes += source.spec().byteSize();
-            elements += source.spec().shape().count();
-        }
-        Map<String, Object> totals = new LinkedHashMap<>();
-        totals.put("total_parameters", elements);
-        totals.put("total_size", bytes);
-        Map<String, Object> index = new LinkedHashMap<>();
-        index.put("metadata", totals);
-        index.put("weight_map", places);
-        JsonText.write(folder.resolve(CheckpointTensors.INDEX), index);
-    }
-
-    /** Returns files of tensors in the order of their names, each as long as it may be. */
-    private List<List<TensorSource>> shards(Iterable<TensorSource> all) {
-        List<List<TensorSource>> shards = new ArrayList<>();
-        long bytes = Long.MAX_VALUE;
-        for (TensorSource source : all) {
-            long size = source.spec().byteSize();
-            if (bytes > config.shardBytes() - size) {
-                shards.add(new ArrayList<>());
-                bytes = 0;
-            }
-            shards.getLast().add(source);
-            bytes += size;
-        }
-        return shards;
-    }
-
-    private Map<String, TensorSource> sources(Scope views) {
-        Map<String, TensorSource> all = new TreeMap<>();
-        for (Target target : targets) {
-            Tensor weight = parameters.get(target.parameter()).weight();
-            for (int i = 0; i < target.tensors().size(); i++) {
-                String name = target.tensors().get(i);
-                TensorSpec spec = new TensorSpec(name, weight.dtype(), Shape.of(target.sizes()));
-                all.put(name, new Part(spec, weight, i * target.tensorCount(), stream, views));
-            }
-        }
-        MemorySegment frequencies = frequencies();
-        Shape shape = Shape.of(sizes.headDim() / 2);
-        Esm2Tensors.frequencies(sizes.layers())
-                .forEach(name ->
-                        all.put(name, TensorSource.of(new TensorSpec(name, DType.FLOAT32, shape), frequencies)));
-        return all;
     }
 
     private MemorySegment frequencies() {
@@ -273,19 +166,5 @@ final class Esm2Writer {
             fields.put("problem_type", "single_label_classification");
         }
         return fields;
-    }
-
-    /** Some rows of a weight on the device, fetched piece by piece. */
-    private record Part(TensorSpec spec, Tensor weight, long first, Stream stream, Scope views)
-            implements TensorSource {
-        @Override
-        public void copyTo(long offset, MemorySegment target) {
-            int size = weight.dtype().byteSize();
-            try (Scope one = views.open()) {
-                one.view(weight, first + offset / size, target.byteSize() / size)
-                        .copyTo(stream, target);
-            }
-            stream.synchronize();
-        }
     }
 }

@@ -1,6 +1,5 @@
 package dev.chagres.models.huggingface;
 
-import dev.chagres.DType;
 import dev.chagres.layer.GeluForm;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2Config;
@@ -11,7 +10,6 @@ import java.math.BigDecimal;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.Optional;
 
 /**
  * The fields of an {@code EsmConfig} of transformers: what they say of an {@link Esm2Config}, and a refusal of each that says something else.
@@ -80,26 +78,6 @@ record EsmFields(JsonObject json) {
             throw json.refused("rope_theta", "a number above 1 and up to 1e12");
         }
         return theta;
-    }
-
-    /** Returns the type that the weights were saved in; empty where the file does not say. */
-    Optional<DType> dtype() {
-        Optional<DType> old = dtype("torch_dtype");
-        Optional<DType> own = dtype("dtype");
-        if (old.isPresent() && own.isPresent() && !old.equals(own)) {
-            throw json.refused("dtype", "that of torch_dtype, " + json.text("torch_dtype", ""));
-        }
-        return own.isPresent() ? own : old;
-    }
-
-    private Optional<DType> dtype(String field) {
-        return switch (json.text(field, "")) {
-            case "" -> Optional.empty();
-            case "float32" -> Optional.of(DType.FLOAT32);
-            case "float16" -> Optional.of(DType.FLOAT16);
-            case "bfloat16" -> Optional.of(DType.BFLOAT16);
-            default -> throw json.refused(field, "float32, float16 or bfloat16");
-        };
     }
 
     private void refuseOtherModels() {

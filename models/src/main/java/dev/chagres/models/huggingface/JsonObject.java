@@ -4,6 +4,7 @@ import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.core.StreamReadFeature;
+import dev.chagres.DType;
 import java.io.IOException;
 import java.math.BigDecimal;
 import java.nio.file.Files;
@@ -12,6 +13,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -20,8 +22,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable.
  *
  * @param fields texts, {@link BigDecimal}, Boolean, lists, maps, or null
+ * @param prefix of the names of fields in refusals
  */
-record JsonObject(Path file, Map<String, @Nullable Object> fields) {
+record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix) {
     private static final long MOST_BYTES = 100L << 20;
     private static final int MOST_DIGITS = 60;
     private static final int DEPTH = 100;
@@ -44,7 +47,7 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields) {
                 if (parser.nextToken() != null) {
                     throw CheckpointException.of(file, "expected one JSON object, got more behind it", null);
                 }
-                return new JsonObject(file, fields);
+                return new JsonObject(file, fields, "");
             }
         } catch (IOException failure) {
             throw CheckpointException.of(
@@ -111,6 +114,21 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields) {
             return number.intValue();
         }
         throw refused(field, "an integer from " + least + " to " + most);
+    }
+
+    /** Returns a list of integers from {@code least} to {@code most}; empty where there is none. */
+    List<Integer> integers(String field, int least, int most) {
+        List<Integer> integers = new ArrayList<>();
+        for (Object element : fields.get(field) instanceof List<?> list ? list : List.of()) {
+            if (!(element instanceof BigDecimal number)
+                    || number.compareTo(BigDecimal.valueOf(least)) < 0
+                    || number.compareTo(BigDecimal.valueOf(most)) > 0
+                    || number.remainder(BigDecimal.ONE).signum() != 0) {
+                throw refused(field, "integers from " + least + " to " + most);
+            }
+            integers.add(number.intValue());
+        }
+        return integers;
     }
 
     /** Returns a finite number; {@code usual} where there is none. */
@@ -180,9 +198,40 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields) {
         return texts;
     }
 
+    /** Returns the object of a field, which is there. Its fields are named in refusals behind that of this object. */
+    JsonObject object(String field) {
+        if (!(fields.get(field) instanceof Map<?, ?> object)) {
+            throw refused(field, "an object");
+        }
+        Map<String, @Nullable Object> inside = new LinkedHashMap<>();
+        object.forEach((name, value) -> inside.put(String.valueOf(name), value));
+        return new JsonObject(file, inside, prefix + field + ".");
+    }
+
+    /** Returns the type that the weights were saved in; empty where the file does not say. */
+    Optional<DType> dtype() {
+        Optional<DType> old = dtype("torch_dtype");
+        Optional<DType> own = dtype("dtype");
+        if (old.isPresent() && own.isPresent() && !old.equals(own)) {
+            throw refused("dtype", "that of torch_dtype, " + text("torch_dtype", ""));
+        }
+        return own.isPresent() ? own : old;
+    }
+
+    private Optional<DType> dtype(String field) {
+        return switch (text(field, "")) {
+            case "" -> Optional.empty();
+            case "float32" -> Optional.of(DType.FLOAT32);
+            case "float16" -> Optional.of(DType.FLOAT16);
+            case "bfloat16" -> Optional.of(DType.BFLOAT16);
+            default -> throw refused(field, "float32, float16 or bfloat16");
+        };
+    }
+
     /** Says that a field has another value than {@code expected}. */
     CheckpointException refused(String field, String expected) {
-        return CheckpointException.ofField(file, field, "expected " + expected + ", got " + shown(fields.get(field)));
+        return CheckpointException.ofField(
+                file, prefix + field, "expected " + expected + ", got " + shown(fields.get(field)));
     }
 
     private static String shown(@Nullable Object value) {

@@ -5,6 +5,7 @@ import dev.chagres.Device;
 import dev.chagres.batch.TrainedModel;
 import java.nio.file.Path;
 import java.util.Objects;
+import java.util.stream.Stream;
 
 /**
  * Opens a folder of transformers by the architecture that its {@code config.json} names.
@@ -16,7 +17,9 @@ public final class Models {
 
     /**
      * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM}, an {@link
-     * dev.chagres.models.esm.Esm2Classifier} of {@code EsmForTokenClassification} and {@code EsmForSequenceClassification}.
+     * dev.chagres.models.esm.Esm2Classifier} of {@code EsmForTokenClassification} and {@code EsmForSequenceClassification}, a {@link
+     * dev.chagres.models.decoder.Decoder} of {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM} and {@code
+     * MistralForCausalLM}.
      *
      * @param folder with {@code config.json} and safetensors files
      * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16
@@ -26,6 +29,16 @@ public final class Models {
      */
     public static TrainedModel open(Device device, Path folder, DType dtype) {
         JsonObject config = Esm2Source.config(Objects.requireNonNull(folder, "folder"));
+        if (DecoderFields.architecture(config).isPresent()) {
+            return DecoderCheckpoint.open(device, folder, dtype);
+        }
+        if (EsmArchitecture.classNames().stream().noneMatch(config.texts("architectures")::contains)) {
+            throw config.refused(
+                    "architectures",
+                    "one of "
+                            + Stream.concat(EsmArchitecture.classNames().stream(), DecoderFields.classNames().stream())
+                                    .toList());
+        }
         return EsmArchitecture.of(config) == EsmArchitecture.MASKED_LM
                 ? Esm2Checkpoint.open(device, folder, dtype)
                 : Esm2Checkpoint.openClassifier(device, folder, dtype);

@@ -12,8 +12,9 @@ import java.util.Optional;
  * @param shardBytes most bytes of tensors in a file; where a model has more there are several, and an index
  * @param unusedFrom a folder of the same architecture, whose tensors that no model here computes with, such as those of the contact head,
  *     are copied
+ * @param tokenizerFrom a folder whose files of a tokenizer, and of how text is generated, are copied; ESM-2 writes its own
  */
-public record SaveConfig(long shardBytes, Optional<Path> unusedFrom) {
+public record SaveConfig(long shardBytes, Optional<Path> unusedFrom, Optional<Path> tokenizerFrom) {
     private static final long USUAL = 5_000_000_000L;
 
     /**
@@ -23,6 +24,7 @@ public record SaveConfig(long shardBytes, Optional<Path> unusedFrom) {
      */
     public SaveConfig {
         Objects.requireNonNull(unusedFrom, "unusedFrom");
+        Objects.requireNonNull(tokenizerFrom, "tokenizerFrom");
         if (shardBytes < 1) {
             throw new IllegalArgumentException("shardBytes: expected at least 1, got " + shardBytes);
         }
@@ -30,16 +32,21 @@ public record SaveConfig(long shardBytes, Optional<Path> unusedFrom) {
 
     /** Files of up to 5 GB; nothing is copied. */
     public static SaveConfig standard() {
-        return new SaveConfig(USUAL, Optional.empty());
+        return new SaveConfig(USUAL, Optional.empty(), Optional.empty());
     }
 
     /** Returns the same with other files: a tensor that is larger has one of its own. */
     public SaveConfig withShardBytes(long newShardBytes) {
-        return new SaveConfig(newShardBytes, unusedFrom);
+        return new SaveConfig(newShardBytes, unusedFrom, tokenizerFrom);
     }
 
     /** Returns the same with tensors that are copied from {@code folder}. */
     public SaveConfig withUnusedFrom(Path folder) {
-        return new SaveConfig(shardBytes, Optional.of(folder));
+        return new SaveConfig(shardBytes, Optional.of(folder), tokenizerFrom);
+    }
+
+    /** Returns the same with files of a tokenizer that are copied from {@code folder}. */
+    public SaveConfig withTokenizerFrom(Path folder) {
+        return new SaveConfig(shardBytes, unusedFrom, Optional.of(folder));
     }
 }

@@ -10,7 +10,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What transformers makes an {@code EsmTokenizer} of: {@code vocab.txt}, {@code tokenizer_config.json}, {@code special_tokens_map.json}.
+ * What transformers makes an {@code EsmTokenizer} of: {@code vocab.txt}, {@code tokenizer_config.json}, {@code special_tokens_map.json}; and
+ * copies of what it makes other tokenizers of.
  *
  * <p>Threading: thread-safe.
  */
@@ -26,7 +27,32 @@ final class TokenizerFiles {
         SPECIAL.put("unk_token", EsmVocabulary.UNKNOWN);
     }
 
+    /** Files of any tokenizer, and of how text is generated and laid out for chats. */
+    private static final List<String> COPIED = List.of(
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "special_tokens_map.json",
+            "added_tokens.json",
+            "vocab.json",
+            "merges.txt",
+            "tokenizer.model",
+            "chat_template.jinja",
+            "chat_template.json",
+            "generation_config.json");
+
     private TokenizerFiles() {}
+
+    /** Copies those files of a tokenizer that a folder has. */
+    static void copy(Path from, Path to) throws IOException {
+        if (!Files.isDirectory(from)) {
+            throw CheckpointException.of(from, "expected a folder with files of a tokenizer, got none", null);
+        }
+        for (String name : COPIED) {
+            if (Files.isRegularFile(from.resolve(name))) {
+                Files.copy(from.resolve(name), to.resolve(name));
+            }
+        }
+    }
 
     /** Checks a folder's vocabulary, if it has one. */
     static void check(Path folder) {

@@ -115,11 +115,11 @@ class CheckpointRefusalsTest {
 
     @Test
     void otherArchitectures() throws IOException {
-        field("architectures", List.of("LlamaForCausalLM"));
+        field("architectures", List.of("BertForMaskedLM"));
         try (Device device = Device.open()) {
             assertEquals(
                     folder.resolve("config.json")
-                            + ": field architectures: expected one of [EsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification], got [LlamaForCausalLM]",
+                            + ": field architectures: expected one of [EsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM], got [BertForMaskedLM]",
                     assertThrows(CheckpointException.class, () -> Models.open(device, folder, DType.FLOAT32))
                             .getMessage());
         }

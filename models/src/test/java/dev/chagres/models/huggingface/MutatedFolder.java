@@ -59,10 +59,14 @@ final class MutatedFolder {
             List.of("EsmModel"),
             List.of(1, 2),
             Map.of(),
-            Map.of("a", 1));
+            Map.of("a", 1),
+            Map.of("rope_type", "yarn", "factor", 2),
+            Map.of("rope_type", "linear", "factor", 2));
 
     private final Path folder;
     private final SplittableRandom random;
+    private String prefix = "esm.";
+    private List<String> more = List.of(Esm2Tensors.TIED_DECODER, "esm.rotary_embeddings.inv_freq");
     private String what = "";
 
     MutatedFolder(Path folder, long seed) {
@@ -73,6 +77,10 @@ final class MutatedFolder {
     /** Writes the folder of {@code stored} with one change, and returns which. */
     String write(StoredModel stored) throws IOException {
         stored.copyTo(folder);
+        if (stored.name().startsWith("decoders/")) {
+            prefix = "model.";
+            more = List.of(DecoderTensors.HEAD, "model.layers.0.self_attn.rotary_emb.inv_freq");
+        }
         switch (random.nextInt(8)) {
             case 0, 1, 2 -> changeField();
             case 3 -> damage(CONFIG, Files.size(folder.resolve(CONFIG)));
@@ -161,20 +169,21 @@ final class MutatedFolder {
         switch (change) {
             case 0 -> copies.remove(at);
             case 1 -> copies.set(at, copy.named(copy.name + "x"));
-            case 2 -> copies.set(at, copy.named(copy.name.replace("esm.", "")));
+            case 2 -> copies.set(at, copy.named(copy.name.replace(prefix, "")));
             case 3 ->
                 copies.set(at, copy.named(copy.name.replace("gamma", "weight").replace("beta", "bias")));
             case 4 -> copies.set(at, copy.sized(1, copy.bytes.length / 4));
             case 5 ->
                 copies.set(at, new Copy(copy.name, DType.BFLOAT16, new long[] {copy.bytes.length / 2}, copy.bytes));
             case 6 ->
-                copies.add(copy.named(copy.name.startsWith("esm.") ? copy.name.substring(4) : "esm." + copy.name));
-            case 7 ->
-                copies.add(new Copy(
-                        random.nextBoolean() ? Esm2Tensors.TIED_DECODER : "esm.rotary_embeddings.inv_freq",
-                        copy.dtype,
-                        copy.sizes,
-                        others));
+                copies.add(copy.named(
+                        copy.name.startsWith(prefix) ? copy.name.substring(prefix.length()) : prefix + copy.name));
+            case 7 -> {
+                String name = oneOf(more);
+                if (copies.stream().noneMatch(each -> each.name.equals(name))) {
+                    copies.add(new Copy(name, copy.dtype, copy.sizes, others));
+                }
+            }
             default -> copies.set(at, new Copy(copy.name, DType.INT32, copy.sizes, copy.bytes));
         }
         what = change == 0 ? "without " + copy.name : "tensors, change " + change + " of " + copy.name;
@@ -204,7 +213,7 @@ final class MutatedFolder {
                 places.put(
                         name, oneOf(List.of("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")));
             case 4 -> places.remove(name);
-            case 5 -> places.put("esm.other.weight", "model-00002-of-00002.safetensors");
+            case 5 -> places.put(prefix + "other.weight", "model-00002-of-00002.safetensors");
             case 6 -> second.add(first.getFirst());
             case 7 -> places.put(name, 5);
             case 8 -> second.removeFirst();

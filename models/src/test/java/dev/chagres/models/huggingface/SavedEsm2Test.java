@@ -32,7 +32,7 @@ class SavedEsm2Test {
     @TempDir
     private Path folder;
 
-    private static Map<String, byte[]> bytes(Path of) throws IOException {
+    static Map<String, byte[]> bytes(Path of) throws IOException {
         Map<String, byte[]> all = new TreeMap<>();
         try (Stream<Path> files = Files.list(of)) {
             for (Path file : files.filter(each -> each.toString().endsWith(".safetensors"))

@@ -14,8 +14,9 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.stream.Stream;
 
-/** A small model that transformers wrote, and what it computes: src/test/vectors/make_huggingface_esm2.py. */
+/** A small model that transformers wrote, and what it computes: src/test/vectors/make_huggingface_esm2.py and make_huggingface_decoders.py. */
 record StoredModel(String name) {
     static List<StoredModel> all() {
         return List.of(new StoredModel("token-dropout"), new StoredModel("plain"));
@@ -23,6 +24,12 @@ record StoredModel(String name) {
 
     static List<StoredModel> classifiers() {
         return List.of(new StoredModel("tokens"), new StoredModel("sequences"));
+    }
+
+    static List<StoredModel> decoders() {
+        return Stream.of("llama", "llama-biases", "llama2", "qwen2", "qwen3", "qwen3-biases", "mistral", "mistral-full")
+                .map(name -> new StoredModel("decoders/" + name))
+                .toList();
     }
 
     /** Returns the folder that transformers wrote. */

@@ -1,0 +1,74 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.DType;
+import dev.chagres.models.decoder.DecoderArchitecture;
+import dev.chagres.models.decoder.DecoderConfig;
+import dev.chagres.models.decoder.DecoderForm;
+import dev.chagres.parameter.Parameters;
+import java.nio.file.Path;
+import java.util.List;
+
+/**
+ * A decoder in a folder, checked: what {@code config.json} says, and for each parameter the tensors that make it.
+ *
+ * <p>Threading: the device's thread.
+ */
+final class DecoderSource implements AutoCloseable {
+    private final JsonObject json;
+    private final DecoderConfig config;
+    private final CheckpointWeights weights;
+    private final List<Target> targets;
+
+    private DecoderSource(JsonObject json, DecoderConfig config, CheckpointWeights weights) {
+        this.json = json;
+        this.config = config;
+        this.weights = weights;
+        weights.ensureHas(DecoderTensors.last(config));
+        targets = DecoderTensors.targets(config);
+        targets.forEach(weights::find);
+        boolean isTied = config.form().head() == DecoderForm.Head.TIED;
+        weights.refuseOthers(
+                "a " + config.form().architecture().className() + " of "
+                        + config.sizes().layers() + " layers",
+                name -> DecoderTensors.isUnused(name) || (isTied && name.equals(DecoderTensors.HEAD)));
+        if (isTied) {
+            weights.checkTied(DecoderTensors.HEAD, DecoderTensors.EMBEDDING);
+        }
+    }
+
+    /** Opens and checks a folder. */
+    static DecoderSource open(Path folder) {
+        JsonObject json = JsonObject.read(folder.resolve(CheckpointWeights.CONFIG));
+        DecoderArchitecture architecture = DecoderFields.architecture(json)
+                .orElseThrow(() -> json.refused("architectures", "one of " + DecoderFields.classNames()));
+        DecoderConfig config = new DecoderFields(json, architecture).config(); // before any other file is read
+        CheckpointWeights weights = new CheckpointWeights(CheckpointTensors.open(folder), DecoderTensors::namesOf);
+        try {
+            return new DecoderSource(json, config, weights);
+        } catch (RuntimeException | Error failure) {
+            weights.close();
+            throw failure;
+        }
+    }
+
+    /** Returns sizes, form and special tokens. */
+    DecoderConfig config() {
+        return config;
+    }
+
+    /** Returns the type that the weights were saved in: that of the file's text, else that of the embedding. */
+    DType dtype() {
+        return json.dtype()
+                .orElseGet(() -> weights.entry(DecoderTensors.EMBEDDING).dtype());
+    }
+
+    /** Copies all weights into the parameters of a model of these sizes, and waits. */
+    void load(Parameters parameters) {
+        weights.load(targets, parameters);
+    }
+
+    @Override
+    public void close() {
+        weights.close();
+    }
+}
