@@ -7,6 +7,7 @@ module dev.chagres {
     requires static transitive org.jspecify;
     requires com.fasterxml.jackson.core;
 
+    exports dev.chagres.adapter;
     exports dev.chagres.attention;
     exports dev.chagres.batch;
     exports dev.chagres.checkpoint;

@@ -2,10 +2,14 @@ package dev.chagres.batch;
 
 import dev.chagres.Device;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.Trainable;
 import dev.chagres.pass.Pass;
 import java.util.Optional;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
@@ -36,6 +40,34 @@ public interface TrainedModel extends AutoCloseable {
          */
         default Optional<LayeredModel.Parts> parts(ModelPlan declared) {
             return Optional.empty();
+        }
+
+        /** Returns a factory of the same model, of which the parameters that {@code trainable} does not train are frozen. */
+        default Factory training(Trainable trainable) {
+            Checks.given("trainable", trainable);
+            return chosen(plan -> plan.train(trainable));
+        }
+
+        /** Returns a factory of the same model with low-rank adapters, which are trained in its place. */
+        default Factory adapted(LoraConfig lora) {
+            Checks.given("lora", lora);
+            return chosen(plan -> plan.adapt(lora));
+        }
+
+        private Factory chosen(Consumer<ModelPlan> choice) {
+            Factory of = this;
+            return new Factory() {
+                @Override
+                public TrainedModel make(Device device, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+                    choice.accept(plan);
+                    return of.make(device, plan, memory);
+                }
+
+                @Override
+                public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
+                    return of.parts(declared);
+                }
+            };
         }
     }
 

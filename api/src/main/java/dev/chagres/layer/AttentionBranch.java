@@ -72,6 +72,7 @@ final class AttentionBranch extends HeadsBranch {
         // The product of query, key and value stands under "qkv" beside the norm before it, as in TE.
         qkv = Linear.ofSections(
                 hidden,
+                List.of("query", "key", "value"),
                 List.of(width, keyWidth, keyWidth),
                 bias,
                 initializer,
@@ -152,7 +153,9 @@ final class AttentionBranch extends HeadsBranch {
 
     /** Returns the recipe's state where attention gives the projection eight bits and takes the gradient in eight bits, or null. */
     private @Nullable Quantizers handsOver(DType dtype, long rows, Sequences sequences, Pass pass) {
-        if (separate != null || exchange.isNeeded() || rows == 0 || rows % QuantizedCopies.STEP != 0) {
+        boolean isAdapted =
+                qkv.sites().adapter() != null || projection.sites().adapter() != null; // reads the tensors themselves
+        if (isAdapted || separate != null || exchange.isNeeded() || rows == 0 || rows % QuantizedCopies.STEP != 0) {
             return null;
         }
         Quantizers present = attention.quantizers(dtype, sequences, pass);

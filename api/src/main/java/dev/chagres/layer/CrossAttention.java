@@ -111,9 +111,14 @@ public final class CrossAttention extends AttentionLayer {
             Initializer initializer = cross.initializer();
             long width = (long) whole.heads() * whole.headDim();
             long keyWidth = (long) whole.keyHeads() * whole.headDim();
-            query = Linear.ofSections(hidden, List.of(width), bias, initializer, plan.child("query"));
+            query = Linear.ofSections(hidden, Linear.UNNAMED, List.of(width), bias, initializer, plan.child("query"));
             keyValue = Linear.ofSections(
-                    memoryColumns, List.of(keyWidth, keyWidth), bias, initializer, plan.child("key_value"));
+                    memoryColumns,
+                    List.of("key", "value"),
+                    List.of(keyWidth, keyWidth),
+                    bias,
+                    initializer,
+                    plan.child("key_value"));
             QkNorm norm = config.qkNorm();
             int headDim = config.headDim();
             querySide = new QkTransform(config.heads(), headDim, norm, this, plan.child("q_norm"));

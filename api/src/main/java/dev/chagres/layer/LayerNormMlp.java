@@ -86,6 +86,7 @@ public final class LayerNormMlp extends NormedBranch {
             int sections = Math.toIntExact(config.activation().inputColumns(1));
             fc1 = Linear.ofSections(
                     hidden,
+                    sections == 1 ? Linear.UNNAMED : List.of("gate", "up"),
                     Collections.nCopies(sections, config.inner()),
                     config.bias(),
                     config.inputInitializer(),
@@ -153,6 +154,7 @@ public final class LayerNormMlp extends NormedBranch {
             long rows = fc1.sites().split().productRows(x.rows());
             Tensor before = QuantizedCopies.first(pass.temporary(), filled, rows);
             if (!x.isQuantized()
+                    && fc1.sites().adapter() == null
                     && after instanceof Target.Plain
                     && KernelChoice.activation(activation, before.dtype()) == ActivationKernel.EPILOGUE) {
                 fc1.products().productGelu(x, before, after.tensor(), pass);
@@ -236,6 +238,7 @@ public final class LayerNormMlp extends NormedBranch {
             Tensor filled = inside.before.get();
             long rows = inside.after.rows();
             if (!fc2.outputGradient().isQuantized()
+                    && fc2.sites().adapter() == null
                     && KernelChoice.activation(activation, filled.dtype()) == ActivationKernel.EPILOGUE) {
                 Tensor weight = fc2.sites().wholeWeight(inside.after, pass);
                 MatrixProduct.of(Transpose.NO, Transpose.NO, pass.productPlan())

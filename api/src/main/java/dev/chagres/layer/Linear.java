@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.adapter.LowRankAdapter;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -32,6 +33,9 @@ public final class Linear extends Layer {
     private static final class Input extends SavedContext {
         private final Operand x = new Operand("the input");
     }
+
+    /** The names of the sections of an output that has one. */
+    static final List<String> UNNAMED = List.of("");
 
     private final long inputs;
     private final long outputs;
@@ -83,29 +87,39 @@ public final class Linear extends Layer {
         Checks.atLeastOne("inputs", inputs);
         Checks.atLeastOne("outputs", outputs);
         LinearSplit split = LinearSplit.of(mode, inputs, outputs, plan);
-        this(split.declareWeight(initializer, plan), split, bias, plan);
+        this(split.declareWeight(initializer, plan), split, bias, UNNAMED, plan);
     }
 
     /** Makes a {@link ParallelMode#ROW} layer at the end of a branch, whose output may be split by tokens. */
     static Linear ofRows(long inputs, long outputs, Bias bias, Initializer initializer, ModelPlan plan) {
         LinearSplit split = LinearSplit.of(ParallelMode.ROW, inputs, outputs, plan);
-        return new Linear(split.declareWeight(initializer, plan), split, bias, plan);
+        return new Linear(split.declareWeight(initializer, plan), split, bias, UNNAMED, plan);
     }
 
-    /** Makes a {@link ParallelMode#COLUMN} layer whose outputs have sections of these sizes; a rank has a part of each section. */
-    static Linear ofSections(long inputs, List<Long> sections, Bias bias, Initializer initializer, ModelPlan plan) {
+    /**
+     * Makes a {@link ParallelMode#COLUMN} layer whose outputs have sections of these sizes; a rank has a part of each section.
+     *
+     * @param names of the sections, by which they are targets of adapters
+     */
+    static Linear ofSections(
+            long inputs, List<String> names, List<Long> sections, Bias bias, Initializer initializer, ModelPlan plan) {
         LinearSplit split = LinearSplit.ofSections(inputs, sections, plan);
-        return new Linear(split.declareWeight(initializer, plan), split, bias, plan);
+        return new Linear(split.declareWeight(initializer, plan), split, bias, names, plan);
     }
 
-    private Linear(Parameter weight, LinearSplit split, Bias bias, ModelPlan plan) {
+    /** {@code names}: of the sections of the outputs; empty without adapters. */
+    private Linear(Parameter weight, LinearSplit split, Bias bias, List<String> names, ModelPlan plan) {
         super(plan.name());
         inputs = weight.shape().size(1);
         outputs = weight.shape().size(0);
         this.weight = weight;
         this.split = split;
         this.bias = bias == Bias.PRESENT ? split.declareBias(plan) : null;
-        sites = new LinearSites(weight, this.bias, split, plan);
+        LowRankAdapter adapter = names.isEmpty() ? null : split.declareAdapter(names, plan);
+        if (adapter != null && !weight.isFrozen()) {
+            throw new IllegalArgumentException("trained: expected no weight that has adapters, got " + weight.name());
+        }
+        sites = new LinearSites(weight, this.bias, split, adapter, plan);
         input = new QuantizedInput(sites);
         outputGradient = new QuantizedGradient(sites);
         products = new LinearProducts(sites, input, outputGradient);
@@ -138,7 +152,11 @@ public final class Linear extends Layer {
             throw new IllegalArgumentException("weight: expected a matrix [out, in], got " + weight);
         }
         return new Linear(
-                weight, LinearSplit.tied(weight, Checks.given("plan", plan)), Checks.given("bias", bias), plan);
+                weight,
+                LinearSplit.tied(weight, Checks.given("plan", plan)),
+                Checks.given("bias", bias),
+                List.of(),
+                plan);
     }
 
     /** Returns how the layer is split among the plan's tensor-parallel ranks. */
@@ -226,7 +244,8 @@ public final class Linear extends Layer {
 
     @Override
     public boolean requiresGradient() {
-        return !weight.isFrozen() || (bias != null && !bias.isFrozen());
+        LowRankAdapter adapter = sites.adapter();
+        return !weight.isFrozen() || sites.learnsBias() || (adapter != null && adapter.requiresGradient());
     }
 
     @Override
@@ -268,6 +287,7 @@ public final class Linear extends Layer {
                 + split.explain(
                         bias != null,
                         sites.explainGathered(x.size(0), pass),
-                        sites.explainGatheredAgain(x.size(0), pass));
+                        sites.explainGatheredAgain(x.size(0), pass))
+                + (sites.adapter() == null ? "" : sites.adapter().explain());
     }
 }

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.adapter.LowRankAdapter;
 import dev.chagres.internal.Checks;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.MatrixProduct;
@@ -74,6 +75,12 @@ final class LinearProducts {
             wholeProduct(x, added, term, pass);
         } else {
             quantizedProduct(x.rowwise(), Product.FORWARD, added, term, present, pass);
+        }
+        LowRankAdapter adapter = sites.adapter();
+        if (adapter != null && x.adapted().isKept()) {
+            adapter.addAgain(term, x.adapted(), pass);
+        } else if (adapter != null) {
+            adapter.addTo(x.whole(), term, x.adapted(), pass);
         }
         if (split.sumsOutput()) {
             split.sumOutput(term, y, pass);
@@ -189,12 +196,24 @@ final class LinearProducts {
             } else {
                 quantizedProduct(gradient.rowwise(), Product.INPUT_GRADIENT, null, term, present, pass);
             }
+            LowRankAdapter adapter = sites.adapter();
+            boolean addsToSum = split.gathersInput();
+            if (adapter != null && !addsToSum) {
+                adapter.addInputGradient(term, x.adapted(), pass);
+            }
             split.sumInputGradient(term, dx, pass);
+            if (adapter != null && addsToSum) {
+                adapter.addInputGradient(dx, x.adapted(), pass);
+            }
         }
     }
 
-    /** Enqueues the gradients of weight and bias. */
+    /** Enqueues the gradients of weight, bias and adapters. */
     void parameterGradients(Operand x, Pass pass) {
+        LowRankAdapter adapter = sites.adapter();
+        if (adapter != null) {
+            adapter.parameterGradients(input.whole(x, pass), gradient.own(), x.adapted(), pass);
+        }
         if (weight.isFrozen() || x.isQuantized()) {
             if (!weight.isFrozen()) {
                 quantizedWeightGradient(x, pass);

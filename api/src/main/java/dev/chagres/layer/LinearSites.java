@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Tensor;
+import dev.chagres.adapter.LowRankAdapter;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
@@ -30,14 +31,21 @@ final class LinearSites {
     private final Parameter weight;
     private final @Nullable Parameter bias;
     private final LinearSplit split;
+    private final @Nullable LowRankAdapter adapter;
     private final QuantizerSite input;
     private final QuantizerSite cachedWeight;
     private final QuantizerSite gradient;
 
-    LinearSites(Parameter weight, @Nullable Parameter bias, LinearSplit split, ModelPlan plan) {
+    LinearSites(
+            Parameter weight,
+            @Nullable Parameter bias,
+            LinearSplit split,
+            @Nullable LowRankAdapter adapter,
+            ModelPlan plan) {
         this.weight = weight;
         this.bias = bias;
         this.split = split;
+        this.adapter = adapter;
         input = plan.quantizer("input", Role.INPUT);
         cachedWeight = plan.quantizer("weight", weight);
         gradient = plan.quantizer("output_gradient", Role.GRADIENT);
@@ -51,6 +59,12 @@ final class LinearSites {
     @Nullable
     Parameter bias() {
         return bias;
+    }
+
+    /** Returns the adapters that are added to the product, or null where it has none. */
+    @Nullable
+    LowRankAdapter adapter() {
+        return adapter;
     }
 
     /** Returns the type of input and output: the weight's, the model's where the weight is kept in eight bits. */

@@ -2,6 +2,9 @@ package dev.chagres.layer;
 
 import dev.chagres.Shape;
 import dev.chagres.Tensor;
+import dev.chagres.adapter.LowRankAdapter;
+import dev.chagres.adapter.LowRankAdapter.Section;
+import dev.chagres.adapter.LowRankAdapter.Split;
 import dev.chagres.attention.Sequences;
 import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parallel.TensorParallel;
@@ -10,6 +13,8 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
 import java.util.List;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * How a linear layer is split among tensor-parallel ranks: what a rank declares, and what is reduced over the ranks.
@@ -114,6 +119,25 @@ final class LinearSplit {
             return plan.declare("bias", Initializer.zeros(), part(0, outputs));
         }
         return (gathersGradient() ? plan.forTokenParts() : plan).declare("bias", Initializer.zeros(), outputs);
+    }
+
+    /**
+     * Declares the adapters that the plan asks for.
+     *
+     * @param names of the sections of the outputs
+     */
+    @Nullable
+    LowRankAdapter declareAdapter(List<String> names, ModelPlan plan) {
+        List<Long> sizes = mode == ParallelMode.ROW ? List.of(outputs) : sections;
+        List<Section> named = IntStream.range(0, sizes.size())
+                .mapToObj(i -> new Section(names.get(i), sizes.get(i)))
+                .toList();
+        Split parts = switch (mode) {
+            case NONE -> Split.NONE;
+            case COLUMN -> Split.OUTPUTS;
+            case ROW -> Split.INPUTS;
+        };
+        return LowRankAdapter.of(inputs, named, parts, plan);
     }
 
     private ParameterSplit part(int dimension, long... sizes) {

@@ -5,6 +5,7 @@ import dev.chagres.QuantizedTensor;
 import dev.chagres.Scaling;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.adapter.LowRankAdapter;
 import dev.chagres.internal.Checks;
 import dev.chagres.pass.SavedTensor;
 import dev.chagres.recipe.Quantizers;
@@ -28,6 +29,9 @@ final class Operand {
     private final SavedTensor whole;
     private final SavedTensor copy;
     private final SavedTensor scaleInverse;
+    /** What the product's adapters keep. */
+    private final LowRankAdapter.Saved adapted = new LowRankAdapter.Saved();
+
     private boolean learns;
     /** Whether the tensor lies in temporary memory, so that backward must recompute it. */
     private boolean lent;
@@ -123,6 +127,11 @@ final class Operand {
     /** Returns whether the gradient of the tensor is wanted. */
     boolean learns() {
         return learns;
+    }
+
+    /** Returns what the product's adapters keep. */
+    LowRankAdapter.Saved adapted() {
+        return adapted;
     }
 
     /** Returns the tensor's rows, without what copies are filled up with. */

@@ -52,7 +52,7 @@ final class QuantizedGradient {
         columnSums = target == null || sites.bias() == null ? null : temporary.tensor(dtype, columns);
         if (target == null) {
             target = copies.plain(temporary.tensor(dtype, rows, columns), findsAmax, present, pass);
-        } else if (copies.measures(present, pass)) {
+        } else if (sites.adapter() != null || copies.measures(present, pass)) {
             target.with(temporary.tensor(dtype, rows, columns));
         }
         open = target;
@@ -64,7 +64,7 @@ final class QuantizedGradient {
         Target target = Checks.given("target", open);
         if (target instanceof Target.Quantized) {
             Quantizers present = Checks.given("quantizers", x.quantizers());
-            set(null, null, present, columnSums);
+            set(sites.adapter() == null ? null : target.tensor(), null, present, columnSums);
             copies.measure(target.tensorOrNull(), present, pass);
         } else {
             finish(target.tensor(), target.amax(), x, pass);

@@ -70,7 +70,7 @@ final class QuantizedInput {
     /** Returns what a rank keeps of its {@code rows} tokens for a backward that reads the input. */
     private Kept kept(long rows, Quantizers present) {
         BackwardOverride override = present.recipe().backwardOverride();
-        if (override == BackwardOverride.HIGH_PRECISION) {
+        if (override == BackwardOverride.HIGH_PRECISION || isAdapted()) {
             return Kept.WHOLE;
         }
         boolean transposes = override == BackwardOverride.NONE;
@@ -81,6 +81,11 @@ final class QuantizedInput {
             return Kept.ROWWISE;
         }
         return transposes && copies.hasScalesOfRows(present) && isWholeBlocks(rows) ? Kept.COLUMNWISE : Kept.WHOLE;
+    }
+
+    /** Returns whether adapters read the input itself. */
+    private boolean isAdapted() {
+        return sites.adapter() != null;
     }
 
     /** Returns whether no column's block has tokens of two ranks. */
@@ -115,7 +120,7 @@ final class QuantizedInput {
         Target target = quantized(x.size(0), present, keptIn(pass.isSaving() ? pass.kept() : null), pass);
         if (target == null) {
             target = copies.plain(x, true, present, pass);
-        } else if (copies.measures(present, pass)) {
+        } else if (isAdapted() || copies.measures(present, pass)) {
             target.with(x);
         }
         begun.set(x);
@@ -154,6 +159,8 @@ final class QuantizedInput {
         if (target == null) {
             boolean findsAmax = producer == Producer.CASTS_OR_FINDS_AMAX;
             target = copies.plain(wholeIn.tensor(dtype, rows, columns), findsAmax, present, pass);
+        } else if (isAdapted()) {
+            target.with(wholeIn.tensor(dtype, rows, columns));
         } else if (copies.measures(present, pass)) {
             target.with(pass.temporary().tensor(dtype, rows, columns));
         }
@@ -196,6 +203,7 @@ final class QuantizedInput {
 
     private void finish(Target target, @Nullable Tensor x, Operand operand, @Nullable Scope keptIn, Pass pass) {
         Quantizers present = sites.covering(pass);
+        operand.adapted().clear();
         if (x != null && (present == null || pass.isCalibrating() || x.size(0) == 0)) {
             operand.set(x);
             if (x.size(0) > 0) {
@@ -208,7 +216,11 @@ final class QuantizedInput {
             }
             return;
         }
-        make(target, x, operand, Checks.given("quantizers", present), true, keptIn(keptIn), pass);
+        Scope backwardIn = isAdapted() ? keptIn : keptIn(keptIn);
+        make(target, x, operand, Checks.given("quantizers", present), true, backwardIn, pass);
+        if (isAdapted()) {
+            operand.keepWhole(Checks.given("x", x)); // forward reads it, too
+        }
     }
 
     /**

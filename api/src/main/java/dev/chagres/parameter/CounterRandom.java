@@ -31,6 +31,11 @@ public final class CounterRandom {
         return mix(mix(key + counter * GOLDEN) ^ key);
     }
 
+    /** Returns a uniform number from 0 to below 1. */
+    public static double uniform(long key, long element) {
+        return (bits(key, element) >>> 11) * UNIT;
+    }
+
     /**
      * Returns a normal number with mean 0 and standard deviation 1: elements 2 i and 2 i + 1 are the cosine and the sine of one pair of
      * {@code sqrt(-2 ln u) (cos 2 pi v, sin 2 pi v)}.

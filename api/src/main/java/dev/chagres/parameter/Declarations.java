@@ -8,12 +8,14 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The declarations of all parts of one plan: parameters by group, and quantizer sites.
@@ -35,6 +37,11 @@ final class Declarations {
     private final Set<String> names = new HashSet<>();
     private final Set<String> siteNames = new HashSet<>();
     private final List<QuantizerSite> sites = new ArrayList<>();
+    private Trainable trainable = Trainable.all();
+    private @Nullable LoraConfig lora;
+    /** Names of the products that asked for adapters. */
+    private final Set<String> products = new LinkedHashSet<>();
+
     private long count;
     private int ranks = 1;
 
@@ -59,6 +66,67 @@ final class Declarations {
     /** Returns who has allocated the model that this is, or is a part of. */
     PlanClaim claim() {
         return claim;
+    }
+
+    /**
+     * Freezes what is declared from now on, but for what {@code chosen} trains.
+     *
+     * @throws IllegalStateException when something is declared already
+     */
+    void train(Trainable chosen) {
+        ensureEmpty("train");
+        trainable = chosen;
+    }
+
+    /**
+     * Gives products that are declared from now on adapters, and trains nothing else but what {@code config} says.
+     *
+     * @throws IllegalStateException when something is declared already
+     */
+    void adapt(LoraConfig config) {
+        ensureEmpty("adapt");
+        lora = config;
+        trainable = new Trainable(config.trained(), List.of());
+    }
+
+    private void ensureEmpty(String method) {
+        if (!parameters.isEmpty()) {
+            throw new IllegalStateException(method + ": expected a plan without parameters, got one with "
+                    + parameters.getFirst().name() + "; call it before layers are made");
+        }
+    }
+
+    /** Returns the adapters of the product of that name; null where it has none. */
+    @Nullable
+    LoraConfig lora(String product) {
+        products.add(product);
+        return lora != null && lora.isTarget(product) ? lora : null;
+    }
+
+    /** Freezes a parameter that is not trained, unless it is an adapter's. */
+    void choose(Parameter parameter, boolean isAdapter) {
+        if (!isAdapter && !trainable.trains(parameter.name())) {
+            parameter.freeze();
+        }
+    }
+
+    /**
+     * Checks that the patterns and targets mean something.
+     *
+     * @throws IllegalArgumentException when one means nothing
+     */
+    void checkChoice() {
+        trainable.check(model);
+        LoraConfig config = lora;
+        if (config != null) {
+            for (String target : config.targets()) {
+                if (products.stream()
+                        .noneMatch(product -> config.withTargets(target).isTarget(product))) {
+                    throw new IllegalArgumentException("targets: expected names of products, which are "
+                            + String.join(", ", products) + ", got " + target);
+                }
+            }
+        }
     }
 
     /**
@@ -134,6 +202,9 @@ final class Declarations {
             kinds.forEach((same, kept) -> part.addAll(kinds.size() == 1 ? name : name + " " + same, kept));
         });
         part.model = model;
+        part.trainable = trainable;
+        part.lora = lora;
+        part.products.addAll(products);
         part.sites.addAll(sites);
         part.ranks = ranks;
         return part;

@@ -3,7 +3,7 @@ package dev.chagres.parameter;
 /**
  * The initial values of a parameter.
  *
- * <p>Normal numbers are drawn by counter from the seed, the parameter's name and the element's number: any part of any
+ * <p>Normal and uniform numbers are drawn by counter from the seed, the parameter's name and the element's number: any part of any
  * parameter can be drawn alone, in any order and by any thread, and has the same bits on every machine.
  *
  * <p>Threading: immutable.
@@ -34,6 +34,24 @@ public sealed interface Initializer {
         }
     }
 
+    /**
+     * Independent uniform numbers from {@code -bound} to below {@code bound}.
+     *
+     * @param bound not negative
+     */
+    record Uniform(float bound) implements Initializer {
+        /**
+         * Checks the bound.
+         *
+         * @throws IllegalArgumentException when it is negative or no number
+         */
+        public Uniform {
+            if (!(bound >= 0) || Float.isInfinite(bound)) {
+                throw new IllegalArgumentException("bound: expected a number of at least 0, got " + bound);
+            }
+        }
+    }
+
     /** Every element 0. */
     static Initializer zeros() {
         return new Zeros();
@@ -49,6 +67,11 @@ public sealed interface Initializer {
         return new Normal(standardDeviation);
     }
 
+    /** Independent uniform numbers from {@code -bound} to below {@code bound}. */
+    static Initializer uniform(float bound) {
+        return new Uniform(bound);
+    }
+
     /**
      * Returns one element.
      *
@@ -60,6 +83,7 @@ public sealed interface Initializer {
             case Zeros() -> 0;
             case Ones() -> 1;
             case Normal(float standardDeviation) -> (float) (standardDeviation * CounterRandom.normal(key, element));
+            case Uniform(float bound) -> (float) (bound * (2 * CounterRandom.uniform(key, element) - 1));
         };
     }
 }

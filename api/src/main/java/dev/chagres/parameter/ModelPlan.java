@@ -122,6 +122,53 @@ public final class ModelPlan {
         return part(parameter -> true, kind);
     }
 
+    /**
+     * Freezes all parameters that are declared in the whole plan, but for those that {@code trainable} trains: they get no gradient memory and
+     * no state of an optimizer, and no product is computed for their gradients. {@link Parameters#allocate} checks that each pattern means one.
+     *
+     * @throws IllegalStateException when parameters are declared already
+     */
+    public void train(Trainable trainable) {
+        declared.train(Checks.given("trainable", trainable));
+    }
+
+    /**
+     * Gives layers that are made of the whole plan low-rank adapters, and freezes all other parameters but {@link LoraConfig#trained}. {@link
+     * Parameters#allocate} checks that each target means a product.
+     *
+     * @throws IllegalStateException when parameters are declared already
+     */
+    public void adapt(LoraConfig config) {
+        declared.adapt(Checks.given("config", config));
+    }
+
+    /**
+     * For authors of layers: returns the adapters of a product.
+     *
+     * @param product its name behind this part's prefix; empty for the name of this part
+     * @return null where the product has none
+     */
+    public @Nullable LoraConfig adapter(String product) {
+        return declared.lora(Checks.given("product", product).isEmpty() ? name() : prefix + product);
+    }
+
+    /**
+     * For authors of adapters: declares a parameter that is trained although others are frozen.
+     *
+     * @param name behind this part's prefix
+     * @param split the part that this rank keeps; null for all of {@code shape}
+     * @throws IllegalArgumentException as {@link #declare(String, Initializer, ParameterSplit)}
+     * @throws IllegalStateException while parameters of the plan have memory
+     */
+    public Parameter declareAdapter(String name, Initializer initializer, Shape shape, @Nullable ParameterSplit split) {
+        Checks.given("shape", shape);
+        if (split != null) {
+            ensureOwn(split);
+        }
+        Shape own = split == null ? shape : split.shape();
+        return declare(name, initializer, null, own, split, true);
+    }
+
     /** Returns the part of this plan whose names begin with {@code name} and a dot, in the same group. */
     public ModelPlan child(String name) {
         return new ModelPlan(grouping, prefix + Checks.given("name", name) + ".", group, gradients, declared);
@@ -264,6 +311,16 @@ public final class ModelPlan {
 
     private Parameter declare(
             String name, Initializer initializer, @Nullable DType dtype, Shape shape, @Nullable ParameterSplit split) {
+        return declare(name, initializer, dtype, shape, split, false);
+    }
+
+    private Parameter declare(
+            String name,
+            Initializer initializer,
+            @Nullable DType dtype,
+            Shape shape,
+            @Nullable ParameterSplit split,
+            boolean isAdapter) {
         String full = prefix + Checks.given("name", name);
         Checks.given("initializer", initializer);
         Shape whole = split == null ? shape : split.whole(); // With an uneven split a rank may have nothing.
@@ -275,6 +332,7 @@ public final class ModelPlan {
         Parameter parameter =
                 new Parameter(full, shape, initializer, dtype, split, split == null && gradients == Gradients.PARTIAL);
         declared.add(group, parameter);
+        declared.choose(parameter, isAdapter);
         return parameter;
     }
 
@@ -337,6 +395,10 @@ public final class ModelPlan {
 
     int ranks() {
         return declared.ranks();
+    }
+
+    void checkChoice() {
+        declared.checkChoice();
     }
 
     PlanClaim claim() {

@@ -94,6 +94,7 @@ final class ParameterAllocation {
         if (plan.groups().isEmpty()) {
             throw new IllegalArgumentException("plan: expected at least one parameter, got none");
         }
+        plan.checkChoice();
     }
 
     private static void ensureNoMemory(ModelPlan plan) {

@@ -19,6 +19,7 @@ import dev.chagres.layer.TransformerLayer;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
+import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -104,6 +105,11 @@ final class StrategyModel implements PipelineStage, AutoCloseable {
         this.variant = variant;
         this.place = place;
         plan = place.plan;
+        if (variant == StrategyVariant.ADAPTED) {
+            plan.adapt(LoraConfig.of(4, "query", "value", "projection", "fc1", "fc2")
+                    .withAlpha(8)
+                    .withTrained("head"));
+        }
         int vocabulary = variant.vocabulary();
         embedding = Embedding.vocabularyParallel(vocabulary, HIDDEN, WEIGHTS, plan.group("embedding"));
         List<TransformerLayer> stack = new ArrayList<>();

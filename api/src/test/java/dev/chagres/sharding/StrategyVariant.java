@@ -15,6 +15,8 @@ enum StrategyVariant {
     UNEVEN(3),
     /** The embedding, the first layer, and one parameter of the second. */
     FROZEN(2),
+    /** Low-rank adapters of every product of the layers, whose own weights are frozen; the head is trained. */
+    ADAPTED(2),
     /** The head reads the embedding's table. */
     TIED(4),
     /** Several micro-batches, and every third step one more. */

@@ -1,0 +1,105 @@
+package dev.chagres.parameter;
+
+import dev.chagres.internal.Checks;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * Low-rank adapters of the products of a plan: {@code y = x W^T + b + factor dropout(x) A^T B^T}, with A [rank, in] and B [out, rank]. W and b
+ * are frozen; A begins with uniform numbers, B with zeros, so that the first output is that of the product alone.
+ *
+ * <p>A target is the name of a product, or the end of one behind a dot: {@code mlp.fc1} means that of every layer. The products of a {@code
+ * TransformerLayer} are called {@code attention.qkv.linear.query}, {@code .key} and {@code .value}, {@code attention.projection}, {@code mlp.fc1}
+ * and {@code mlp.fc2}, a {@code Linear} like its part of the plan. Where several targets are sections of one product, as query, key and value
+ * are, their adapters share the dropped input.
+ *
+ * {@snippet file="dev/chagres/adapter/LoraExampleTest.java" region="lora"}
+ *
+ * <p>Threading: immutable.
+ *
+ * <p>Source: Hu et al., LoRA (2021); Kalajdzievski, rank-stabilized LoRA (2023); {@code LoraConfig} of PEFT.
+ *
+ * @param rank of the adapters, at least 1
+ * @param alpha above 0
+ * @param scaling how the factor follows from alpha and rank
+ * @param dropout probability of leaving out a value of an adapter's input in training, from 0 to below 1
+ * @param targets names of products
+ * @param trained patterns of parameters that are trained besides, such as {@code classifier}: see {@link Trainable}
+ */
+public record LoraConfig(
+        int rank, float alpha, Scaling scaling, float dropout, Set<String> targets, List<String> trained) {
+    /** How the factor follows from alpha and rank. */
+    public enum Scaling {
+        /** alpha / rank. */
+        RANK,
+        /** alpha / sqrt(rank), so that higher ranks learn as fast. */
+        ROOT_OF_RANK
+    }
+
+    private static final int MOST = 1 << 16;
+
+    /**
+     * Checks the numbers.
+     *
+     * @throws IllegalArgumentException when one is out of range, or there is no target
+     */
+    public LoraConfig {
+        Checks.given("scaling", scaling);
+        targets = Set.copyOf(Checks.given("targets", targets));
+        trained = Checks.givenAll("trained", trained);
+        if (rank < 1 || rank > MOST) {
+            throw new IllegalArgumentException("rank: expected 1 to " + MOST + ", got " + rank);
+        }
+        if (!(alpha > 0) || Float.isInfinite(alpha)) {
+            throw new IllegalArgumentException("alpha: expected a finite number above 0, got " + alpha);
+        }
+        Checks.probability("dropout", dropout);
+        if (targets.isEmpty() || targets.stream().anyMatch(String::isBlank)) {
+            throw new IllegalArgumentException(
+                    "targets: expected at least one name of a product, such as query, none of them empty, got "
+                            + targets);
+        }
+    }
+
+    /** Makes adapters of the products that end in {@code targets}: alpha = rank, no dropout, nothing else trained. */
+    public static LoraConfig of(int rank, String... targets) {
+        return new LoraConfig(rank, rank, Scaling.RANK, 0, Set.of(Checks.given("targets", targets)), List.of());
+    }
+
+    /** Returns the same with another alpha. */
+    public LoraConfig withAlpha(float newAlpha) {
+        return new LoraConfig(rank, newAlpha, scaling, dropout, targets, trained);
+    }
+
+    /** Returns the same with another scaling. */
+    public LoraConfig withScaling(Scaling newScaling) {
+        return new LoraConfig(rank, alpha, newScaling, dropout, targets, trained);
+    }
+
+    /** Returns the same with another probability of dropout. */
+    public LoraConfig withDropout(float newDropout) {
+        return new LoraConfig(rank, alpha, scaling, newDropout, targets, trained);
+    }
+
+    /** Returns the same with other targets. */
+    public LoraConfig withTargets(String... newTargets) {
+        Set<String> names = Set.of(Checks.given("newTargets", newTargets));
+        return new LoraConfig(rank, alpha, scaling, dropout, names, trained);
+    }
+
+    /** Returns the same with parameters that are trained besides. */
+    public LoraConfig withTrained(String... patterns) {
+        return new LoraConfig(rank, alpha, scaling, dropout, targets, List.of(Checks.given("patterns", patterns)));
+    }
+
+    /** Returns the factor of the adapters' products. */
+    public float factor() {
+        return scaling == Scaling.RANK ? alpha / rank : (float) (alpha / Math.sqrt(rank));
+    }
+
+    /** Returns whether the product of that name is a target. */
+    public boolean isTarget(String name) {
+        Checks.given("name", name);
+        return targets.stream().anyMatch(target -> name.equals(target) || name.endsWith("." + target));
+    }
+}
