@@ -279,7 +279,7 @@ class TrainTest {
     @Test
     void versionOptionAndReportNameTheProjectsVersion() throws IOException {
         String pom = Files.readString(Path.of("").toAbsolutePath().getParent().resolve("pom.xml"));
-        String project = pom.replaceFirst("(?s).*?<version>(.*?)</version>.*", "$1");
+        String project = pom.replaceFirst("(?s).*?<revision>(.*?)</revision>.*", "$1");
         assertEquals(0, train("--version"));
         assertEquals("Chagres " + project + System.lineSeparator(), out());
         Path report = folder.resolve("r.jsonl");

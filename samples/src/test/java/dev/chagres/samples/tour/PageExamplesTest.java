@@ -10,6 +10,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -51,6 +52,29 @@ class PageExamplesTest {
         assertTrue(
                 Files.readString(PROJECT.resolve("docs").resolve(page)).contains(example),
                 () -> "docs/" + page + ": expected the region " + region + " of " + test + ":\n" + example);
+    }
+
+    /** A block of code after the link to a file of samples/consumers is a part of that file, but for its indentation. */
+    @Test
+    void theGuideShowsPartsOfTheConsumers() throws IOException {
+        String guide = Files.readString(PROJECT.resolve("docs/using.md"));
+        Matcher blocks = Pattern.compile("]\\(\\.\\./(samples/consumers/[^)]+)\\):?\n\n```\\w*\n(.*?)```", Pattern.DOTALL)
+                .matcher(guide);
+        int count = 0;
+        while (blocks.find()) {
+            String file = blocks.group(1);
+            String source = Files.readString(PROJECT.resolve(file));
+            Matcher version = Pattern.compile("<chagres.version>(.*?)<").matcher(source);
+            String whole = version.find() ? source.replace("${chagres.version}", version.group(1)) : source;
+            String shown = blocks.group(2);
+            assertTrue(withoutIndentation(whole).contains(withoutIndentation(shown)), () -> file + " has no\n" + shown);
+            count++;
+        }
+        assertTrue(count >= 10, "expected blocks of consumers, got " + count);
+    }
+
+    private static String withoutIndentation(String text) {
+        return text.lines().map(String::strip).collect(Collectors.joining("\n", "\n", "\n"));
     }
 
     /** The loss of an even guess is ln 32 = 3.5. */

@@ -38,7 +38,7 @@ class ReadmeTest {
         Path guide = PROJECT.resolve("docs/using.md");
         assertEquals(imports, find("```java\n(.*?)```", guide), "docs/using.md's imports and those of Readme.java");
         assertEquals(
-                find("<version>(.*?)</version>", PROJECT.resolve("pom.xml")),
+                find("<revision>(.*?)(?:-SNAPSHOT)?</revision>", PROJECT.resolve("pom.xml")),
                 find("<artifactId>chagres</artifactId>\\s*<version>(.*?)</version>", guide),
                 "the version in docs/using.md");
     }

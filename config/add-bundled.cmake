@@ -1,0 +1,23 @@
+# Adds components to a CycloneDX list that Maven cannot know of, since they lie in our jars as files.
+# usage: cmake -DBOM=bom.json -DBUNDLED="a.cdx.json;b.cdx.json" -P add-bundled.cmake
+cmake_minimum_required(VERSION 3.20)
+if(NOT EXISTS "${BOM}")
+  return() # of a module that is not published
+endif()
+file(READ "${BOM}" bom)
+string(JSON count ERROR_VARIABLE none LENGTH "${bom}" components)
+if(none)
+  set(count 0)
+  string(JSON bom SET "${bom}" components "[]")
+endif()
+foreach(file ${BUNDLED})
+  file(READ "${file}" added)
+  string(JSON last LENGTH "${added}" components)
+  math(EXPR last "${last} - 1")
+  foreach(index RANGE ${last})
+    string(JSON component GET "${added}" components ${index})
+    string(JSON bom SET "${bom}" components ${count} "${component}")
+    math(EXPR count "${count} + 1")
+  endforeach()
+endforeach()
+file(WRITE "${BOM}" "${bom}\n")
