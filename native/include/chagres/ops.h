@@ -567,6 +567,55 @@ int ops_adam_ranges(const OpsAdamRange *ranges, int64_t range_count, int64_t blo
                     int decoupled, int bias_correction, int weight_dtype, int moment_dtype, int masters,
                     OpsStream stream);
 
+/* What ops_optimizer_step computes. g is gradient_scale[0] * gradient[i], rate and decay are the range's, w is the FP32 weight. */
+enum OpsMethod {
+  OPS_METHOD_SGD = 0,      /* g += decay w; first = g when step[0] or beta1 says so, else beta1 first + (1 - beta2) g; w -= rate first */
+  OPS_METHOD_NESTEROV = 1, /* the same with w -= rate (g + beta1 first) */
+  OPS_METHOD_LION = 2, /* w -= rate (sign(beta1 first + (1 - beta1) g) + decay w); first = beta2 first + (1 - beta2) g */
+  OPS_METHOD_ADAM = 3, /* ops_adam, with first as mean and second as square */
+  OPS_METHOD_SCHEDULE_FREE = 4,      /* x is master, z first, v second, y = (1 - beta1) z + beta1 x: v = beta2 v + (1 - beta2) g^2;
+                                        z -= rate (g / (sqrt(v / (1 - beta2^step[0])) + epsilon) + decay y); x += share (z - x);
+                                        weight = y of the new x and z, rounded */
+  OPS_METHOD_SCHEDULE_FREE_POINT = 5 /* weight = y, rounded, and nothing else */
+};
+
+/* Elements of a range, from its first one on, that share the scale of states of eight bits. */
+enum OpsScaledBlock { OPS_SCALED_BLOCK = 256 };
+
+/* A range of elements that ops_optimizer_step updates. Pointers that a method does not name are not looked at. */
+typedef struct OpsStepRange {
+  const float *gradient;
+  void *weight;
+  void *master; /* of an OpsMaster; FP32 for schedule-free methods, also beside FP32 weights */
+  void *first;
+  void *second;
+  float *first_scale; /* of states of eight bits, one for each OPS_SCALED_BLOCK elements */
+  float *second_scale;
+  const float *rate;
+  const float *share; /* of schedule-free methods */
+  int64_t count;
+  int64_t first_block; /* the blocks of all ranges before it; a range has count / OPS_ADAM_BLOCK of them, rounded up */
+  float weight_decay;
+} OpsStepRange;
+
+/* One step of `method`, an OpsMethod, over many ranges in one kernel, with the table and the numbers of ops_adam_ranges. SGD takes
+ * first as its gradient where beta1 is 0 or step[0] is 1; decoupled and bias_correction are ADAM's, epsilon its and SCHEDULE_FREE's.
+ * state_dtype, of first and second: float32; also bfloat16 for LION; byte for LION and ADAM. A byte is a code for a number within
+ * [-1, 1], times the scale of its block: 0; 1; and 10^(d - 6) (0.1 + 0.9 (i + 1/2) / n) with d from 0 to 6 and i below n, which
+ * is 2^d with both signs for first, and 2^(d + 1) for second. Codes count these numbers in rising order, those of first from -127 on, modulo 256, so that the
+ * byte 0 is the number 0. A step takes the
+ * largest magnitude of a block's new states as the scale, and the nearest numbers, the smaller of two. */
+int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step,
+                       const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon,
+                       int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters,
+                       OpsStream stream);
+
+/* The share of this step in the averages of `count` groups: with sums FP32 [count, 2], the sum of weights and the highest rate so far,
+ * highest = max(highest, rates[i]), weight = step[0]^power highest^rate_power, sum += weight, shares[i] = weight / sum, or 0 where the sum
+ * is 0. Nothing changes where skip[0] is 1. power, rate_power >= 0. */
+int ops_average_share(const float *rates, const int32_t *step, const int32_t *skip, float *sums, float *shares, float power,
+                      float rate_power, int64_t count, OpsStream stream);
+
 /* Takes the loss scale out of a gradient norm: norm[0] = norm[0] / loss_scale[0] and, of that,
  * factor[0] = min(1, max_norm / (norm[0] + 1e-6)) / loss_scale[0], max_norm > 0. Where the norm is NaN or infinite,
  * factor[0] = 0 and skip[0] (int32) = 1; else skip[0] stays as it is. */

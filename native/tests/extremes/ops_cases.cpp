@@ -41,6 +41,14 @@ const OpsAdamRange *adam_ranges(Fixture &f) {
   return f.device_values<OpsAdamRange>({range(0), range(1)});
 }
 
+const OpsStepRange *step_ranges(Fixture &f) {
+  const auto range = [&](int64_t first_block) {
+    return OpsStepRange{floats(f, kCount), matrix(f), floats(f, kCount), floats(f, kCount), floats(f, kCount), floats(f, kCount),
+                        floats(f, kCount), floats(f, 1), floats(f, 1), kCount, first_block, 0.01f};
+  };
+  return f.device_values<OpsStepRange>({range(0), range(1)});
+}
+
 std::vector<Case> conversions() {
   return {
       CASE(ops_cast, f.device(kCount * 4), kF32, matrix(f), kBf16, kCount, nullptr),
@@ -55,6 +63,10 @@ std::vector<Case> conversions() {
            kCount, kBf16, kBf16, OPS_MASTER_FLOAT32, nullptr),
       CASE(ops_adam_ranges, adam_ranges(f), 2, 2, f.device_values<int32_t>({1}), floats(f, 1), f.device_values<int32_t>({0}),
            0.9f, 0.99f, 1e-8f, 1, 1, kBf16, kBf16, OPS_MASTER_FLOAT32, nullptr),
+      CASE(ops_optimizer_step, step_ranges(f), 2, 2, f.device_values<int32_t>({2}), floats(f, 1), f.device_values<int32_t>({0}),
+           OPS_METHOD_LION, 0.9f, 0.99f, 1e-8f, 1, 1, kBf16, kF32, OPS_MASTER_FLOAT32, nullptr),
+      CASE(ops_average_share, floats(f, 1), f.device_values<int32_t>({2}), f.device_values<int32_t>({0}), floats(f, 2), floats(f, 1),
+           1.0f, 2.0f, 1, nullptr),
       CASE(ops_loss_scale_clip, floats(f, 1), floats(f, 1), 1.0f, floats(f, 1), f.device_values<int32_t>({0}), nullptr),
       CASE(ops_loss_scale_update, f.device_values<int32_t>({0}), floats(f, 1), f.device_values<int32_t>({3, 4}),
            f.device_values<int32_t>({5}), 2.0f, 0.5f, 2000, nullptr),

@@ -271,6 +271,29 @@ class Refusals {
     refused(ranges(p, 1, 1, 0.9f, nullptr, 4), "ops_adam_ranges: step is null; expected a device pointer");
     refused(ranges(p, 1, 1, 0.9f, ip, 6),
             "ops_adam_ranges: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
+    const auto step = [&](const void *table, int method, float beta1, int weights, int states, int masters) {
+      return ops.optimizer_step(static_cast<const OpsStepRange *>(table), 1, 1, ip, fp, ip, method, beta1, 0.9f, 0, 1, 1, weights,
+                                states, masters, nullptr);
+    };
+    refused(step(p, 6, 0, 4, 4, 0), "ops_optimizer_step: method is 6; expected 0 to 5");
+    refused(step(p, OPS_METHOD_SGD, 1, 4, 4, 0), "ops_optimizer_step: beta1 is 1; expected at least 0 and below 1");
+    refused(step(p, OPS_METHOD_SGD, 0, 4, 6, 0), "ops_optimizer_step: state_dtype is 6; expected 4 (float32)");
+    refused(step(p, OPS_METHOD_LION, 0, 4, 5, 0),
+            "ops_optimizer_step: state_dtype is 5; expected 0 (byte), 4 (float32) or 6 (bfloat16)");
+    refused(step(p, OPS_METHOD_ADAM, 0, 4, 4, 0),
+            "ops_optimizer_step: state_dtype is 4; expected 0 (byte); ops_adam_ranges has others");
+    refused(step(p, OPS_METHOD_LION, 0, 6, 4, 0),
+            "ops_optimizer_step: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
+    refused(step(p, OPS_METHOD_SCHEDULE_FREE, 0, 4, 4, 0),
+            "ops_optimizer_step: masters is 0; expected 1 (float32), which is the average");
+    refused(step(nullptr, OPS_METHOD_LION, 0, 4, 4, 0), "ops_optimizer_step: ranges is null; expected a device pointer");
+    const auto share = [&](const float *rates, float power, float rate_power, int64_t count) {
+      return ops.average_share(rates, ip, ip, static_cast<float *>(p), static_cast<float *>(p), power, rate_power, count, nullptr);
+    };
+    refused(share(fp, -1, 2, 1), "ops_average_share: power is -1; expected 0 or more");
+    refused(share(fp, 0, -2, 1), "ops_average_share: rate_power is -2; expected 0 or more");
+    refused(share(fp, 0, 2, -1), "ops_average_share: count is -1; expected 0 or more");
+    refused(share(nullptr, 0, 2, 1), "ops_average_share: rates is null; expected a device pointer");
   }
 
   void bias_add() {

@@ -374,6 +374,30 @@ void adam_times(Session &session, Stopwatch &watch, int64_t hidden) {
   watch.measure("adam_ranges, 66 ranges", sizes, bytes, [&] { return together(table, ranges, ranges * blocks_each); });
 }
 
+/* BF16 weights with FP32 masters, in one range: each method with the states that it is for. */
+void optimizer_step_times(Session &session, Stopwatch &watch, int64_t hidden) {
+  const int64_t count = kTokens * hidden, blocks = count / OPS_ADAM_BLOCK;
+  Buffer gradient = zeros(session, 4 * count), weight = zeros(session, 2 * count), master = zeros(session, 4 * count);
+  Buffer first = zeros(session, 4 * count), second = zeros(session, 4 * count), scales = zeros(session, 4 * count / 128);
+  Buffer numbers = session.floats(4, {1e-3, 1, 0.5}), integers = session.raw(std::vector<int32_t>{1, 0});
+  const OpsStepRange range = {gradient.data<float>(), weight.data(), master.data(), first.data(), second.data(),
+                              scales.data<float>(), scales.data<float>() + count / OPS_SCALED_BLOCK, numbers.data<float>(),
+                              numbers.data<float>() + 2, count, 0, 0.01f};
+  const Buffer table = session.raw(std::vector<OpsStepRange>{range});
+  const auto measure = [&](const char *name, int method, int states, double bytes) {
+    watch.measure(name, shape_text({{"n", count}}), bytes * static_cast<double>(count), [&] {
+      return session.ops.optimizer_step(table.data<OpsStepRange>(), 1, blocks, integers.data<int32_t>(), numbers.data<float>() + 1,
+                                        integers.data<int32_t>() + 1, method, 0.9f, 0.99f, 1e-8f, 1, 1, kBf16, states,
+                                        OPS_MASTER_FLOAT32, session.memory.stream());
+    });
+  };
+  measure("optimizer_step, sgd", OPS_METHOD_SGD, 4, 22);
+  measure("optimizer_step, lion", OPS_METHOD_LION, 4, 22);
+  measure("optimizer_step, lion in 8 bits", OPS_METHOD_LION, 0, 16);
+  measure("optimizer_step, adam in 8 bits", OPS_METHOD_ADAM, 0, 18);
+  measure("optimizer_step, schedule-free", OPS_METHOD_SCHEDULE_FREE, 4, 30);
+}
+
 }  // namespace
 
 void print_times(Session &session, const std::string &only) {
@@ -383,6 +407,8 @@ void print_times(Session &session, const std::string &only) {
     for (int64_t hidden : {320, 1280, 5120}) hidden_times(session, watch, hidden);
   if (wanted("adam"))
     for (int64_t hidden : {20, 320, 5120}) adam_times(session, watch, hidden);
+  if (wanted("optimizer_step"))
+    for (int64_t hidden : {320, 5120}) optimizer_step_times(session, watch, hidden);
   if (wanted("attention_merge")) attention_merge_times(session, watch, 32, 128);
   if (wanted("row_sum")) {
     for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, kTokens, columns);

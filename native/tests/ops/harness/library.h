@@ -49,6 +49,8 @@ struct Ops {
   OPS_FUNCTION(clip_scale);
   OPS_FUNCTION(adam);
   OPS_FUNCTION(adam_ranges);
+  OPS_FUNCTION(optimizer_step);
+  OPS_FUNCTION(average_share);
   OPS_FUNCTION(loss_scale_clip);
   OPS_FUNCTION(loss_scale_update);
   OPS_FUNCTION(loss_scale_restore);

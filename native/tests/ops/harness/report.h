@@ -80,6 +80,7 @@ std::string shape_text(std::initializer_list<std::pair<const char *, int64_t>> s
 void elementwise_cases(Session &session);
 void clip_cases(Session &session);
 void adam_cases(Session &session);
+void optimizer_step_cases(Session &session);
 void loss_scale_cases(Session &session);
 void quantization_statistics_cases(Session &session);
 void dequantize_blocks_cases(Session &session);

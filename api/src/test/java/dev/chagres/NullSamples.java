@@ -22,6 +22,10 @@ import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
+import dev.chagres.ops.StepState;
+import dev.chagres.ops.StepRanges;
+import dev.chagres.ops.StepRange;
+import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.Adam;
 import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
@@ -33,9 +37,11 @@ import dev.chagres.ops.ResidualNorm;
 import dev.chagres.ops.VocabularyCrossEntropy;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.optim.Lion;
 import dev.chagres.optim.LossScaler;
 import dev.chagres.optim.ParameterGroup;
 import dev.chagres.optim.SGD;
+import dev.chagres.optim.ScheduleFreeAdamW;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
@@ -145,6 +151,14 @@ final class NullSamples implements AutoCloseable {
         sample(State[].class, new State[] {parameters.state()});
         sample(AdamW.Config.class, AdamW.Config.standard());
         sample(SGD.Config.class, SGD.Config.standard());
+        sample(SGD.Momentum.class, SGD.Momentum.CLASSICAL);
+        sample(Lion.Config.class, Lion.Config.standard());
+        sample(ScheduleFreeAdamW.Config.class, ScheduleFreeAdamW.Config.standard());
+        sample(OptimizerStep.class, OptimizerStep.of(OptimizerStep.Method.LION, 0.9f, 0.9f));
+        sample(OptimizerStep.Method.class, OptimizerStep.Method.LION);
+        sample(StepState.class, StepState.of(scope.tensor(DType.FLOAT32, 1)));
+        sample(StepRange.class, stepRange(scope));
+        sample(StepRanges.class, StepRanges.of(List.of(stepRange(scope)), scope));
         sample(AdamRange.class, range(scope));
         sample(AdamRanges.class, AdamRanges.of(List.of(range(scope)), scope));
         sample(AdamW.Masters.class, AdamW.Masters.FLOAT32);
@@ -223,6 +237,12 @@ final class NullSamples implements AutoCloseable {
     private static AdamRange range(Scope scope) {
         Supplier<Tensor> vector = () -> scope.tensor(DType.FLOAT32, 1);
         return new AdamRange(vector.get(), vector.get(), vector.get(), vector.get(), null, vector.get(), 0);
+    }
+
+    private static StepRange stepRange(Scope scope) {
+        Supplier<Tensor> vector = () -> scope.tensor(DType.FLOAT32, 1);
+        StepState state = StepState.of(vector.get());
+        return new StepRange(vector.get(), vector.get(), null, state, null, vector.get(), null, 0);
     }
 
     private static Layer layer() {

@@ -144,14 +144,13 @@ final class SharedTensors {
         if (parameters.tensorParallel().isSplit()) {
             return split(parameter, spec, vector.values(), elements, pieceOffset, strategy::updatedBy);
         }
-        int width = vector.width();
         return new StateShard(
                 spec,
                 vector.values(),
                 elements,
-                width * pieceOffset,
-                width * places[NUMBERS * index],
-                width * places[NUMBERS * index + 1],
+                vector.countOf(pieceOffset),
+                vector.countOf(places[NUMBERS * index]),
+                vector.countOf(places[NUMBERS * index + 1]),
                 holders(parameter, strategy::updatedBy));
     }
 

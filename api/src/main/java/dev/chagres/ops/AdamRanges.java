@@ -1,20 +1,14 @@
 package dev.chagres.ops;
 
-import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsAdamRange;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Inside;
-import dev.chagres.te.HostToDevice;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.List;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Ranges that a step of {@link Adam} updates in one kernel; their addresses lie in a table on the device, which is written once.
@@ -24,43 +18,26 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code OpsAdamRange} in {@code ops.h}; TE's {@code multi_tensor_apply}.
  */
 public final class AdamRanges {
-    /** A tensor of a range, and which issue of its object the table has the address of. */
-    private record Part(String name, int range, Tensor tensor, boolean isWritten, int issue) {
-        long begin() {
-            return Inside.address(tensor);
-        }
-
-        long end() {
-            return begin() + tensor.byteSize();
-        }
-
-        String text() {
-            return name + " of range " + range;
-        }
-    }
-
-    private final List<Part> parts = new ArrayList<>();
+    private final RangeTable table;
     private final AdamRange first;
     private final int count;
-    private final Part table;
     private long blocks;
 
     private AdamRanges(List<AdamRange> ranges, Scope scope) {
         first = ranges.getFirst();
         count = ranges.size();
+        table = new RangeTable("AdamRanges.of", scope, count * OpsAdamRange.sizeof());
         for (int i = 0; i < count; i++) {
             check(i, ranges.get(i), scope.stream());
             addParts(i, ranges.get(i));
         }
-        ensureApart();
-        Tensor memory = scope.tensor(DType.BYTE, count * OpsAdamRange.sizeof());
-        table = new Part("table", 0, memory, false, Inside.issue(memory));
+        table.ensureApart();
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment host = OpsAdamRange.allocateArray(count, arena);
             for (int i = 0; i < count; i++) {
                 describe(ranges.get(i), OpsAdamRange.asSlice(host, i));
             }
-            HostToDevice.copyHostToDeviceViaKernel(host, memory, scope.stream());
+            table.write(host);
         }
     }
 
@@ -99,39 +76,12 @@ public final class AdamRanges {
     }
 
     private void addParts(int index, AdamRange range) {
-        add("gradient", index, range.gradient(), false);
-        add("weight", index, range.weight(), true);
-        add("mean", index, range.mean(), true);
-        add("square", index, range.square(), true);
-        add("master", index, range.master(), true);
-        add("rate", index, range.rate(), false);
-    }
-
-    private void add(String name, int index, @Nullable Tensor tensor, boolean isWritten) {
-        if (tensor != null) {
-            parts.add(new Part(name, index, tensor, isWritten, Inside.issue(tensor)));
-        }
-    }
-
-    /** Goes by address: before a written tensor begins, all earlier ones must have ended; before a read one, all earlier written ones. */
-    private void ensureApart() {
-        List<Part> sorted = parts.stream()
-                .filter(part -> part.tensor().count() > 0)
-                .sorted(Comparator.comparingLong(Part::begin))
-                .toList();
-        Part farthest = null;
-        Part written = null;
-        for (Part part : sorted) {
-            Part other = part.isWritten() ? farthest : written;
-            if (other != null && other.end() > part.begin()) {
-                throw new IllegalArgumentException("ranges: expected memory of its own for " + part.text()
-                        + ", got some of " + other.text() + "'s; one is written to while the other is read or written");
-            }
-            farthest = farthest == null || part.end() > farthest.end() ? part : farthest;
-            if (part.isWritten() && (written == null || part.end() > written.end())) {
-                written = part;
-            }
-        }
+        table.add("gradient", index, range.gradient(), false);
+        table.add("weight", index, range.weight(), true);
+        table.add("mean", index, range.mean(), true);
+        table.add("square", index, range.square(), true);
+        table.add("master", index, range.master(), true);
+        table.add("rate", index, range.rate(), false);
     }
 
     private void describe(AdamRange range, MemorySegment struct) {
@@ -163,25 +113,7 @@ public final class AdamRanges {
 
     /** Checks that the table still holds, and that a step's numbers overlap no range, and returns its address. */
     long address(Tensor step, Tensor gradientScale, Tensor skip, Stream stream) {
-        ensureSame(table, stream);
-        for (int i = 0; i < parts.size(); i++) {
-            Part part = parts.get(i);
-            ensureSame(part, stream);
-            if (part.isWritten()) {
-                Checks.apart(part.name(), part.tensor(), "step", step);
-                Checks.apart(part.name(), part.tensor(), "gradientScale", gradientScale);
-                Checks.apart(part.name(), part.tensor(), "skip", skip);
-            }
-        }
-        return table.tensor().address();
-    }
-
-    private static void ensureSame(Part part, Stream stream) {
-        if (Inside.isTakenBack(part.tensor(), part.issue())) {
-            throw new IllegalStateException("ranges: expected the tensors that they were made of, got " + part.text()
-                    + " handed out anew, for its scope was restarted; make them again with AdamRanges.of");
-        }
-        Checks.on(stream, part.name(), part.tensor());
+        return table.address(step, gradientScale, skip, stream);
     }
 
     @Override

@@ -3,10 +3,14 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.ops.OptimizerStep;
+import dev.chagres.ops.OptimizerStep.Method;
+import dev.chagres.ops.StepState;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Adam with decoupled weight decay, on FP32 master weights; {@link Config} also has L2 decay and smaller moments and masters: {@code m = b1
@@ -17,7 +21,8 @@ import java.util.List;
  *
  * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; after {@link Parameters#changed} the
  * next step copies the weights to the masters first. Weight decay applies to matrices, not to biases and norms. The state has {@code
- * name.exp_avg} and {@code name.exp_avg_sq} of each trained parameter, of the moments' type, and its master.
+ * name.exp_avg} and {@code name.exp_avg_sq} of each trained parameter, of the moments' type, and its master. Moments of {@link DType#BYTE}
+ * are kept in eight bits, as {@link OptimizerStep} says, each with its {@code _absmax}, FLOAT32, for each 256 of its elements.
  *
  * {@snippet file="dev/chagres/TrainingExamplesTest.java" region="optimizer"}
  *
@@ -42,7 +47,7 @@ public final class AdamW extends FlatOptimizer {
      * @param epsilon added to the root, positive
      * @param weightDecay weight decay of matrices, not negative
      * @param decayMode whether the decay is decoupled, or L2, which adds it to the gradient as in Adam itself
-     * @param momentDType type of mean and square, FLOAT32 or BFLOAT16
+     * @param momentDType type of mean and square: FLOAT32, BFLOAT16, or BYTE for eight bits
      * @param masters how masters of 16-bit weights are kept
      * @param biasCorrection whether mean and square are divided by {@code 1 - b1^t} and {@code 1 - b2^t}
      */
@@ -54,7 +59,8 @@ public final class AdamW extends FlatOptimizer {
             WeightDecay decayMode,
             DType momentDType,
             Masters masters,
-            BiasCorrection biasCorrection) {
+            BiasCorrection biasCorrection)
+            implements OptimizerConfig {
         /**
          * Makes a configuration with decoupled decay, FLOAT32 moments and masters, and bias correction.
          *
@@ -96,9 +102,16 @@ public final class AdamW extends FlatOptimizer {
             Checks.given("decayMode", decayMode);
             Checks.given("masters", masters);
             Checks.given("biasCorrection", biasCorrection);
-            if (Checks.given("momentDType", momentDType) != DType.FLOAT32 && momentDType != DType.BFLOAT16) {
-                throw new IllegalArgumentException("momentDType: expected FLOAT32 or BFLOAT16, got " + momentDType);
+            if (Checks.given("momentDType", momentDType) != DType.FLOAT32
+                    && momentDType != DType.BFLOAT16
+                    && momentDType != DType.BYTE) {
+                throw new IllegalArgumentException(
+                        "momentDType: expected FLOAT32, BFLOAT16 or BYTE, got " + momentDType);
             }
+        }
+
+        private OptimizerStep step() {
+            return new OptimizerStep(Method.ADAM, beta1, beta2, epsilon, decayMode, biasCorrection);
         }
 
         /** Returns names and numbers in brackets. */
@@ -144,7 +157,7 @@ public final class AdamW extends FlatOptimizer {
         /**
          * Returns this with moments of another type.
          *
-         * @throws IllegalArgumentException when it is neither FLOAT32 nor BFLOAT16
+         * @throws IllegalArgumentException when it is neither FLOAT32 nor BFLOAT16 nor BYTE
          */
         public Config withMomentDType(DType newMomentDType) {
             return new Config(beta1, beta2, epsilon, weightDecay, decayMode, newMomentDType, masters, biasCorrection);
@@ -155,7 +168,18 @@ public final class AdamW extends FlatOptimizer {
             return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, masters, newCorrection);
         }
 
+        @Override
+        public AdamW make(Parameters parameters, List<ParameterGroup> groups) {
+            return new AdamW(parameters, this, groups);
+        }
+
+        @Override
+        public int alignment() {
+            return momentDType == DType.BYTE ? StepState.BLOCK : OptimizerConfig.super.alignment();
+        }
+
         /** Returns this with other masters. */
+        @Override
         public Config withMasters(Masters newMasters) {
             return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, newMasters, biasCorrection);
         }
@@ -163,7 +187,10 @@ public final class AdamW extends FlatOptimizer {
 
     private static final List<String> VECTORS = List.of(".exp_avg", StateVector.SQUARE);
 
-    private final AdamUpdate update;
+    /** The kernel of moments in eight bits; null for others. */
+    private final @Nullable StepUpdate coded;
+
+    private final @Nullable AdamUpdate update;
 
     /**
      * Allocates memory for the state, in a scope of its own: mean, square and, for 16-bit weights, masters with the present values of the
@@ -187,22 +214,31 @@ public final class AdamW extends FlatOptimizer {
      */
     public AdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
         List<ParameterGroup> own = check(parameters, config, groups);
+        StepUpdate.ensureAligned(parameters, config.momentDType());
         List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay(), own);
+        OptimizerState.Masters masters = MasterCopies.of(parameters, config.masters());
         super(
                 parameters,
                 "AdamW" + config.text(),
-                new OptimizerState("AdamW", parameters, config.momentDType(), VECTORS, config.masters(), ranges, own));
-        update = begun(() -> new AdamUpdate(config, ranges, parameters.gradients(), state));
+                new OptimizerState("AdamW", parameters, config.momentDType(), VECTORS, masters, ranges, own));
+        boolean isCoded = config.momentDType() == DType.BYTE;
+        Tensor gradients = parameters.gradients();
+        coded = isCoded ? begun(() -> new StepUpdate(config.step(), ranges, gradients, state, null)) : null;
+        update = isCoded ? null : begun(() -> new AdamUpdate(config, ranges, gradients, state));
     }
 
     /** Returns which kernels run a step, and why others do not. */
     @Override
     public String explain() {
-        return update.explain();
+        return update == null ? Checks.given("coded", coded).explain() : update.explain();
     }
 
     @Override
     void update(Tensor gradientScale, Tensor skip) {
-        update.run(gradientScale, skip);
+        if (update != null) {
+            update.run(gradientScale, skip);
+        } else if (coded != null) {
+            coded.run(gradientScale, skip);
+        }
     }
 }

@@ -16,7 +16,7 @@ import java.util.function.Supplier;
  *
  * <p>Threading: the device's thread.
  */
-abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD {
+abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lion, ScheduleFreeAdamW {
     final OptimizerState state;
     private final Parameters parameters;
     /** Name and numbers of the method. */
@@ -96,6 +96,16 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD {
     }
 
     @Override
+    public void beginEvaluation() {
+        state.ensureOpen();
+    }
+
+    @Override
+    public void endEvaluation() {
+        state.ensureOpen();
+    }
+
+    @Override
     public final long byteSize() {
         return state.scope().reservedBytes();
     }
@@ -147,7 +157,7 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD {
         Stream stream = state.scope().stream();
         Inside.state(stream).ensureCurrent();
         Inside.state(stream).ensureNotGrouping("step");
-        state.ensureOpen();
+        state.ensureTraining();
         Checks.on(stream, "parameters", parameters.gradients());
         Checks.vector(stream, "gradientScale", gradientScale, DType.FLOAT32, 1);
         state.numbers().checkRate(rate);

@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-abstract sealed class MasterCopies implements StepWork permits MasterWeights, Remainders {
+abstract sealed class MasterCopies implements StepWork permits MasterWeights, Remainders, Averages {
     private final Parameters parameters;
     private final Scope scope;
     private int version;
@@ -31,6 +31,13 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
 
     /** Returns the masters of a range; null for FLOAT32 weights. */
     abstract @Nullable Tensor of(UpdateRange range);
+
+    /** Returns how masters of 16-bit weights are made. */
+    static OptimizerState.Masters of(Parameters parameters, AdamW.Masters kind) {
+        return (ranges, scope, _) -> kind == AdamW.Masters.REMAINDER
+                ? new Remainders(parameters, ranges, scope)
+                : new MasterWeights(parameters, ranges, scope);
+    }
 
     /** Returns all masters, in the order of the gradients. */
     abstract StateVector vector();

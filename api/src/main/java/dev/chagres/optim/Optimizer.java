@@ -72,6 +72,21 @@ public interface Optimizer extends StateOwner, AutoCloseable {
      */
     long step();
 
+    /**
+     * Makes the weights those that evaluations and programs which use the model read: of {@link ScheduleFreeAdamW} averages. Optimizers whose
+     * weights are these already do nothing.
+     *
+     * @throws IllegalStateException when this is closed
+     */
+    void beginEvaluation();
+
+    /**
+     * Makes the weights again those that training goes on with.
+     *
+     * @throws IllegalStateException when this is closed
+     */
+    void endEvaluation();
+
     /** Returns the bytes of the state. */
     long byteSize();
 

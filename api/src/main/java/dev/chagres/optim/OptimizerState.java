@@ -5,6 +5,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
+import dev.chagres.ops.StepState;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
@@ -24,6 +25,13 @@ final class OptimizerState implements AutoCloseable {
     private final String name;
     private final Parameters parameters;
     private final Scope scope;
+    /** What masters are kept, and where. */
+    @FunctionalInterface
+    interface Masters {
+        /** Makes the masters of ranges in a scope, with memory that is not written yet; {@code vectors} are those of the state. */
+        MasterCopies in(List<UpdateRange> ranges, Scope scope, List<StateVector> vectors);
+    }
+
     private final List<StateVector> vectors = new ArrayList<>();
     private final MasterCopies masters;
     private final StepScalars numbers;
@@ -34,6 +42,7 @@ final class OptimizerState implements AutoCloseable {
      * Allocates vectors of 0, and masters from the present weights, in a separate scope.
      *
      * @param name of the optimizer's class
+     * @param dtype of the vectors; BYTE for codes of eight bits, each vector of which has one of scales behind it
      * @param endings of the names of the vectors
      */
     OptimizerState(
@@ -41,7 +50,7 @@ final class OptimizerState implements AutoCloseable {
             Parameters parameters,
             DType dtype,
             List<String> endings,
-            AdamW.Masters kind,
+            Masters kind,
             List<UpdateRange> ranges,
             List<ParameterGroup> groups) {
         this.name = name;
@@ -49,14 +58,17 @@ final class OptimizerState implements AutoCloseable {
         Stream stream = parameters.scope().stream();
         scope = stream.device().openScope(stream);
         try {
+            long count = parameters.gradients().count();
             for (String ending : endings) {
-                vectors.add(new StateVector(
-                        ending, scope.tensor(dtype, parameters.gradients().count()), 1));
+                vectors.add(new StateVector(ending, scope.tensor(dtype, count), 1));
+                if (dtype == DType.BYTE) {
+                    long scales = Math.ceilDiv(count, (long) StepState.BLOCK);
+                    String ofScales = ending + StateVector.SCALES;
+                    vectors.add(new StateVector(ofScales, scope.tensor(DType.FLOAT32, scales), 1, StepState.BLOCK));
+                }
             }
             vectors.forEach(vector -> vector.elements().zero(stream));
-            masters = kind == AdamW.Masters.REMAINDER
-                    ? new Remainders(parameters, ranges, scope)
-                    : new MasterWeights(parameters, ranges, scope);
+            masters = kind.in(ranges, scope, List.copyOf(vectors));
             masters.take();
             numbers =
                     new StepScalars(name, scope, groups); // Last, since the scope does not close it if something fails.
@@ -71,9 +83,21 @@ final class OptimizerState implements AutoCloseable {
         return scope;
     }
 
-    /** Returns a vector, by its place among the endings. */
+    /** Returns a vector, by its place in {@link #vectors} after the masters. */
     Tensor vector(int index) {
         return vectors.get(index).elements();
+    }
+
+    /** Returns a state of a range, by its place among the endings. */
+    StepState of(int index, UpdateRange range) {
+        long first = range.gradientOffset();
+        if (vectors.getFirst().elements().dtype() != DType.BYTE) {
+            return StepState.of(scope.view(vector(index), first, range.count()));
+        }
+        StateVector scales = vectors.get(2 * index + 1);
+        return new StepState(
+                scope.view(vector(2 * index), first, range.count()),
+                scope.view(scales.elements(), scales.countOf(first), scales.countOf(range.count())));
     }
 
     MasterCopies masters() {
@@ -91,9 +115,15 @@ final class OptimizerState implements AutoCloseable {
         }
     }
 
+    /** Checks that the weights are those that gradients are taken at. */
+    void ensureTraining() {
+        ensureOpen();
+        numbers.ensureTraining();
+    }
+
     /** Lists everything that is saved, by parameter. Made once: its views last as long as the optimizer. */
     State whole() {
-        ensureOpen();
+        ensureTraining();
         State present = whole;
         if (present == null) {
             present = list();
@@ -114,7 +144,7 @@ final class OptimizerState implements AutoCloseable {
                 for (StateVector vector : vectors) {
                     state.tensor(
                             parameter.name() + vector.ending(),
-                            masters.part(vector.elements(), parameter),
+                            part(vector, parameter),
                             vector.values());
                 }
             }
@@ -122,13 +152,18 @@ final class OptimizerState implements AutoCloseable {
         return withStep(state);
     }
 
+    private Tensor part(StateVector vector, Parameter parameter) {
+        return scope.view(vector.elements(), vector.countOf(masters.offset(parameter)), vector.shapeOf(parameter));
+    }
+
     /** Lists what is saved beside {@link #vectors}. */
     State step() {
-        ensureOpen();
+        ensureTraining();
         return withStep(new State.Builder());
     }
 
     private State withStep(State.Builder state) {
+        numbers.addTo(state);
         return state.number("optimizer.step", numbers::taken, numbers::restore, Integer.MAX_VALUE)
                 .lastAfterLoading(masters::keepLoaded)
                 .build();

@@ -8,23 +8,27 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.State;
 
 /**
- * One of the vectors of an optimizer's state, in the order of the gradients: a moment, or masters.
+ * One of the vectors of an optimizer's state, in the order of the gradients: a moment, masters, or scales of a moment in eight bits.
  *
  * <p>Threading: the device's thread.
  *
  * @param ending the ending of the names of its parts in {@link Optimizer#state()}
- * @param elements {@code width} for each element of {@link dev.chagres.parameter.Parameters#gradients}
+ * @param elements {@code width} for each element, or one for each {@code block} elements, of {@link
+ *     dev.chagres.parameter.Parameters#gradients}
  * @param width 1; 2 for remainders, which are pairs of bytes
+ * @param block 1; for scales how many neighbours have one
  */
-public record StateVector(String ending, Tensor elements, int width) {
+public record StateVector(String ending, Tensor elements, int width, int block) {
     static final String MASTER = ".master";
     static final String REMAINDER = ".remainder";
     static final String SQUARE = ".exp_avg_sq";
+    /** The ending, after that of the codes, of the largest magnitudes that they are multiplied by. */
+    static final String SCALES = "_absmax";
 
     /**
      * Checks the parts.
      *
-     * @throws IllegalArgumentException when there are not {@code width} numbers for each element, one or two
+     * @throws IllegalArgumentException when there are not {@code width} numbers for each element, one or two, or a block is below 1
      */
     public StateVector {
         Checks.given("ending", ending);
@@ -33,6 +37,12 @@ public record StateVector(String ending, Tensor elements, int width) {
             throw new IllegalArgumentException("width: expected 1, or 2 with an even number of elements, got " + width
                     + " and " + elements.count() + " elements");
         }
+        Checks.atLeastOne("block", block);
+    }
+
+    /** A vector with {@code width} numbers for each element. */
+    public StateVector(String ending, Tensor elements, int width) {
+        this(ending, elements, width, 1);
     }
 
     /** Returns whether weights of {@code dtype} have a part of this vector: only 16-bit weights have masters. */
@@ -42,17 +52,23 @@ public record StateVector(String ending, Tensor elements, int width) {
 
     /** Returns the values that elements may have. */
     public State.Values values() {
-        return ending.equals(SQUARE) ? State.Values.NOT_NEGATIVE : State.Values.ANY;
+        boolean isSquare = ending.equals(SQUARE) && elements.dtype().isFloat();
+        return isSquare || ending.endsWith(SCALES) ? State.Values.NOT_NEGATIVE : State.Values.ANY;
     }
 
     /** Returns this with other elements. */
     public StateVector with(Tensor others) {
-        return new StateVector(ending, others, width);
+        return new StateVector(ending, others, width, block);
+    }
+
+    /** Returns how many numbers of this vector there are for {@code count} elements of the gradients. */
+    public long countOf(long count) {
+        return Math.ceilDiv(width * count, (long) block);
     }
 
     /**
      * Returns the shape of the part that belongs to {@code parameter}, or to this rank's part of a split parameter: the parameter's shape,
-     * or [elements, 2].
+     * [elements, 2], or [blocks].
      */
     public Shape shapeOf(Parameter parameter) {
         return shaped(Checks.given("parameter", parameter).shape());
@@ -64,6 +80,9 @@ public record StateVector(String ending, Tensor elements, int width) {
     }
 
     private Shape shaped(Shape parameter) {
+        if (block > 1) {
+            return new Shape(countOf(parameter.count()));
+        }
         return width == 1 ? parameter : new Shape(parameter.count(), width);
     }
 }

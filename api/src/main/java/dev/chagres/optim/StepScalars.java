@@ -5,11 +5,13 @@ import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.StepWork;
+import dev.chagres.parameter.State;
 import dev.chagres.te.HostToDevice;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The numbers that change from step to step, in one block on the device, where kernels read them: learning rate by group and
@@ -49,6 +51,10 @@ final class StepScalars implements AutoCloseable {
     private final StepWork counted = new Counted();
     private final StepWork decided = new Decided();
     private boolean closed;
+    /** Whether the weights are those of an evaluation. */
+    private boolean evaluating;
+    /** FLOAT32 [groups, 2]: the sum of weights and the highest rate, which an average of steps needs; else null. */
+    private @Nullable Tensor averages;
 
     StepScalars(String name, Scope scope, List<ParameterGroup> groups) {
         this.name = name;
@@ -124,7 +130,39 @@ final class StepScalars implements AutoCloseable {
         scaler.update(skip, step);
     }
 
+    /** Allocates and zeroes what an average of steps needs, and saves it with the number of steps. */
+    Tensor keepAverages() {
+        Tensor made = scope.tensor(DType.FLOAT32, factors.length, 2);
+        made.zero(scope.stream());
+        averages = made;
+        return made;
+    }
+
+    /** Adds what is saved beside the number of steps. */
+    void addTo(State.Builder state) {
+        if (averages != null) {
+            state.tensor("optimizer.averages", averages, State.Values.NOT_NEGATIVE);
+        }
+    }
+
+    /** Says whether the weights are those of an evaluation, at which no step can begin. */
+    void evaluate(boolean isEvaluating) {
+        evaluating = isEvaluating;
+    }
+
+    boolean isEvaluating() {
+        return evaluating;
+    }
+
+    void ensureTraining() {
+        if (evaluating) {
+            throw new IllegalStateException(name + ": expected the weights of training, got those of an evaluation; call "
+                    + name + ".endEvaluation() first");
+        }
+    }
+
     private void ensureOpen() {
+        ensureTraining();
         if (closed) {
             throw new IllegalStateException(
                     name + ": closed since the capture, so that nothing writes the learning rate and step number;"

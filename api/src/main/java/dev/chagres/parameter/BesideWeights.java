@@ -14,7 +14,7 @@ import java.util.function.Predicate;
  */
 final class BesideWeights implements Predicate<String> {
     /** Prefixes of names that belong to no weight and no site. */
-    private static final List<String> OWN = List.of("quantizers.", "loss_scaler.");
+    private static final List<String> OWN = List.of("quantizers.", "loss_scaler.", "optimizer.");
 
     private final Set<String> names = new HashSet<>();
 

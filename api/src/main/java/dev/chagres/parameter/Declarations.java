@@ -44,6 +44,7 @@ final class Declarations {
 
     private long count;
     private int ranks = 1;
+    private int alignment = ParameterLayout.ALIGNMENT;
 
     Declarations(TensorParallel tensorParallel, ContextParallel contextParallel) {
         this(tensorParallel, contextParallel, new PlanClaim());
@@ -207,6 +208,7 @@ final class Declarations {
         part.products.addAll(products);
         part.sites.addAll(sites);
         part.ranks = ranks;
+        part.alignment = alignment;
         return part;
     }
 
@@ -217,6 +219,15 @@ final class Declarations {
 
     void padFor(int newRanks) {
         ranks = newRanks;
+    }
+
+    /** Returns of how many elements each parameter begins at a multiple. */
+    int alignment() {
+        return alignment;
+    }
+
+    void alignTo(int elements) {
+        alignment = elements;
     }
 
     /** Returns the parameters whose names begin with {@code prefix}, in the order of their declaration. */

@@ -401,6 +401,25 @@ public final class ModelPlan {
         declared.checkChoice();
     }
 
+    /**
+     * Makes each parameter of the whole plan begin at a multiple of {@code elements} elements of its group, also where ranks shard the
+     * group. So neighbours that an optimizer's states of eight bits scale together belong to one parameter and to one rank.
+     *
+     * @param elements a power of two from 16 on; 16 without this call
+     * @throws IllegalArgumentException when it is none
+     */
+    public void alignParameters(int elements) {
+        if (elements < ParameterLayout.ALIGNMENT || Integer.bitCount(elements) != 1) {
+            throw new IllegalArgumentException("elements: expected a power of two from " + ParameterLayout.ALIGNMENT
+                    + " on, got " + elements);
+        }
+        declared.alignTo(elements);
+    }
+
+    int alignment() {
+        return declared.alignment();
+    }
+
     PlanClaim claim() {
         return declared.claim();
     }

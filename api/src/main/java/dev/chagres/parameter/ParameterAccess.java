@@ -63,6 +63,23 @@ public final class ParameterAccess {
         return plan.ofModel();
     }
 
+    /** Returns of how many elements each parameter begins at a multiple, in its group and in this rank's part of it. */
+    public int alignment() {
+        return plan.alignment();
+    }
+
+    /**
+     * For optimizers: announces that this rank has written the weights that it updates, outside of a step, so that ranks gather them again and
+     * copies of them are outdated.
+     */
+    public void rewritten() {
+        parameters.changed();
+        ParameterHooks present = use;
+        if (present != null) {
+            present.rewritten();
+        }
+    }
+
     /** Returns the groups of the plan in order, and where their gradients lie. */
     public List<FlatGroup> groups() {
         return groups;

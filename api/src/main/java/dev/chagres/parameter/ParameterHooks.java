@@ -15,6 +15,9 @@ public interface ParameterHooks {
     /** A norm or an optimizer is about to use the gradients. */
     void stepping();
 
+    /** An optimizer has written the weights that this rank updates, outside of a step. */
+    void rewritten();
+
     /** Other weights were loaded, to which gradients that were computed or summed before do not belong. */
     void loaded();
 }

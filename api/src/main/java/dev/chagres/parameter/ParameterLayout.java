@@ -15,8 +15,8 @@ import java.util.Map;
  * <p>Threading: immutable.
  */
 final class ParameterLayout {
-    /** Every parameter is aligned to a multiple of this many elements: 32 bytes of 16-bit numbers. */
-    static final long ALIGNMENT = 16;
+    /** Every parameter is aligned to a multiple of at least this many elements: 32 bytes of 16-bit numbers. */
+    static final int ALIGNMENT = 16;
 
     private static final int NO_GRADIENT = -1;
 
@@ -42,10 +42,13 @@ final class ParameterLayout {
     private final List<Stretch> stretches = new ArrayList<>();
     private final List<FlatGroup> groups = new ArrayList<>();
     private long gradientCount;
+    /** Each parameter begins at a multiple of so many elements. */
+    private final long ofParameter;
 
     /** Sets how each parameter is kept. */
     ParameterLayout(ModelPlan plan, DType modelType) {
-        long alignment = ALIGNMENT * plan.ranks();
+        ofParameter = plan.alignment();
+        long alignment = ofParameter * plan.ranks();
         plan.groups().forEach((name, group) -> {
             long first = gradientCount;
             List<FlatParameter> pieces = new ArrayList<>();
@@ -121,8 +124,8 @@ final class ParameterLayout {
     }
 
     /** Returns the elements laid out for a parameter: some for one without elements, too, so that a piece holds it. */
-    private static long room(Parameter parameter) {
-        return aligned(Math.max(1, parameter.shape().count()), ALIGNMENT);
+    private long room(Parameter parameter) {
+        return aligned(Math.max(1, parameter.shape().count()), ofParameter);
     }
 
     private static long aligned(long count, long alignment) {

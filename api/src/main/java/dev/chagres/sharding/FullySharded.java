@@ -254,6 +254,11 @@ public final class FullySharded extends Strategy {
     @Override
     void stepped() {
         steps.stepped();
+        rewritten();
+    }
+
+    @Override
+    void rewritten() {
         updated.gather();
         if (weights != null) {
             weights.changed();

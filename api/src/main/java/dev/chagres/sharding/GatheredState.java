@@ -74,9 +74,10 @@ final class GatheredState {
     private void vector(FlatGroup group, FlatParameter piece, StateVector vector, BiConsumer<String, Tensor> sink) {
         Part updated = ranks.shard(ZeroStage.ONE).updated();
         try (Scope room = stream.device().openScope(stream)) {
-            int width = vector.width();
             Tensor own = room.view(
-                    vector.elements(), width * updated.of(piece.gradientOffset()), width * updated.of(piece.count()));
+                    vector.elements(),
+                    vector.countOf(updated.of(piece.gradientOffset())),
+                    vector.countOf(updated.of(piece.count())));
             Communicator copies = ranks.splitsOptimizer() ? ranks.copies() : null;
             Tensor part = copies == null ? own : gathered(own, copies, room);
             handOut(group, piece, vector.with(ofCopy(part, room)), room, sink);
@@ -101,7 +102,7 @@ final class GatheredState {
             FlatGroup group, FlatParameter piece, StateVector whole, Scope views, BiConsumer<String, Tensor> sink) {
         for (Parameter member : group.members()) {
             if (piece.holds(member)) {
-                long offset = whole.width() * piece.offset(member);
+                long offset = whole.countOf(piece.offset(member));
                 sink.accept(
                         member.name() + whole.ending(), views.view(whole.elements(), offset, whole.shapeOf(member)));
             }

@@ -107,6 +107,12 @@ final class StepGuard implements ParameterHooks {
     }
 
     @Override
+    public void rewritten() {
+        strategy.ensureEnqueues();
+        strategy.rewritten();
+    }
+
+    @Override
     public void loaded() {
         strategy.stateLoaded();
     }

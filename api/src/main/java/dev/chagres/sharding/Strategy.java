@@ -330,6 +330,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Called when each rank has loaded its own weights. */
     void loaded() {}
 
+    /** Called when an optimizer has written other weights, outside of a step. */
+    void rewritten() {}
+
     /** Called when an optimizer has updated the weights. */
     void stepped() {}
 

@@ -405,7 +405,7 @@ class AdamWOptionsTest {
     void refusals() {
         assertThrown(
                 IllegalArgumentException.class,
-                "momentDType: expected FLOAT32 or BFLOAT16, got FLOAT16",
+                "momentDType: expected FLOAT32, BFLOAT16 or BYTE, got FLOAT16",
                 () -> STANDARD.withMomentDType(DType.FLOAT16));
         assertThrown(
                 IllegalArgumentException.class,

@@ -182,7 +182,7 @@ class SGDTest {
             }
             assertSame(expected, weights(parameters), 2e-6f);
             assertEquals(
-                    "SGD(momentum=0.9, weightDecay=0.1)\n  ParameterGroup(name=b, rateFactor=0.0)\n"
+                    "SGD(momentum=0.9, dampening=0.0, weightDecay=0.1, kind=CLASSICAL, masters=FLOAT32)\n  ParameterGroup(name=b, rateFactor=0.0)\n"
                             + "  ParameterGroup(name=c, rateFactor=3.0, weightDecay=0.0)",
                     sgd.toString());
         }

@@ -68,9 +68,11 @@ class FullyShardedTest {
     @EnumSource(ZeroStage.class)
     void anyOptimizerUpdatesItsShards(ZeroStage zero) {
         DevicesNeeded.assume(2);
-        RankedRun.ofOne(4, DType.BFLOAT16, Variant.SGD)
-                .assertSame(
-                        Ranks.local(2).run(rank -> RankedRun.of(rank, stage(zero), 2, DType.BFLOAT16, Variant.SGD)));
+        for (Variant variant : List.of(Variant.SGD, Variant.SCHEDULE_FREE)) {
+            RankedRun.ofOne(4, DType.BFLOAT16, variant)
+                    .assertSame(
+                            Ranks.local(2).run(rank -> RankedRun.of(rank, stage(zero), 2, DType.BFLOAT16, variant)));
+        }
     }
 
     /** Stage 3 sums each micro-batch, also one that comes after the last. */

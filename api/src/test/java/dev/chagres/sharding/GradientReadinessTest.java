@@ -61,6 +61,9 @@ class GradientReadinessTest {
         public void stepping() {}
 
         @Override
+        public void rewritten() {}
+
+        @Override
         public void loaded() {}
 
         @Override

@@ -23,7 +23,9 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.ParameterGroup;
+import dev.chagres.optim.Lion;
 import dev.chagres.optim.SGD;
+import dev.chagres.optim.ScheduleFreeAdamW;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
@@ -80,7 +82,11 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         /** Parameters of the optimizer with rates and decays of their own. */
         GROUPS,
         /** Those groups, momentum instead of Adam's moments. */
-        SGD;
+        SGD,
+        /** Signs of a mean, with remainders beside weights of 16 bits. */
+        LION,
+        /** Averages of steps. */
+        SCHEDULE_FREE;
 
         /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
         private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
@@ -114,9 +120,12 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                             .withWeightDecay(0.5f),
                     ParameterGroup.of("bottom", p -> p.name().startsWith("layers.0"))
                             .withWeightDecay(0.3f));
-            return this == SGD
-                    ? new SGD(parameters, new SGD.Config(0.9f, 0.01f), groups)
-                    : new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
+            return switch (this) {
+                case SGD -> new SGD(parameters, new SGD.Config(0.9f, 0.01f), groups);
+                case LION -> new Lion(parameters, Lion.Config.standard().withMasters(AdamW.Masters.REMAINDER), groups);
+                case SCHEDULE_FREE -> new ScheduleFreeAdamW(parameters, ScheduleFreeAdamW.Config.standard(), groups);
+                default -> new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
+            };
         }
 
         float dropout() {
@@ -393,7 +402,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Map<String, Saved> first = state(strategy, optimizer, stream);
-            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder)"));
+            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder|x|z)"));
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor labelled = scope.tensor(DType.INT32, 1);
             float[] losses = new float[STEPS];

@@ -263,6 +263,10 @@ public final class Evaluate implements Callable<Integer> {
             if (!SavedRun.formOf(file).equals(TrainingPlan.Start.FOLDER)) {
                 arguments.addAll(List.of("--form", SavedRun.formOf(file)));
             }
+            String optimizer = file.metadata().get(SavedRun.OPTIMIZER);
+            if (optimizer != null) {
+                arguments.addAll(Arrays.asList("--optimizer", optimizer));
+            }
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
         }

@@ -88,6 +88,18 @@ final class ModelEvaluation implements AutoCloseable {
             int steps,
             BooleanSupplier goesOn,
             Consumer<RuntimeException> failed) {
+        model.beginEvaluation();
+        Evaluation.Result result = sums(model, evaluation, steps, goesOn, failed);
+        model.endEvaluation();
+        return result;
+    }
+
+    private static Evaluation.@Nullable Result sums(
+            Training model,
+            Evaluation evaluation,
+            int steps,
+            BooleanSupplier goesOn,
+            Consumer<RuntimeException> failed) {
         long began = System.nanoTime();
         BatchShape one = evaluation.microBatch();
         int together = Math.min(model.evaluatedTogether(), Integer.MAX_VALUE / one.tokensPerStep());

@@ -7,6 +7,7 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;
+import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.recipe.Recipe;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -41,11 +42,11 @@ record ModelSetup(
     record Precision(DType dtype, @Nullable Recipe recipe) {}
 
     /**
-     * Clipping, then AdamW.
+     * Clipping, then the step of an optimizer.
      *
      * @param maxNorm to which the gradients' norm is clipped
      */
-    record Updates(AdamW.Config optimizer, float maxNorm) {}
+    record Updates(OptimizerConfig optimizer, float maxNorm) {}
 
     /**
      * Kernels, and how they are enqueued.
@@ -69,7 +70,8 @@ record ModelSetup(
         }
     }
 
-    private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
+    /** What trains unless another optimizer is asked for. */
+    static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
 
     /** Returns FP32 weights on one rank, whose gradients' norm is clipped to 1, and AdamW (0.9, 0.98, 1e-8, decay 0.01 of matrices). */
     static ModelSetup of(TrainedModel.Factory factory, BatchShape shape) {

@@ -22,6 +22,7 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
 import dev.chagres.optim.Optimizer;
+import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -43,7 +44,7 @@ import org.jspecify.annotations.Nullable;
 // Over 400 lines: most methods are a line or two that ask what a step, a graph, an evaluation or a file is made of.
 
 /**
- * A model with its optimizer, as one rank has them: each step is forward, backward, clipping of the gradients' norm, and AdamW. In FP16 the
+ * A model with its optimizer, as one rank has them: each step is forward, backward, clipping of the gradients' norm, and the optimizer's step. In FP16 the
  * loss is scaled, and a step whose gradients are not finite is skipped.
  *
  * <p>A step that repeats the shapes of earlier ones allocates nothing on the device and makes no Java object.
@@ -93,6 +94,7 @@ final class ModelTraining implements Training {
     static ModelTraining of(Device device, ModelSetup setup) {
         device.multiprocessorMargin(setup.enqueuing().margin());
         var plan = new ModelPlan();
+        plan.alignParameters(setup.updates().optimizer().alignment());
         TrainedModel model = setup.factory()
                 .make(
                         device,
@@ -150,9 +152,9 @@ final class ModelTraining implements Training {
                 ? new GradientNorm(model.parameters(), setup.updates().maxNorm())
                 : new GradientNorm(lossScaler, setup.updates().maxNorm());
         // BF16 weights are the upper halves of their masters.
-        AdamW.Config adam = setup.updates().optimizer();
-        optimizer = new AdamW(
-                model.parameters(), dtype == DType.BFLOAT16 ? adam.withMasters(AdamW.Masters.REMAINDER) : adam);
+        OptimizerConfig updates = setup.updates().optimizer();
+        optimizer = (dtype == DType.BFLOAT16 ? updates.withMasters(AdamW.Masters.REMAINDER) : updates)
+                .make(model.parameters(), List.of());
         pass = Pass.training(device);
         uploads = UploadRing.ofPart(
                 device, shape, UPLOADS, model.parameters().access().contextParallel());
@@ -331,6 +333,16 @@ final class ModelTraining implements Training {
     @Override
     public int evaluatedTogether() {
         return evaluatedTogether;
+    }
+
+    @Override
+    public void beginEvaluation() {
+        optimizer.beginEvaluation();
+    }
+
+    @Override
+    public void endEvaluation() {
+        optimizer.endEvaluation();
     }
 
     @Override

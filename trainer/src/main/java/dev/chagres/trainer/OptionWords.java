@@ -152,6 +152,12 @@ abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
         }
     }
 
+    static final class OfOptimizer extends OptionWords<OptimizerOptions.Choice> {
+        OfOptimizer() {
+            super(OptimizerOptions.Choice.class);
+        }
+    }
+
     static final class OfProvider extends OptionWords<TrainOptions.ProviderChoice> {
         OfProvider() {
             super(TrainOptions.ProviderChoice.class);

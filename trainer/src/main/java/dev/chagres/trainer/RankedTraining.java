@@ -260,6 +260,22 @@ final class RankedTraining implements Training {
     }
 
     @Override
+    public void beginEvaluation() {
+        ask(training -> {
+            training.beginEvaluation();
+            return true;
+        });
+    }
+
+    @Override
+    public void endEvaluation() {
+        ask(training -> {
+            training.endEvaluation();
+            return true;
+        });
+    }
+
+    @Override
     public ModelEvaluation.Sums evaluate(Batch batch) {
         List<long[]> parts = ask(training -> {
             ModelEvaluation.Sums own = training.evaluate(batch);

@@ -47,6 +47,9 @@ record SavedRun(
 
     private static final String PROGRAM = "chagres train";
     private static final String RECIPE = "recipe";
+    /** The key of the value of {@code --optimizer}, which files of earlier versions do not have. */
+    static final String OPTIMIZER = "optimizer";
+
     private static final String FASTA = "fasta";
     private static final String CONTENT = "fasta-content";
     private static final String CONTEXT = "context";
@@ -80,6 +83,7 @@ record SavedRun(
         texts.put(FORM, plan.start().formText());
         texts.put(RECIPE, plan.recipe().toString());
         texts.put("seed", Long.toString(plan.seed()));
+        texts.put(OPTIMIZER, OptimizerOptions.word(plan.optimizer()));
         texts.putAll(SavedSchedule.description(plan.schedule()));
         return texts;
     }
@@ -104,6 +108,7 @@ record SavedRun(
                                 + (program == null ? "another" : "one of " + ForeignText.quoted(program)));
             }
             ensureSame(file, plan);
+            ensureSameOptimizer(file, plan);
             ensureSameData(file, plan);
             long steps = number(file, STEPS, Wording.OPTIONS);
             if (steps == plan.steps() && path.equals(plan.saving().file())) {
@@ -185,6 +190,14 @@ record SavedRun(
     /** Returns the form of the model; older files do not tell theirs, which was NVIDIA's. */
     static String formOf(SafetensorsFile file) {
         return file.metadata().getOrDefault(FORM, TrainingPlan.ModelForm.NVIDIA.toString());
+    }
+
+    private static void ensureSameOptimizer(SafetensorsFile file, TrainingPlan plan) {
+        if (!isSame(OPTIMIZER, described(plan), file.metadata())) {
+            String saved = ForeignText.plain(Objects.requireNonNull(file.metadata().get(OPTIMIZER)));
+            throw new TrainingException.WrongOption("--resume: " + file.path() + ": expected a file of optimizer "
+                    + OptimizerOptions.word(plan.optimizer()) + ", got " + saved + "; give --optimizer " + saved);
+        }
     }
 
     private static boolean takes(String recipe, TrainingPlan plan) {

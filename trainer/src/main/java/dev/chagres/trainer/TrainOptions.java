@@ -114,6 +114,9 @@ final class TrainOptions {
     @Mixin
     private final MarginOptions margins = new MarginOptions();
 
+    @Mixin
+    private final OptimizerOptions updates = new OptimizerOptions();
+
     @Option(
             names = "--graph",
             converter = OptionWords.OfGraph.class,
@@ -147,7 +150,8 @@ final class TrainOptions {
             names = "--decay",
             converter = OptionWords.OfDecay.class,
             paramLabel = "constant|linear|cosine",
-            description = "how the rate falls from then on, linear and cosine to a tenth (default: linear)")
+            description =
+                    "how the rate falls from then on, linear and cosine to a tenth (default: linear, schedule-free: constant)")
     private LearningRateSchedule.@Nullable Decay decay;
 
     @Option(
@@ -200,6 +204,7 @@ final class TrainOptions {
         ranks.check();
         batches.check(ranks);
         margins.check();
+        updates.check();
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps with sharded"
@@ -309,9 +314,11 @@ final class TrainOptions {
         ranks.layout().requireForm(start);
         ranks.requireLayout(batches.layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
-        float peak = learningRate != null ? learningRate : start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f;
+        float peak = learningRate != null
+                ? learningRate
+                : updates.rate(start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f);
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
-        LearningRateSchedule.Decay falls = decay != null ? decay : LearningRateSchedule.Decay.LINEAR;
+        LearningRateSchedule.Decay falls = decay != null ? decay : updates.decay();
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
         ModelSetup.Steps enqueuing = steps(gpu);
         FastaSource all = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
@@ -330,6 +337,7 @@ final class TrainOptions {
                 fp8Statistics,
                 steps,
                 new LearningRateSchedule(peak, warmUp, steps, falls, LAST_RATE),
+                updates.config(),
                 seed,
                 saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, scheduleDefaults()),
                 ranks.isSilent() ? null : report,

@@ -14,7 +14,7 @@ import dev.chagres.launch.Rank;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.ops.ProductPlan;
-import dev.chagres.optim.AdamW;
+import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.sharding.FullyShardedConfig;
@@ -33,7 +33,7 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Trains any {@link TrainedModel}, on one rank or on many, which may be threads of this program or processes: each step is forward, backward,
- * clipping of the gradients' norm, and AdamW.
+ * clipping of the gradients' norm, and AdamW or another optimizer.
  *
  * {@snippet file="dev/chagres/trainer/TrainerTest.java" region="trainer"}
  *
@@ -102,11 +102,11 @@ public final class Trainer {
     }
 
     /**
-     * Returns the same with other updates.
+     * Returns the same with other updates, by any optimizer.
      *
      * @param maxNorm to which the gradients' norm is clipped
      */
-    public Trainer withOptimizer(AdamW.Config optimizer, float maxNorm) {
+    public Trainer withOptimizer(OptimizerConfig optimizer, float maxNorm) {
         return with(setup.with(new Updates(optimizer, maxNorm)));
     }
 

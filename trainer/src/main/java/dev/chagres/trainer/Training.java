@@ -59,6 +59,12 @@ interface Training extends AutoCloseable {
         return 1;
     }
 
+    /** Makes the weights those that are evaluated; called before {@link #evaluate}. */
+    default void beginEvaluation() {}
+
+    /** Makes the weights again those that training goes on with; called after the last {@link #evaluate}. */
+    default void endEvaluation() {}
+
     /**
      * Computes the losses of held-out data, waits for them, and changes nothing that later steps follow from. Called between steps, once
      * every result is read; the next step's time does not count it.

@@ -12,6 +12,7 @@ import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.optim.OptimizerConfig;
 import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -34,6 +35,7 @@ import org.jspecify.annotations.Nullable;
  * @param fp8Statistics casts to eight bits are measured in steps whose number, from 0, divides by it; 0 for none
  * @param steps how many updates
  * @param schedule the learning rate by step
+ * @param optimizer how weights are updated
  * @param seed what data order, masks and first weights follow from
  * @param saving where the state goes, and which one the run begins with
  * @param report where the report goes, null for none
@@ -54,11 +56,13 @@ record TrainingPlan(
         int fp8Statistics,
         int steps,
         LearningRateSchedule schedule,
+        OptimizerConfig optimizer,
         long seed,
         SavingPlan saving,
         @Nullable Path report,
         @Nullable Path plot,
         EvaluationPlan evaluation) {
+    private static final float MAX_NORM = 1;
 
     /**
      * The model that a run begins with.
@@ -132,6 +136,7 @@ record TrainingPlan(
                 .with(new ModelSetup.Precision(
                         recipe.dtype(), recipe.quantizedWeight().orElse(null)))
                 .with(layout)
+                .with(new ModelSetup.Updates(optimizer, MAX_NORM))
                 .with(new ModelSetup.Enqueuing(productPlan, margin, enqueuing, fp8Statistics));
     }
 
@@ -163,6 +168,7 @@ record TrainingPlan(
                 "--learning-rate " + schedule.peak(),
                 "--warm-up-steps " + schedule.warmUpSteps(),
                 "--decay " + schedule.decay(),
+                "--optimizer " + optimizer,
                 "--seed " + seed,
                 "--fp8-statistics " + fp8Statistics,
                 "--save " + saving.file(),

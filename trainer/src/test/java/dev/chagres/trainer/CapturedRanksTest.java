@@ -61,6 +61,7 @@ class CapturedRanksTest {
                 0,
                 STEPS,
                 new LearningRateSchedule(1e-3f, 0, STEPS, LearningRateSchedule.Decay.LINEAR, 0.1f),
+                ModelSetup.ADAM,
                 7,
                 SavingPlan.NONE,
                 null,

@@ -67,6 +67,7 @@ class RankDataTest {
                 0,
                 1000,
                 new LearningRateSchedule(1e-3f, 0, 1000, LearningRateSchedule.Decay.LINEAR, 0.1f),
+                ModelSetup.ADAM,
                 7,
                 SavingPlan.NONE,
                 null,

@@ -69,6 +69,7 @@ final class RankedSteps {
                 0,
                 STEPS,
                 new LearningRateSchedule(1e-3f, 0, STEPS, LearningRateSchedule.Decay.LINEAR, 0.1f),
+                ModelSetup.ADAM,
                 7,
                 SavingPlan.NONE,
                 null,

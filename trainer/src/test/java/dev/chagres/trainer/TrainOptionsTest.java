@@ -77,6 +77,13 @@ class TrainOptionsTest {
                         + " got none",
                 "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
                 "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
+                "--optimizer adam | Invalid value for option '--optimizer': expected one of adamw, sgd, lion, adamw8bit, lion8bit,"
+                        + " schedule-free, got adam",
+                "--weight-decay -1 | --weight-decay: expected a number of at least 0, got -1.0",
+                "--momentum 0.5 | --momentum: expected --optimizer sgd beside it, got adamw",
+                "--momentum 1 --optimizer sgd | --momentum: expected a number from 0 to below 1, got 1.0",
+                "--nesterov --optimizer lion | --nesterov: expected --optimizer sgd beside it, got lion",
+                "--nesterov --optimizer sgd --momentum 0 | --nesterov: expected --momentum above 0, got 0",
                 "--tokens-per-step 8 | --tokens-per-step: expected at least 16, got 8",
                 "--tokens-per-step 2040 | --tokens-per-step: expected a positive multiple of 16, got 2040",
                 "--tokens-per-step 512 | --tokens-per-step: expected at least the context, 1024, so that the longest"

@@ -3051,6 +3051,212 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_METHOD_SGD = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMethod.OPS_METHOD_SGD = 0
+     * }
+     */
+    public static int OPS_METHOD_SGD() {
+        return OPS_METHOD_SGD;
+    }
+    private static final int OPS_METHOD_NESTEROV = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMethod.OPS_METHOD_NESTEROV = 1
+     * }
+     */
+    public static int OPS_METHOD_NESTEROV() {
+        return OPS_METHOD_NESTEROV;
+    }
+    private static final int OPS_METHOD_LION = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMethod.OPS_METHOD_LION = 2
+     * }
+     */
+    public static int OPS_METHOD_LION() {
+        return OPS_METHOD_LION;
+    }
+    private static final int OPS_METHOD_ADAM = (int)3L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMethod.OPS_METHOD_ADAM = 3
+     * }
+     */
+    public static int OPS_METHOD_ADAM() {
+        return OPS_METHOD_ADAM;
+    }
+    private static final int OPS_METHOD_SCHEDULE_FREE = (int)4L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMethod.OPS_METHOD_SCHEDULE_FREE = 4
+     * }
+     */
+    public static int OPS_METHOD_SCHEDULE_FREE() {
+        return OPS_METHOD_SCHEDULE_FREE;
+    }
+    private static final int OPS_METHOD_SCHEDULE_FREE_POINT = (int)5L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMethod.OPS_METHOD_SCHEDULE_FREE_POINT = 5
+     * }
+     */
+    public static int OPS_METHOD_SCHEDULE_FREE_POINT() {
+        return OPS_METHOD_SCHEDULE_FREE_POINT;
+    }
+    private static final int OPS_SCALED_BLOCK = (int)256L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsScaledBlock.OPS_SCALED_BLOCK = 256
+     * }
+     */
+    public static int OPS_SCALED_BLOCK() {
+        return OPS_SCALED_BLOCK;
+    }
+
+    private static class ops_optimizer_step {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_optimizer_step");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_optimizer_step$descriptor() {
+        return ops_optimizer_step.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_optimizer_step$handle() {
+        return ops_optimizer_step.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_optimizer_step$address() {
+        return ops_optimizer_step.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t blocks, const int32_t *step, const float *gradient_scale, const int32_t *skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static int ops_optimizer_step(long ranges, long range_count, long blocks, long step, long gradient_scale, long skip, int method, float beta1, float beta2, float epsilon, int decoupled, int bias_correction, int weight_dtype, int state_dtype, int masters, MemorySegment stream) {
+        var mh$ = ops_optimizer_step.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_optimizer_step", ranges, range_count, blocks, step, gradient_scale, skip, method, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, state_dtype, masters, stream);
+            }
+            return (int)mh$.invokeExact(ranges, range_count, blocks, step, gradient_scale, skip, method, beta1, beta2, epsilon, decoupled, bias_correction, weight_dtype, state_dtype, masters, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_average_share {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_LONG,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_average_share");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_average_share(const float *rates, const int32_t *step, const int32_t *skip, float *sums, float *shares, float power, float rate_power, int64_t count, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_average_share$descriptor() {
+        return ops_average_share.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_average_share(const float *rates, const int32_t *step, const int32_t *skip, float *sums, float *shares, float power, float rate_power, int64_t count, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_average_share$handle() {
+        return ops_average_share.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_average_share(const float *rates, const int32_t *step, const int32_t *skip, float *sums, float *shares, float power, float rate_power, int64_t count, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_average_share$address() {
+        return ops_average_share.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_average_share(const float *rates, const int32_t *step, const int32_t *skip, float *sums, float *shares, float power, float rate_power, int64_t count, OpsStream stream)
+     * }
+     */
+    public static int ops_average_share(long rates, long step, long skip, long sums, long shares, float power, float rate_power, long count, MemorySegment stream) {
+        var mh$ = ops_average_share.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_average_share", rates, step, skip, sums, shares, power, rate_power, count, stream);
+            }
+            return (int)mh$.invokeExact(rates, step, skip, sums, shares, power, rate_power, count, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 
     private static class ops_loss_scale_clip {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(

@@ -1,0 +1,86 @@
+"""Writes the vectors that OptimizerVectorsTest compares with: make_optimizers.py > optimizers.txt
+
+Needs PyTorch 2.10 or newer. A line is a name and numbers: first weights and gradients of five steps of a matrix "a" [6, 4] and a vector "b" [5], then
+their weights after these steps by torch.optim.SGD, Adafactor and Muon, and by the published formulas of Lion (Chen et al.,
+2023) and schedule-free AdamW (Defazio et al., 2024) in double precision; then the numbers of bitsandbytes' dynamic codes, by the
+formula of its create_dynamic_map.
+"""
+import torch
+
+STEPS, RATE = 5, 0.01
+torch.manual_seed(5)
+first = {"a": torch.randn(6, 4), "b": torch.randn(5)}
+gradients = [{name: torch.randn_like(value) for name, value in first.items()} for _ in range(STEPS)]
+
+
+def line(name, values):
+    print(name, *(repr(float(value)) for value in torch.as_tensor(values).double().flatten()))
+
+
+def write(method, weights):
+    for name, value in weights.items():
+        line(f"{method}.{name}", value)
+
+
+def by_torch(method, make, names=("a", "b"), decayed="a"):
+    """Decay applies to the matrix alone."""
+    weights = {name: torch.nn.Parameter(first[name].clone()) for name in names}
+    optimizers = [make([weight], 0.1 if name == decayed else 0.0) for name, weight in weights.items()]
+    for step in gradients:
+        for name, weight in weights.items():
+            weight.grad = step[name].clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    write(method, {name: weight.detach() for name, weight in weights.items()})
+
+
+def lion(b1=0.9, b2=0.99, decay=0.1):
+    for name, weight in first.items():
+        w, m = weight.double(), torch.zeros_like(weight).double()
+        for step in gradients:
+            g = step[name].double()
+            w = w - RATE * ((b1 * m + (1 - b1) * g).sign() + (decay if name == "a" else 0) * w)
+            m = b2 * m + (1 - b2) * g
+        line(f"lion.{name}", w)
+
+
+def schedule_free(b1=0.9, b2=0.999, eps=1e-8, decay=0.1):
+    for name, weight in first.items():
+        y, z, v, total, highest = weight.double(), weight.double(), torch.zeros_like(weight).double(), 0.0, 0.0
+        for k, step in enumerate(gradients):
+            rate = RATE * (k + 1) / STEPS
+            g = step[name].double()
+            v = b2 * v + (1 - b2) * g * g
+            direction = g / ((v / (1 - b2 ** (k + 1))).sqrt() + eps) + (decay if name == "a" else 0) * y
+            highest = max(highest, rate)
+            total += highest**2
+            c = highest**2 / total
+            y = torch.lerp(y, z, c) + direction * (rate * (b1 * (1 - c) - 1))
+            z = z - rate * direction
+        line(f"schedule_free.y.{name}", y)
+        line(f"schedule_free.x.{name}", torch.lerp(y, z, 1 - 1 / b1))
+
+
+def dynamic_map(signed):
+    data = [0.0, 1.0]
+    for i in range(7):
+        items = 2**i + 1 if signed else 2 ** (i + 1) + 1
+        borders = torch.linspace(0.1, 1, items, dtype=torch.float64)
+        means = 10.0 ** (i - 6) * (borders[:-1] + borders[1:]) / 2
+        data += means.tolist() + ((-means).tolist() if signed else [])
+    return sorted(data)
+
+
+write("first", first)
+for number, step in enumerate(gradients):
+    write(f"gradient{number}", step)
+sgd = torch.optim.SGD
+by_torch("sgd", lambda p, decay: sgd(p, lr=RATE, weight_decay=decay))
+by_torch("momentum", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, dampening=0.3, weight_decay=decay))
+by_torch("nesterov", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, nesterov=True, weight_decay=decay))
+by_torch("adafactor", lambda p, decay: torch.optim.Adafactor(p, lr=RATE, weight_decay=decay))
+by_torch("muon", lambda p, decay: torch.optim.Muon(p, lr=RATE, weight_decay=decay), names=("a",))
+lion()
+schedule_free()
+line("signed_codes", dynamic_map(True))
+line("unsigned_codes", dynamic_map(False))

@@ -1,0 +1,127 @@
+package dev.chagres.trainer;
+
+import dev.chagres.DType;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.LearningRateSchedule.Decay;
+import dev.chagres.optim.Lion;
+import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.optim.SGD;
+import dev.chagres.optim.ScheduleFreeAdamW;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** Options of {@code train} that say how weights are updated. */
+final class OptimizerOptions {
+    private static final float DECAY = 0.01f;
+    private static final float MOMENTUM = 0.9f;
+
+    /** Values of {@code --optimizer}. */
+    enum Choice {
+        ADAMW("adamw", 1),
+        SGD("sgd", 25),
+        LION("lion", 0.1f),
+        ADAMW_8_BIT("adamw8bit", 1),
+        LION_8_BIT("lion8bit", 0.1f),
+        SCHEDULE_FREE("schedule-free", 1);
+
+        private final String word;
+        /** The default of the highest learning rate, as a multiple of AdamW's. */
+        private final float rate;
+
+        Choice(String word, float rate) {
+            this.word = word;
+            this.rate = rate;
+        }
+
+        private boolean isSgd() {
+            return this == SGD;
+        }
+
+        @Override
+        public String toString() {
+            return word;
+        }
+    }
+
+    @Option(
+            names = "--optimizer",
+            converter = OptionWords.OfOptimizer.class,
+            paramLabel = "adamw|sgd|lion|adamw8bit|lion8bit|schedule-free",
+            description =
+                    "how weights are updated; 8bit: with states of eight bits. Default rates are 25 times as high with sgd, and"
+                            + " a tenth with lion (default: adamw)")
+    private Choice optimizer = Choice.ADAMW;
+
+    @Option(
+            names = "--weight-decay",
+            paramLabel = "DECAY",
+            description = "weight decay of matrices (default: 0.01, lion: 0.1)")
+    private @Nullable Float weightDecay;
+
+    @Option(names = "--momentum", paramLabel = "PART", description = "with sgd, the share that a step keeps (default: 0.9)")
+    private @Nullable Float momentum;
+
+    @Option(names = "--nesterov", description = "with sgd, Nesterov's momentum")
+    private boolean nesterov;
+
+    /**
+     * Checks what does not depend on the platform.
+     *
+     * @throws IllegalArgumentException when an option has no usable value; the text names it
+     */
+    void check() {
+        if (weightDecay != null && !(weightDecay >= 0 && weightDecay < Float.POSITIVE_INFINITY)) {
+            throw new IllegalArgumentException("--weight-decay: expected a number of at least 0, got " + weightDecay);
+        }
+        if (momentum != null && !(momentum >= 0 && momentum < 1)) {
+            throw new IllegalArgumentException("--momentum: expected a number from 0 to below 1, got " + momentum);
+        }
+        if (momentum != null && !optimizer.isSgd()) {
+            throw new IllegalArgumentException("--momentum: expected --optimizer sgd beside it, got " + optimizer);
+        }
+        if (nesterov && !optimizer.isSgd()) {
+            throw new IllegalArgumentException("--nesterov: expected --optimizer sgd beside it, got " + optimizer);
+        }
+        if (nesterov && momentum != null && momentum == 0) {
+            throw new IllegalArgumentException("--nesterov: expected --momentum above 0, got 0");
+        }
+    }
+
+    /** Returns the settings. */
+    OptimizerConfig config() {
+        boolean isLion = optimizer == Choice.LION || optimizer == Choice.LION_8_BIT;
+        float decay = weightDecay != null ? weightDecay : isLion ? 10 * DECAY : DECAY;
+        AdamW.Config adam = ModelSetup.ADAM.withWeightDecay(decay);
+        Lion.Config lion = Lion.Config.standard().withWeightDecay(decay);
+        SGD.Config sgd = new SGD.Config(momentum != null ? momentum : MOMENTUM, decay);
+        return switch (optimizer) {
+            case ADAMW -> adam;
+            case ADAMW_8_BIT -> adam.withMomentDType(DType.BYTE);
+            case LION -> lion;
+            case LION_8_BIT -> lion.withMomentDType(DType.BYTE);
+            case SGD -> nesterov ? sgd.withKind(SGD.Momentum.NESTEROV) : sgd;
+            case SCHEDULE_FREE -> ScheduleFreeAdamW.Config.standard().withWeightDecay(decay);
+        };
+    }
+
+    /** Returns the value of {@code --optimizer} that gives such settings. */
+    static String word(OptimizerConfig config) {
+        Choice choice = switch (config) {
+            case AdamW.Config adam -> adam.momentDType() == DType.BYTE ? Choice.ADAMW_8_BIT : Choice.ADAMW;
+            case Lion.Config lion -> lion.momentDType() == DType.BYTE ? Choice.LION_8_BIT : Choice.LION;
+            case SGD.Config _ -> Choice.SGD;
+            case ScheduleFreeAdamW.Config _ -> Choice.SCHEDULE_FREE;
+        };
+        return choice.toString();
+    }
+
+    /** Returns the highest learning rate where none was given, of that of AdamW. */
+    float rate(float ofAdam) {
+        return optimizer.rate * ofAdam;
+    }
+
+    /** Returns how the rate falls where that was not said: averages of steps need no schedule. */
+    Decay decay() {
+        return optimizer == Choice.SCHEDULE_FREE ? Decay.CONSTANT : Decay.LINEAR;
+    }
+}
