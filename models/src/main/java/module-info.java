@@ -2,9 +2,11 @@
 module dev.chagres.models {
     requires transitive dev.chagres;
     requires com.fasterxml.jackson.core;
+    requires static ai.djl.tokenizers;
 
     exports dev.chagres.models.data;
     exports dev.chagres.models.decoder;
     exports dev.chagres.models.esm;
     exports dev.chagres.models.huggingface;
+    exports dev.chagres.models.text;
 }

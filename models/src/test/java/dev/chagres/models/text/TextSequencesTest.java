@@ -1,0 +1,208 @@
+package dev.chagres.models.text;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.chagres.batch.Batch;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.TreeSet;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Text files as sequences of tokens: what is written, what is learned, and in which order. */
+@Tag("L0")
+class TextSequencesTest {
+    private static final int BEGIN = 420;
+    private static final int END = 421;
+
+    @TempDir
+    private Path folder;
+
+    private final Tokenizer tokenizer = Tokenizer.open(TokenizerTest.stored("llama3"));
+
+    @AfterEach
+    void closeTokenizer() {
+        tokenizer.close();
+    }
+
+    private Path file(String name, String... lines) throws IOException {
+        return Files.writeString(folder.resolve(name), String.join("\n", lines));
+    }
+
+    /** Tokens and labels of a sequence. */
+    private record Written(List<Integer> ids, List<Integer> labels) {}
+
+    private static List<Written> epoch(TextSequences sequences, int context) {
+        List<Written> all = new ArrayList<>();
+        for (int i = 0; i < sequences.count(); i++) {
+            sequences.advance();
+            int count = Math.min(context, sequences.length());
+            int[] ids = new int[count + 2];
+            int[] labels = new int[count + 2];
+            int labelled = sequences.write(ids, labels, 1, count);
+            List<Integer> own =
+                    Arrays.stream(labels, 1, count + 1).boxed().toList();
+            assertEquals(labelled, own.stream().filter(label -> label != Batch.IGNORED).count());
+            all.add(new Written(Arrays.stream(ids, 1, count + 1).boxed().toList(), own));
+        }
+        return all;
+    }
+
+    private static List<Integer> list(int... tokens) {
+        return Arrays.stream(tokens).boxed().toList();
+    }
+
+    private static List<Integer> joined(List<Integer> one, List<Integer> other) {
+        List<Integer> all = new ArrayList<>(one);
+        all.addAll(other);
+        return all;
+    }
+
+    @Test
+    void aTextIsCutIntoSequencesThatFollowEachOther() throws IOException {
+        String text = "The quick brown fox jumps over the lazy dog. ".repeat(4);
+        Path file = file("a.txt", text);
+        TextSequences sequences =
+                TextSequences.read(List.of(file), tokenizer, TextConfig.of(16).withEnd(END));
+        List<Integer> tokens = joined(list(tokenizer.encode(text)), List.of(END));
+        assertEquals(BEGIN, tokens.getFirst());
+        assertEquals(Math.ceilDiv(tokens.size(), 16), sequences.count());
+        List<Written> written = new ArrayList<>(epoch(sequences, 16));
+        for (int i = 0; i < tokens.size(); i += 16) {
+            int end = Math.min(tokens.size(), i + 16);
+            List<Integer> labels = new ArrayList<>(tokens.subList(i + 1, Math.min(tokens.size(), i + 17)));
+            if (end == tokens.size()) {
+                labels.add(Batch.IGNORED);
+            }
+            written.remove(new Written(tokens.subList(i, end), labels));
+        }
+        assertEquals(List.of(), written);
+    }
+
+    @Test
+    void onlyTheCompletionIsLearned() throws IOException {
+        Path file = file(
+                "pairs.jsonl",
+                "{\"prompt\": \"The dog\", \"completion\": \" jumps\", \"id\": {\"a\": [1]}}",
+                "",
+                "{\"text\": \"It's\"}");
+        TextSequences sequences =
+                TextSequences.read(List.of(file), tokenizer, TextConfig.of(64).withEnd(END));
+        List<Integer> prompt = list(tokenizer.encode("The dog"));
+        List<Integer> completion = joined(list(tokenizer.encodeInside(" jumps")), List.of(END));
+        List<Integer> labels = new ArrayList<>();
+        for (int i = 1; i < prompt.size(); i++) {
+            labels.add(Batch.IGNORED);
+        }
+        labels.addAll(completion);
+        labels.add(Batch.IGNORED);
+        List<Integer> text = joined(list(tokenizer.encode("It's")), List.of(END));
+        List<Written> all = epoch(sequences, 64);
+        assertEquals(2, all.size());
+        assertEquals(
+                new TreeSet<>(List.of(
+                        new Written(joined(prompt, completion), labels).toString(),
+                        new Written(text, joined(text.subList(1, text.size()), List.of(Batch.IGNORED))).toString())),
+                new TreeSet<>(all.stream().map(Written::toString).toList()));
+    }
+
+    /** What is written does not depend on what was written before. */
+    @Test
+    void theOrderFollowsFromTheSeed() throws IOException {
+        String[] lines = new String[40];
+        Arrays.setAll(lines, i -> "{\"text\": \"number " + i + "\"}");
+        Path file = file("many.JSONL", lines);
+        TextConfig config = TextConfig.of(64);
+        TextSequences one = TextSequences.read(List.of(file), tokenizer, config);
+        TextSequences same = TextSequences.read(List.of(file), tokenizer, config);
+        TextSequences other = TextSequences.read(List.of(file), tokenizer, config.withSeed(5));
+        List<Written> first = epoch(one, 64);
+        assertEquals(0, one.epoch());
+        assertEquals(first, epoch(same, 64));
+        assertNotEquals(first, epoch(other, 64));
+        List<Written> second = epoch(one, 64);
+        assertEquals(1, one.epoch());
+        assertNotEquals(first, second);
+        assertEquals(40, new TreeSet<>(second.stream().map(Written::toString).toList()).size());
+    }
+
+    @Test
+    void whatHasNoLabelIsLeftOut() throws IOException {
+        Path file = file(
+                "a.jsonl",
+                "{\"text\": \"\"}",
+                "{\"prompt\": \"" + "a long prompt ".repeat(20) + "\", \"completion\": \"x\"}",
+                "{\"text\": \"two\"}");
+        TextSequences sequences = TextSequences.read(List.of(file), tokenizer, TextConfig.of(8));
+        assertEquals(1, sequences.count());
+        assertEquals(2, sequences.leftOut());
+    }
+
+    @Test
+    void refusesOtherFiles() throws IOException {
+        String[] lines = {
+            "{\"text\": 5}",
+            "{\"prompt\": \"x\"}",
+            "{\"text\": \"x\", \"prompt\": \"y\", \"completion\": \"z\"}",
+            "{\"messages\": []}",
+            "[]",
+            "{\"text\": \"x\"} 5",
+            "{\"text\": \"x\"",
+            "{\"text\": \"\\ud800\"}",
+            "{\"text\": \"x\", \"text\": \"y\"}"
+        };
+        String[] texts = {
+            "expected a text for text, got VALUE_NUMBER_INT",
+            "expected an object with text, or with prompt and completion, got [prompt]",
+            "expected an object with text, or with prompt and completion, got [text, prompt, completion]",
+            "expected an object with text, or with prompt and completion, got none of them",
+            "expected an object with text, or with prompt and completion, got another text",
+            "expected one object a line, got more behind it",
+            "expected JSON: ",
+            "text: expected Unicode characters, got half of a surrogate pair, d800, at 0",
+            "expected JSON: "
+        };
+        for (int i = 0; i < lines.length; i++) {
+            Path file = file("bad.jsonl", "{\"text\": \"good\"}", lines[i]);
+            String text = refusal(file);
+            String expected = file + ":2: " + texts[i];
+            assertEquals(expected, text.substring(0, Math.min(text.length(), expected.length())), lines[i]);
+        }
+        Path latin = Files.write(folder.resolve("latin.txt"), "Größe".getBytes(StandardCharsets.ISO_8859_1));
+        assertEquals(
+                latin + ": could not be read as UTF-8: ",
+                refusal(latin).substring(0, (latin + ": could not be read as UTF-8: ").length()));
+        Path none = folder.resolve("none.txt");
+        assertEquals(none + ": could not be read", refusal(none).substring(0, (none + ": could not be read").length()));
+        Path empty = file("empty.txt");
+        String text = assertThrows(
+                        IllegalArgumentException.class,
+                        () -> TextSequences.read(List.of(empty), tokenizer, TextConfig.of(8)))
+                .getMessage();
+        assertEquals("files: expected a text of two tokens or more, got none in [" + empty + "], and 1 with fewer", text);
+        assertEquals(
+                "context: expected at least 2 tokens, got 1",
+                assertThrows(IllegalArgumentException.class, () -> TextConfig.of(1)).getMessage());
+        assertEquals(
+                "end: expected a token from 0 on, got -1",
+                assertThrows(IllegalArgumentException.class, () -> TextConfig.of(2).withEnd(-1))
+                        .getMessage());
+        assertArrayEquals(new int[] {BEGIN}, tokenizer.encode(""));
+    }
+
+    private String refusal(Path file) {
+        return assertThrows(
+                        TextException.class, () -> TextSequences.read(List.of(file), tokenizer, TextConfig.of(8)))
+                .getMessage();
+    }
+}
