@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import java.util.Map;
 import dev.chagres.trainer.callback.Evaluation;
 import java.nio.file.Path;
 import java.util.function.Consumer;
@@ -64,6 +65,18 @@ public interface Callback {
      * @throws java.io.UncheckedIOException when it cannot be written down: then the run ends, and saves its state
      */
     default void onEvaluation(TrainingRun run, Evaluation.Result result) {}
+
+    /** Returns what a saved state shall keep of this for a run that goes on from it, by keys of its own; here nothing. */
+    default Map<String, String> texts() {
+        return Map.of();
+    }
+
+    /**
+     * Goes on with what an earlier run has kept, before the first step.
+     *
+     * @param texts of the state that the run begins with, by key; empty of a new run
+     */
+    default void onResume(Map<String, String> texts) {}
 
     /** Hears that the run has ended, whatever ended it. */
     default void onEnd(TrainingRun run) {}

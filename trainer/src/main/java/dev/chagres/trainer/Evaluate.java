@@ -216,7 +216,7 @@ public final class Evaluate implements Callable<Integer> {
             if (resume == null && folder != null) {
                 training.begin(folder);
             }
-            StateSaver.load(training, resume, saved, Wording.OPTIONS);
+            saved.load(training, resume, Wording.OPTIONS);
             List<RuntimeException> failures = new ArrayList<>();
             Evaluation.Result result =
                     ModelEvaluation.evaluate(training, evaluation, saved.steps(), () -> true, failures::add);

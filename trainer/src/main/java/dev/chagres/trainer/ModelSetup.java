@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.io.ModelFiles;
 import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
@@ -24,6 +25,7 @@ import org.jspecify.annotations.Nullable;
  * @param layout the ranks, and what each keeps of the model
  * @param updates of the weights
  * @param enqueuing how the work of a step gets to the device
+ * @param files under which names weights lie in checkpoints, and what beside them; null for their own
  */
 record ModelSetup(
         TrainedModel.Factory factory,
@@ -32,7 +34,8 @@ record ModelSetup(
         Precision precision,
         RankLayout layout,
         Updates updates,
-        Enqueuing enqueuing) {
+        Enqueuing enqueuing,
+        @Nullable ModelFiles files) {
     /**
      * Gradients, master weights and optimizer state are FLOAT32.
      *
@@ -82,31 +85,37 @@ record ModelSetup(
                 new Precision(DType.FLOAT32, null),
                 RankLayout.of(MeshShape.ofOne()),
                 new Updates(ADAM, 1),
-                new Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, Steps.ENQUEUED, 0));
+                new Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, Steps.ENQUEUED, 0),
+                null);
     }
 
     /** Returns the same with other first weights. */
     ModelSetup with(long newSeed) {
-        return new ModelSetup(factory, shape, newSeed, precision, layout, updates, enqueuing);
+        return new ModelSetup(factory, shape, newSeed, precision, layout, updates, enqueuing, files);
     }
 
     /** Returns the same in another precision. */
     ModelSetup with(Precision newPrecision) {
-        return new ModelSetup(factory, shape, seed, newPrecision, layout, updates, enqueuing);
+        return new ModelSetup(factory, shape, seed, newPrecision, layout, updates, enqueuing, files);
     }
 
     /** Returns the same on other ranks. */
     ModelSetup with(RankLayout newLayout) {
-        return new ModelSetup(factory, shape, seed, precision, newLayout, updates, enqueuing);
+        return new ModelSetup(factory, shape, seed, precision, newLayout, updates, enqueuing, files);
     }
 
     /** Returns the same with other updates. */
     ModelSetup with(Updates newUpdates) {
-        return new ModelSetup(factory, shape, seed, precision, layout, newUpdates, enqueuing);
+        return new ModelSetup(factory, shape, seed, precision, layout, newUpdates, enqueuing, files);
     }
 
     /** Returns the same with work that gets to the device in another way. */
     ModelSetup with(Enqueuing newEnqueuing) {
-        return new ModelSetup(factory, shape, seed, precision, layout, updates, newEnqueuing);
+        return new ModelSetup(factory, shape, seed, precision, layout, updates, newEnqueuing, files);
+    }
+
+    /** Returns the same whose checkpoints are also such of another form. */
+    ModelSetup with(@Nullable ModelFiles newFiles) {
+        return new ModelSetup(factory, shape, seed, precision, layout, updates, enqueuing, newFiles);
     }
 }

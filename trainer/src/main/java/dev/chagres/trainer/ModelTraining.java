@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.io.ModelFiles;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Shape;
@@ -77,6 +79,8 @@ final class ModelTraining implements Training {
 
     private final RankShare ranks;
     private final int evaluatedTogether;
+    /** Null where weights keep their names in checkpoints. */
+    private final @Nullable ModelFiles files;
     /** Null before the first evaluation. */
     private @Nullable ModelEvaluation evaluation;
 
@@ -138,6 +142,7 @@ final class ModelTraining implements Training {
         this.ranks = ranks;
         this.model = model;
         shape = setup.shape();
+        files = setup.files();
         evaluatedTogether = ranks.hasOwnData()
                 ? 1
                 : setup.layout().dataRanks() * setup.layout().pipelineRanks();
@@ -369,6 +374,11 @@ final class ModelTraining implements Training {
     }
 
     @Override
+    public void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
+        state().save(folder, step, ranks.hasOwnData() ? DataPosition.START : position, description);
+    }
+
+    @Override
     public void load(Path file) {
         state().load(file);
     }
@@ -387,6 +397,9 @@ final class ModelTraining implements Training {
         RunState state = ranks.state(optimizer.parameters()).optimizer(optimizer);
         if (quantizers != null) {
             state = state.with(quantizers);
+        }
+        if (files != null) {
+            state = state.with(files);
         }
         return new TrainingState(lossScaler == null ? state : state.with(lossScaler));
     }

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -317,6 +318,11 @@ final class RankedTraining implements Training {
     @Override
     public void save(Path file, DataPosition position, Map<String, String> description) {
         tell(training -> training.save(file, position, description));
+    }
+
+    @Override
+    public void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
+        tell(training -> training.save(folder, step, position, description));
     }
 
     @Override

@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import java.util.List;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.batch.DataPosition;
@@ -29,12 +31,14 @@ import org.jspecify.annotations.Nullable;
  * @param data what it took from the data
  * @param otherSums its recipe, where it differs from that of the run that goes on in how products sum; else null
  * @param otherRecipe its recipe, where scales and histories are others; else null
+ * @param texts that it has saved, by key
  */
 record SavedRun(
         int steps,
         DataPosition data,
         @Nullable String otherSums,
-        @Nullable String otherRecipe) {
+        @Nullable String otherRecipe,
+        Map<String, String> texts) {
     /** Before the first step. */
     static final SavedRun NEW = new SavedRun(0, DataPosition.START);
 
@@ -60,7 +64,7 @@ record SavedRun(
 
     /** Of a run of the same recipe. */
     SavedRun(int steps, DataPosition data) {
-        this(steps, data, null, null);
+        this(steps, data, null, null, Map.of());
     }
 
     /**
@@ -122,10 +126,11 @@ record SavedRun(
             String recipe = file.metadata().get(RECIPE);
             DataPosition data = checked(file, steps, Wording.OPTIONS);
             if (recipe == null || plan.recipe().toString().equals(recipe)) {
-                return new SavedRun((int) steps, data);
+                return new SavedRun((int) steps, data, null, null, file.metadata());
             }
             boolean sameScales = plan.recipe().goesOnFrom(recipe);
-            return new SavedRun((int) steps, data, sameScales ? recipe : null, sameScales ? null : recipe);
+            return new SavedRun(
+                    (int) steps, data, sameScales ? recipe : null, sameScales ? null : recipe, file.metadata());
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
         }
@@ -142,7 +147,8 @@ record SavedRun(
         }
         try (SafetensorsFile file = SafetensorsFile.open(path)) {
             long steps = number(file, STEPS, wording);
-            return new SavedRun(Math.toIntExact(steps), checked(file, steps, wording));
+            return new SavedRun(
+                    Math.toIntExact(steps), checked(file, steps, wording), null, null, file.metadata());
         } catch (SafetensorsException e) {
             throw new TrainingException(wording.resume() + ": " + e.getMessage(), e);
         }
@@ -260,6 +266,34 @@ record SavedRun(
             }
             return number;
         }
+    }
+
+    /**
+     * Loads what the run begins with.
+     *
+     * @param file null for nothing
+     * @return what was not loaded of another recipe, and of this one
+     * @throws TrainingException when the file does not fit the model
+     */
+    RecipeDifferences load(Training model, @Nullable Path file, Wording wording) {
+        if (file == null) {
+            return RecipeDifferences.NONE;
+        }
+        try {
+            if (otherRecipe != null) {
+                return model.loadUnderOtherRecipe(file);
+            }
+            model.load(file);
+            return RecipeDifferences.NONE;
+        } catch (SafetensorsException e) {
+            throw new TrainingException(wording.resume() + ": " + oneLine(String.valueOf(e.getMessage())), e);
+        }
+    }
+
+    /** A file of another model differs in every tensor, each a line: their number and the first one tell enough. */
+    private static String oneLine(String text) {
+        List<String> lines = text.lines().map(String::strip).toList();
+        return lines.size() == 1 ? text : lines.get(0) + "; the first is " + lines.get(1);
     }
 
     /** Returns whether nothing is left to do of {@code plan}. */

@@ -1,5 +1,9 @@
 package dev.chagres.trainer;
 
+import picocli.CommandLine.ITypeConverter;
+import dev.chagres.trainer.callback.Checkpoints;
+import dev.chagres.checkpoint.Retention;
+import dev.chagres.checkpoint.CheckpointFolder;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
@@ -11,7 +15,8 @@ import picocli.CommandLine.Option;
  *
  * <p>Threading: immutable.
  *
- * @param file where it goes when the run ends, null for nowhere
+ * @param file where it goes when the run ends: a file, or the folder of a run; null for nowhere
+ * @param retention which checkpoints stay, if {@code file} is a folder; null where it is a file
  * @param every it goes there after each step whose number divides by this, too; 0 for none
  * @param resumed the file that the run begins with, null for first weights
  * @param recipes which recipes its run may have had
@@ -20,13 +25,27 @@ import picocli.CommandLine.Option;
  */
 record SavingPlan(
         @Nullable Path file,
+        @Nullable Retention retention,
         int every,
         @Nullable Path resumed,
         Recipes recipes,
         Data data,
         Map<String, String> defaults) {
     /** Nothing is saved, and first weights begin. */
-    static final SavingPlan NONE = new SavingPlan(null, 0, null, Recipes.SAME, Data.SAME, Map.of());
+    static final SavingPlan NONE = new SavingPlan(null, null, 0, null, Recipes.SAME, Data.SAME, Map.of());
+
+    /** Returns what saves the state; null where nothing does. */
+    @Nullable
+    Checkpoints checkpoints() {
+        Path target = file;
+        if (target == null) {
+            return null;
+        }
+        Checkpoints made = retention == null
+                ? Checkpoints.file(target)
+                : Checkpoints.in(target).with(retention);
+        return made.withEvery(every);
+    }
 
     /** Which recipes the run of a file may have had that a run begins with. */
     enum Recipes {
@@ -44,28 +63,71 @@ record SavingPlan(
         OTHER
     }
 
+    /**
+     * What {@code --save} names.
+     *
+     * @param slash whether the name ends with one
+     */
+    private record Target(Path path, boolean slash) {
+        boolean isFolder() {
+            return slash || Files.isDirectory(path);
+        }
+    }
+
+    /**
+     * Reads the value of {@code --save}.
+     *
+     * <p>Threading: thread-safe.
+     */
+    static final class OfTarget implements ITypeConverter<Target> {
+        @Override
+        public Target convert(String value) {
+            return new Target(new FileChecks.FileOption().convert(value), value.endsWith("/"));
+        }
+    }
+
     /** Options of {@code train} that say where the state of a run goes, and which one it begins with. */
     static final class Options {
         @Option(
                 names = "--save",
-                converter = FileChecks.FileOption.class,
-                paramLabel = "FILE",
+                converter = OfTarget.class,
+                paramLabel = "FILE|DIR/",
                 description =
-                        "when the run ends, also by Ctrl-C or a failure, write the state that --resume needs, as safetensors")
-        private @Nullable Path save;
+                        "when the run ends, also by Ctrl-C or a failure, write the state that --resume needs, as safetensors;"
+                                + " DIR/ is a folder of checkpoints, each of which keeps the earlier ones")
+        private @Nullable Target save;
 
         @Option(
                 names = "--save-every",
                 paramLabel = "N",
-                description = "with --save, also write the file after every Nth step (default: 0, only at the end)")
+                description = "with --save, also save after every Nth step (default: 0, only at the end)")
         private int every;
+
+        @Option(
+                names = "--keep-last",
+                paramLabel = "K",
+                description = "with --save DIR/, keep the last K checkpoints and remove others (default: 0, keep all)")
+        private int keepLast;
+
+        @Option(
+                names = "--keep-every",
+                paramLabel = "N",
+                description = "with --keep-last, also keep the checkpoint of every Nth step (default: 0, none)")
+        private int keepEvery;
+
+        @Option(
+                names = "--keep-best",
+                paramLabel = "M",
+                description =
+                        "with --keep-last, also keep the M checkpoints whose evaluation had the lowest loss (default: 0, none)")
+        private int keepBest;
 
         @Option(
                 names = "--resume",
                 converter = FileChecks.FileOption.class,
-                paramLabel = "FILE",
+                paramLabel = "FILE|DIR",
                 description =
-                        "go on from a file of --save until --steps steps are done in all. --ranks, --strategy and --mesh may differ"
+                        "go on from a file or the last checkpoint of --save until --steps steps are done in all. --ranks, --strategy and --mesh may differ"
                                 + " from the saved run's; --recipe too if its weights have the same type, and then the file's"
                                 + " scales are ignored")
         private @Nullable Path resume;
@@ -87,19 +149,28 @@ record SavingPlan(
         /** Returns where the state goes, null for nowhere. */
         @Nullable
         Path save() {
-            return save;
+            return save == null ? null : save.path;
+        }
+
+        private boolean isFolder() {
+            return save != null && save.isFolder();
         }
 
         /** Returns the file that the run begins with, null for none. */
         @Nullable
         Path resume() {
-            Path own = save;
-            return resumeSaved && own != null && Files.exists(own) ? own : resume;
+            Path own = save();
+            return resumeSaved && own != null && isThere(own) ? own : resume;
+        }
+
+        private boolean isThere(Path own) {
+            return isFolder() ? !CheckpointFolder.of(own).steps().isEmpty() : Files.exists(own);
         }
 
         /** Returns the files as the plan has them. */
         SavingPlan plan(Recipes recipes, Map<String, String> defaults) {
-            return new SavingPlan(save, every, resume(), recipes, otherData ? Data.OTHER : Data.SAME, defaults);
+            Retention kept = isFolder() ? new Retention(keepLast, keepEvery, keepBest) : null;
+            return new SavingPlan(save(), kept, every, resume(), recipes, otherData ? Data.OTHER : Data.SAME, defaults);
         }
 
         /**
@@ -109,11 +180,22 @@ record SavingPlan(
          */
         void check() {
             TrainOptions.requireAtLeast("--save-every", every, 0);
-            FileChecks.requireName("--save", save);
+            FileChecks.requireName("--save", save());
             FileChecks.requireName("--resume", resume);
             if (every != 0 && save == null) {
                 throw new IllegalArgumentException(
                         "--save-every: expected --save beside it, which is written, got none");
+            }
+            TrainOptions.requireAtLeast("--keep-last", keepLast, 0);
+            TrainOptions.requireAtLeast("--keep-every", keepEvery, 0);
+            TrainOptions.requireAtLeast("--keep-best", keepBest, 0);
+            if (keepLast != 0 && !isFolder()) {
+                throw new IllegalArgumentException("--keep-last: expected --save DIR/ beside it, a folder whose name ends"
+                        + " with a slash or that exists, got " + (save == null ? "none" : save.path));
+            }
+            if (keepLast == 0 && (keepEvery != 0 || keepBest != 0)) {
+                throw new IllegalArgumentException((keepEvery != 0 ? "--keep-every" : "--keep-best")
+                        + ": expected --keep-last beside it, without which all checkpoints stay, got none");
             }
             if (resumeSaved && save == null) {
                 throw new IllegalArgumentException(

@@ -4,7 +4,6 @@ import dev.chagres.Device;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
-import dev.chagres.io.AtomicFile;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.huggingface.CheckpointException;
@@ -195,15 +194,13 @@ public final class Train implements Callable<Integer> {
             TrainingPlan plan = plan(platform);
             var session = options.isSilent() ? silent(plan, platform) : new TrainingSession(plan, platform, out, err);
             interruption.onInterrupt(session::stop);
-            AtomicFile claim = options.isSilent()
-                    ? null
-                    : StateSaver.claim(plan.saving().file(), Wording.OPTIONS); // Rank 0 has the file.
+            if (!options.isSilent()) { // Rank 0 has the file.
+                session.claim();
+            }
             try {
                 session.train();
             } finally {
-                if (claim != null) {
-                    claim.discard();
-                }
+                session.release();
             }
         }
     }

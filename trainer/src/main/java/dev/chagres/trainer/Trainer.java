@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.callback.Checkpoints;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.MultiprocessorMargin;
@@ -52,8 +54,7 @@ public final class Trainer {
             new LearningRateSchedule(1e-3f, 0, 0, LearningRateSchedule.Decay.CONSTANT, 1);
     private List<Callback> callbacks = List.of();
     private Map<String, String> description = Map.of();
-    private @Nullable Path saved;
-    private int saveEvery;
+    private @Nullable Checkpoints saved;
     private @Nullable Path resumed;
 
     private Trainer(ModelSetup setup) {
@@ -66,7 +67,6 @@ public final class Trainer {
         callbacks = other.callbacks;
         description = other.description;
         saved = other.saved;
-        saveEvery = other.saveEvery;
         resumed = other.resumed;
     }
 
@@ -165,10 +165,19 @@ public final class Trainer {
      * @param every after how many steps, besides; 0 for the end alone
      */
     public Trainer withSave(Path file, int every) {
+        return withCheckpoints(Checkpoints.file(file).withEvery(every));
+    }
+
+    /** Returns the same that saves its state as {@code checkpoints} say, after all callbacks, also that of a run that fails or is stopped. */
+    public Trainer withCheckpoints(Checkpoints checkpoints) {
         var copy = new Trainer(this);
-        copy.saved = file;
-        copy.saveEvery = every;
+        copy.saved = checkpoints;
         return copy;
+    }
+
+    /** Returns the same whose checkpoints in folders are also such of another form, such as folders of transformers. */
+    public Trainer withModelFiles(ModelFiles files) {
+        return with(setup.with(files));
     }
 
     /** Returns the same that writes a text into the files that it saves. */
@@ -179,7 +188,7 @@ public final class Trainer {
         return copy;
     }
 
-    /** Returns the same that goes on from a saved file, on as many ranks as it likes. */
+    /** Returns the same that goes on from a saved file, or from a checkpoint or the last one of a folder, on as many ranks as it likes. */
     public Trainer withResume(Path file) {
         var copy = new Trainer(this);
         copy.resumed = file;
@@ -218,7 +227,7 @@ public final class Trainer {
                         ? ModelTraining.of(device, setup)
                         : new RankedTraining(setup, purpose(), Wording.CALLS, () -> false)) {
             try {
-                StateSaver.load(model, resumed, before, Wording.CALLS);
+                before.load(model, resumed, Wording.CALLS);
                 return run(model, batches).run(before, steps);
             } catch (RuntimeException | InterruptedException | Error failure) {
                 model.fail(failure);
@@ -236,14 +245,14 @@ public final class Trainer {
     }
 
     private TrainingRun run(Training model, Batches batches) {
-        var saver = new StateSaver(saved, saveEvery, description, Wording.CALLS);
         return new TrainingRun(
                 model,
                 batches,
                 step -> schedule.at(step + 1),
                 Double.NaN,
                 Wording.CALLS,
-                Stream.concat(callbacks.stream(), Stream.of(saver)).toList());
+                Stream.concat(callbacks.stream(), Stream.ofNullable(saved).map(saver -> saver.with(description)))
+                        .toList());
     }
 
     /** What must be the same in all processes, as far as it can be written down. */
@@ -258,7 +267,7 @@ public final class Trainer {
                 setup.enqueuing().toString(),
                 schedule.toString(),
                 callbacks.stream().filter(Evaluation.class::isInstance).toList().toString(),
-                "save " + saved + ", every " + saveEvery,
+                "save " + saved,
                 "resume " + resumed);
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
@@ -97,6 +98,16 @@ interface Training extends AutoCloseable {
      * @throws dev.chagres.io.SafetensorsException when it cannot be written; the old file is then as it was
      */
     void save(Path file, DataPosition position, Map<String, String> description);
+
+    /**
+     * Publishes a checkpoint, after the steps enqueued so far.
+     *
+     * @param step that it is named by
+     * @param position what of the data was taken so far
+     * @param description texts that go into it, by key
+     * @throws dev.chagres.io.SafetensorsException when it cannot be written; nothing is published then
+     */
+    void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description);
 
     /**
      * Goes on from what {@link #save} wrote. Called before the first step.

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
@@ -137,7 +138,8 @@ record TrainingPlan(
                         recipe.dtype(), recipe.quantizedWeight().orElse(null)))
                 .with(layout)
                 .with(new ModelSetup.Updates(optimizer, MAX_NORM))
-                .with(new ModelSetup.Enqueuing(productPlan, margin, enqueuing, fp8Statistics));
+                .with(new ModelSetup.Enqueuing(productPlan, margin, enqueuing, fp8Statistics))
+                .with(Esm2Checkpoint.files(model(), recipe.dtype()).orElse(null));
     }
 
     /** Returns the number of ranks. */
@@ -173,6 +175,7 @@ record TrainingPlan(
                 "--fp8-statistics " + fp8Statistics,
                 "--save " + saving.file(),
                 "--save-every " + saving.every(),
+                "--keep-last, --keep-every, --keep-best " + saving.retention(),
                 "--resume " + saving.resumed(),
                 evaluation.purpose());
     }

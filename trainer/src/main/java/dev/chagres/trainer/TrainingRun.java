@@ -1,5 +1,8 @@
 package dev.chagres.trainer;
 
+import java.util.LinkedHashMap;
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.Batches;
 import dev.chagres.batch.DataPosition;
@@ -138,13 +141,43 @@ public final class TrainingRun {
      *
      * @param description texts that go into the file, by key
      * @throws IllegalStateException when the run is at no checkpoint
-     * @throws dev.chagres.io.SafetensorsException when it cannot be written; the old file is then as it was
+     * @throws TrainingException when it cannot be written; the old file is then as it was
      */
     public void save(Path file, Map<String, String> description) {
+        ensureAtCheckpoint();
+        naming(() -> model.save(file, position(made - 1), texts(description)));
+    }
+
+    /**
+     * Publishes, at a checkpoint, one that has what a later run needs to go on.
+     *
+     * @param description texts that go into it, by key
+     * @throws IllegalStateException when the run is at no checkpoint
+     * @throws TrainingException when it cannot be written; nothing is published then
+     */
+    public void save(CheckpointFolder folder, Map<String, String> description) {
+        ensureAtCheckpoint();
+        naming(() -> model.save(folder, made, position(made - 1), texts(description)));
+    }
+
+    private void ensureAtCheckpoint() {
         if (!atCheckpoint) {
             throw new IllegalStateException("save: expected a call of onCheckpoint, where the state is whole");
         }
-        model.save(file, position(made - 1), description);
+    }
+
+    private void naming(Runnable saving) {
+        try {
+            saving.run();
+        } catch (SafetensorsException e) {
+            throw new TrainingException(wording.save() + ": " + e.getMessage(), e);
+        }
+    }
+
+    private Map<String, String> texts(Map<String, String> description) {
+        Map<String, String> all = new LinkedHashMap<>(description);
+        callbacks.forEach(callback -> all.putAll(callback.texts()));
+        return all;
     }
 
     /**
@@ -196,6 +229,7 @@ public final class TrainingRun {
         first = before.steps();
         made = first;
         unreported = first;
+        callbacks.forEach(callback -> callback.onResume(before.texts()));
         try {
             train(steps);
         } finally {

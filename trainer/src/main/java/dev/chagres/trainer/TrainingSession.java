@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.io.SafetensorsException;
+import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchSource;
 import dev.chagres.batch.SequencePacker;
@@ -39,6 +41,9 @@ final class TrainingSession {
     private final PrintStream err;
     private final RunText text;
     private final double peakFlops;
+    /** Null where nothing is saved. */
+    private final @Nullable Checkpoints checkpoints;
+
     private final Totals totals = new Totals();
     private final Totals.RecentSteps recent = new Totals.RecentSteps();
     private final LossCurve losses = new LossCurve();
@@ -72,9 +77,33 @@ final class TrainingSession {
         this.out = out;
         this.err = err;
         this.text = new RunText(out.text(), plan);
+        this.checkpoints = plan.saving().checkpoints();
         this.peakFlops = platform.isGpu()
                 ? plan.ranks() * PeakRate.flopsPerSecond(platform.device(), plan.recipe())
                 : Double.NaN;
+    }
+
+    /**
+     * Tries whether the state can be saved, and keeps other runs from its place until {@link #release}.
+     *
+     * @throws TrainingException when it cannot
+     * @throws UncheckedIOException when another run writes it
+     */
+    void claim() {
+        if (checkpoints != null) {
+            try {
+                checkpoints.claim();
+            } catch (SafetensorsException e) {
+                throw new TrainingException(Wording.OPTIONS.save() + ": " + e.getMessage(), e);
+            }
+        }
+    }
+
+    /** Lets other runs save there. */
+    void release() {
+        if (checkpoints != null) {
+            checkpoints.close();
+        }
     }
 
     /**
@@ -197,12 +226,12 @@ final class TrainingSession {
         text.announce(description);
         text.evaluates(heldOut);
         text.resumes(before);
-        var saver = StateSaver.of(plan);
+        Checkpoints saver = checkpoints == null ? null : checkpoints.with(SavedRun.description(plan));
         Path folder = plan.start().folder();
         if (folder != null && plan.saving().resumed() == null) {
             model.begin(folder);
         }
-        RecipeDifferences differences = StateSaver.load(model, plan.saving().resumed(), before, Wording.OPTIONS);
+        RecipeDifferences differences = before.load(model, plan.saving().resumed(), Wording.OPTIONS);
         if (before.otherRecipe() != null) {
             err.println("train: " + ForeignText.lines(otherRecipe(before, differences)));
         }
@@ -213,7 +242,7 @@ final class TrainingSession {
         try (Progress progress = progress()) {
             loop(model, batches, callbacks(followers, progress, saver), before);
         } finally {
-            saved = saver.saved();
+            saved = saver == null ? 0 : saver.saved();
         }
     }
 
@@ -268,14 +297,13 @@ final class TrainingSession {
         err.println("train: " + failure + "; training goes on for --save, --report or --plot");
     }
 
-    private List<Callback> callbacks(Followers followers, Progress progress, StateSaver saver) {
+    private List<Callback> callbacks(Followers followers, Progress progress, @Nullable Checkpoints saver) {
         List<Callback> callbacks = new ArrayList<>();
         callbacks.add(report(followers.files(), progress));
         earlyStopping = plan.evaluation().earlyStopping();
-        Stream.of(followers.tensorBoard(), earlyStopping, followers.evaluation())
+        Stream.of(followers.tensorBoard(), earlyStopping, followers.evaluation(), saver)
                 .filter(Objects::nonNull)
                 .forEach(callbacks::add);
-        callbacks.add(saver);
         return callbacks;
     }
 

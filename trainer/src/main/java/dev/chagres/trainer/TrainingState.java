@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
@@ -41,6 +42,16 @@ final class TrainingState {
     void save(Path file, DataPosition newPosition, Map<String, String> description) {
         position = newPosition;
         all.save(file, description);
+    }
+
+    /**
+     * Publishes a checkpoint.
+     *
+     * @throws dev.chagres.io.SafetensorsException when it cannot be written
+     */
+    void save(CheckpointFolder folder, int step, DataPosition newPosition, Map<String, String> description) {
+        position = newPosition;
+        all.save(folder, step, description);
     }
 
     /**

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
@@ -94,6 +95,11 @@ final class FakeModel implements Training {
         onSave.run();
         note("save", stepped);
         saved.add(position.next());
+    }
+
+    @Override
+    public void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
+        save(folder.step(step), position, description);
     }
 
     @Override

@@ -78,7 +78,7 @@ class SavedFileDamageTest {
                 String flip = "seed " + SEED + ", byte " + at + " of " + good.length + ", bit " + bit;
                 var e = assertThrows(
                         TrainingException.class,
-                        () -> StateSaver.load(model, file, SavedRun.of(plan), Wording.OPTIONS),
+                        () -> SavedRun.of(plan).load(model, file, Wording.OPTIONS),
                         flip);
                 String place = at < header ? "header: " : "tensor \"";
                 String text = e.getMessage();
@@ -87,7 +87,7 @@ class SavedFileDamageTest {
                 good[at] ^= (byte) (1 << bit);
             }
             Files.write(file, good);
-            StateSaver.load(model, file, SavedRun.of(plan), Wording.OPTIONS);
+            SavedRun.of(plan).load(model, file, Wording.OPTIONS);
         }
     }
 

@@ -6,6 +6,8 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.management.ThreadMXBean;
+import java.util.Objects;
+import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
@@ -99,7 +101,7 @@ class TrainingRunTest {
             var fresh = new FakeModel();
             try (BatchSource batches = shipped()) {
                 var run = run(fresh, batches, step -> 1, Double.NaN, step -> {});
-                run.add(StateSaver.of(plan));
+                run.add(saver(plan));
                 assertEquals(steps - 1, run.run(new SavedRun(1, DataPosition.START), steps));
             }
             assertEquals(
@@ -117,7 +119,7 @@ class TrainingRunTest {
         new CommandLine(options).parseArgs("--save=x");
         try (BatchSource batches = shipped()) {
             var run = run(model, batches, step -> 1, Double.NaN, step -> {});
-            run.add(StateSaver.of(options.plan(false, 1)));
+            run.add(saver(options.plan(false, 1)));
             model.onStep = run::stop;
             assertEquals(1, run.run(100));
         }
@@ -172,11 +174,15 @@ class TrainingRunTest {
         }
     }
 
+    private static Checkpoints saver(TrainingPlan plan) {
+        return Objects.requireNonNull(plan.saving().checkpoints()).with(SavedRun.description(plan));
+    }
+
     private TrainingRun saving(BatchSource batches, Consumer<StepMetrics> reported) {
         var options = new TrainOptions();
         new CommandLine(options).parseArgs("--save=x");
         var run = run(model, batches, step -> 1, Double.NaN, reported);
-        run.add(StateSaver.of(options.plan(false, 1)));
+        run.add(saver(options.plan(false, 1)));
         return run;
     }
 
@@ -278,7 +284,7 @@ class TrainingRunTest {
         model.spoilStep3 = true;
         try (BatchSource batches = shipped()) {
             var run = run(model, batches, step -> 1, Double.NaN, step -> {});
-            run.add(StateSaver.of(options.plan(false, 1)));
+            run.add(saver(options.plan(false, 1)));
             assertThrows(TrainingException.class, () -> run.run(100));
         }
         assertEquals(2, model.saved.size());

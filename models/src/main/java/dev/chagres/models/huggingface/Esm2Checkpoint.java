@@ -3,12 +3,14 @@ package dev.chagres.models.huggingface;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
 import java.nio.file.Path;
 import java.util.Objects;
+import java.util.Optional;
 
 /**
  * ESM-2 in and out of folders of transformers: {@code EsmForMaskedLM}, {@code EsmForTokenClassification} and {@code
@@ -171,6 +173,32 @@ public final class Esm2Checkpoint {
             throw new IllegalArgumentException(
                     "model: expected sizes and form of " + folder + ", " + theirs + ", got " + own);
         }
+    }
+
+    /**
+     * Returns how transformers finds a model in a folder, so that checkpoints of a run are such folders, too.
+     *
+     * @param dtype of the weights
+     * @return empty if transformers computes something else: the model has another GELU than {@code EsmForMaskedLM}
+     */
+    public static Optional<ModelFiles> files(Esm2Config config, DType dtype) {
+        CheckpointWeights.ensureFloat(dtype);
+        return Esm2Files.areOf(Objects.requireNonNull(config, "config"))
+                ? Optional.of(new Esm2Files(config, dtype))
+                : Optional.empty();
+    }
+
+    /**
+     * Returns the same of a classifier.
+     *
+     * @param dtype of the weights
+     * @return empty if transformers computes something else
+     */
+    public static Optional<ModelFiles> files(Esm2ClassifierConfig config, DType dtype) {
+        CheckpointWeights.ensureFloat(dtype);
+        return Esm2Files.areOf(Objects.requireNonNull(config, "config").encoder())
+                ? Optional.of(new Esm2Files(config, dtype))
+                : Optional.empty();
     }
 
     /**

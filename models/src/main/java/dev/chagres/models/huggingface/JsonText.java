@@ -5,8 +5,9 @@ import com.fasterxml.jackson.core.JsonGenerator;
 import com.fasterxml.jackson.core.util.DefaultIndenter;
 import com.fasterxml.jackson.core.util.DefaultPrettyPrinter;
 import com.fasterxml.jackson.core.util.Separators;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.io.Writer;
+import java.io.UncheckedIOException;
 import java.math.BigDecimal;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -29,16 +30,23 @@ final class JsonText {
 
     /** Writes an object of texts, numbers, truth values, lists of texts, and objects. */
     static void write(Path file, Map<String, ?> fields) throws IOException {
+        Files.write(file, bytes(fields));
+    }
+
+    /** Returns what {@link #write} writes. */
+    static byte[] bytes(Map<String, ?> fields) {
         DefaultIndenter lines = new DefaultIndenter("  ", "\n");
-        try (Writer writer = Files.newBufferedWriter(file);
-                JsonGenerator json = JSON.createGenerator(writer)) {
+        var bytes = new ByteArrayOutputStream();
+        try (JsonGenerator json = JSON.createGenerator(bytes)) {
             json.setPrettyPrinter(new DefaultPrettyPrinter(SEPARATORS)
                     .withObjectIndenter(lines)
                     .withArrayIndenter(lines));
             write(json, fields);
-            json.flush();
-            writer.write('\n');
+        } catch (IOException impossible) {
+            throw new UncheckedIOException("memory can be written", impossible);
         }
+        bytes.write('\n');
+        return bytes.toByteArray();
     }
 
     private static void write(JsonGenerator json, @Nullable Object value) throws IOException {

@@ -3,6 +3,7 @@ package dev.chagres.models.huggingface;
 import dev.chagres.models.data.EsmVocabulary;
 import java.io.IOException;
 import java.math.BigDecimal;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
@@ -71,15 +72,18 @@ final class TokenizerFiles {
         }
     }
 
-    static void write(Path folder) throws IOException {
-        Files.writeString(folder.resolve(VOCABULARY), String.join("\n", EsmVocabulary.tokens()));
+    /** Returns the contents of the files by their names. */
+    static Map<String, byte[]> contents() {
+        Map<String, byte[]> files = new LinkedHashMap<>();
+        files.put(VOCABULARY, String.join("\n", EsmVocabulary.tokens()).getBytes(StandardCharsets.UTF_8));
         Map<String, Object> special = new LinkedHashMap<>();
         SPECIAL.forEach((name, id) -> special.put(name, EsmVocabulary.tokens().get(id)));
-        JsonText.write(folder.resolve("special_tokens_map.json"), special);
+        files.put("special_tokens_map.json", JsonText.bytes(special));
         Map<String, Object> config = new LinkedHashMap<>(special);
         config.put("clean_up_tokenization_spaces", false);
         config.put("model_max_length", new BigDecimal("1000000000000000019884624838656"));
         config.put("tokenizer_class", "EsmTokenizer");
-        JsonText.write(folder.resolve("tokenizer_config.json"), config);
+        files.put("tokenizer_config.json", JsonText.bytes(config));
+        return files;
     }
 }

@@ -1,5 +1,6 @@
 package dev.chagres.trainer.callback;
 
+import java.util.Map;
 import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.TrainingRun;
 import java.util.Locale;
@@ -7,13 +8,18 @@ import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Ends a run when the loss of held-out data no longer falls, or is no finite number. It begins anew in a run that is resumed.
+ * Ends a run when the loss of held-out data no longer falls, or is no finite number. A run that
+ * is resumed goes on counting, by what the saved state tells.
  *
  * <p>Threading: confined to the thread that trains, one run at a time.
  *
  * <p>Source: PyTorch Lightning's {@code EarlyStopping}.
  */
 public final class EarlyStopping implements Callback {
+    private static final String BEST = "early-stopping.best";
+    private static final String BEST_STEP = "early-stopping.best_step";
+    private static final String WITHOUT = "early-stopping.without";
+
     private final int patience;
     private final double minDelta;
     private double best = Double.POSITIVE_INFINITY;
@@ -57,6 +63,36 @@ public final class EarlyStopping implements Callback {
                             bestStep,
                             best,
                             without));
+        }
+    }
+
+    @Override
+    public Map<String, String> texts() {
+        return bestStep == 0
+                ? Map.of()
+                : Map.of(
+                        BEST,
+                        Double.toString(best),
+                        BEST_STEP,
+                        Integer.toString(bestStep),
+                        WITHOUT,
+                        Integer.toString(without));
+    }
+
+    /**
+     * {@inheritDoc}
+     *
+     * @throws IllegalArgumentException when they are no numbers
+     */
+    @Override
+    public void onResume(Map<String, String> texts) {
+        String saved = texts.get(BEST);
+        String step = texts.get(BEST_STEP);
+        String evaluations = texts.get(WITHOUT);
+        if (saved != null && step != null && evaluations != null) {
+            best = Double.parseDouble(saved);
+            bestStep = Integer.parseInt(step);
+            without = Integer.parseInt(evaluations);
         }
     }
 
