@@ -75,7 +75,11 @@ final class FolderLayout {
      *
      * @param owner number of the tensor of the state; -1 for a constant
      */
-    private record Wanted(TensorSpec spec, int owner, long first, @Nullable TensorSource constant) {}
+    private record Wanted(
+            TensorSpec spec,
+            int owner,
+            long first,
+            @Nullable TensorSource constant) {}
 
     /**
      * Plans a folder.
@@ -297,15 +301,14 @@ final class FolderLayout {
                             file.layout.byteSize(), header.length, BlockSums.ofAll(MemorySegment.ofArray(header))));
         }
         others.forEach((name, bytes) -> contents.put(
-                name,
-                new Manifest.Content(bytes.length, bytes.length, BlockSums.ofAll(MemorySegment.ofArray(bytes)))));
+                name, new Manifest.Content(bytes.length, bytes.length, BlockSums.ofAll(MemorySegment.ofArray(bytes)))));
         Map<String, Manifest.Whole> tensors = new LinkedHashMap<>();
         for (int i = 0; i < specs.size(); i++) {
             tensors.put(specs.get(i).name(), whole(specs.get(i), places.get(i), found));
         }
         Map<String, Manifest.Whole> beside = new LinkedHashMap<>();
-        constants.forEach((source, place) ->
-                beside.put(source.spec().name(), whole(source.spec(), List.of(place), found)));
+        constants.forEach(
+                (source, place) -> beside.put(source.spec().name(), whole(source.spec(), List.of(place), found)));
         return new Manifest(step, metadata, numbers, contents, tensors, beside);
     }
 

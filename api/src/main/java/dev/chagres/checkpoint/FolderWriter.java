@@ -119,7 +119,8 @@ final class FolderWriter {
 
     private Map<String, Long> numbers() {
         Map<String, Long> numbers = new LinkedHashMap<>();
-        own.numbers().forEach((name, number) -> numbers.put(name, number.reader().getAsLong()));
+        own.numbers()
+                .forEach((name, number) -> numbers.put(name, number.reader().getAsLong()));
         return numbers;
     }
 

@@ -103,10 +103,9 @@ final class RankAccord {
     static RuntimeException decoded(byte[] told, int rank) {
         String[] parts = new String(told, StandardCharsets.UTF_8).split(BETWEEN, 3);
         return parts[0].isEmpty()
-                ? new IllegalStateException(
-                        "rank " + rank
-                                + (rank == StateTensor.ROOT ? ", which has the file, failed: " : " failed: ")
-                                + parts[2])
+                ? new IllegalStateException("rank " + rank
+                        + (rank == StateTensor.ROOT ? ", which has the file, failed: " : " failed: ")
+                        + parts[2])
                 : SafetensorsException.ofRank(parts[2], Path.of(parts[0]), parts[1].isEmpty() ? null : parts[1]);
     }
 }

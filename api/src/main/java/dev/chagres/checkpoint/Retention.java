@@ -26,8 +26,8 @@ public record Retention(int last, int every, int best) {
         ensureNotNegative("every", every);
         ensureNotNegative("best", best);
         if (last == 0 && (every != 0 || best != 0)) {
-            throw new IllegalArgumentException(
-                    "last: expected at least 1 beside every " + every + " and best " + best + ", for 0 keeps all, got 0");
+            throw new IllegalArgumentException("last: expected at least 1 beside every " + every + " and best " + best
+                    + ", for 0 keeps all, got 0");
         }
     }
 

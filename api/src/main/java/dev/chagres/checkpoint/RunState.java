@@ -1,11 +1,8 @@
 package dev.chagres.checkpoint;
 
-import java.util.stream.Collectors;
-import java.util.Set;
-import dev.chagres.parameter.Parameter;
-import dev.chagres.io.ModelFiles;
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.TensorSource;
@@ -14,6 +11,7 @@ import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.parameter.StateOwner;
@@ -23,7 +21,9 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.Function;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -81,7 +81,13 @@ public final class RunState {
     /** Returns the weights of ranks that train together. */
     public static RunState of(Strategy strategy) {
         return new RunState(
-                Checks.given("strategy", strategy).parameters(), strategy, strategy.mesh(), null, null, List.of(), null);
+                Checks.given("strategy", strategy).parameters(),
+                strategy,
+                strategy.mesh(),
+                null,
+                null,
+                List.of(),
+                null);
     }
 
     /**

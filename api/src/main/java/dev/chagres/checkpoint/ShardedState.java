@@ -1,19 +1,15 @@
 package dev.chagres.checkpoint;
 
-import java.util.LinkedHashMap;
-import java.nio.file.Files;
-import dev.chagres.io.ModelFiles;
 import dev.chagres.DType;
-import dev.chagres.Scope;
-import org.jspecify.annotations.Nullable;
-import dev.chagres.parameter.Parameters;
 import dev.chagres.HostBuffer;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.ranks.AllGatherLongs;
 import dev.chagres.internal.ranks.SameParameters;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsEntry;
@@ -22,18 +18,22 @@ import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.nccl.Communicator;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import dev.chagres.sharding.Strategy;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The state that is needed to go on exactly with a model that ranks train together, with the names, types and shapes that it has on one
@@ -195,8 +195,7 @@ final class ShardedState {
             List<TensorSource> asked = tensors.stream()
                     .map(tensor -> Safetensors.asked(sources, tensor.spec()))
                     .toList();
-            try (HostBuffer host =
-                    HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES)) {
+            try (HostBuffer host = HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES)) {
                 for (int i = 0; i < tensors.size(); i++) {
                     read(i, asked.get(i)::copyTo, host, transfer);
                 }
@@ -299,8 +298,7 @@ final class ShardedState {
         }
     }
 
-    private void each(
-            SafetensorsFile file, int rank, RecipeDifferences differences, HostBuffer host, PieceWork work) {
+    private void each(SafetensorsFile file, int rank, RecipeDifferences differences, HostBuffer host, PieceWork work) {
         Set<String> missing = Set.copyOf(differences.missing());
         for (StateTensor tensor : tensors) {
             TensorSpec spec = tensor.spec();
@@ -308,9 +306,9 @@ final class ShardedState {
                 continue;
             }
             SafetensorsEntry entry = file.entry(spec.name());
-            State.Values may =
-                    own.tensors().containsKey(spec.name()) ? own.values(spec.name()) : limits.getOrDefault(
-                            spec.name(), State.Values.ANY);
+            State.Values may = own.tensors().containsKey(spec.name())
+                    ? own.values(spec.name())
+                    : limits.getOrDefault(spec.name(), State.Values.ANY);
             for (StateTensor.Stretch held : tensor.held(rank)) {
                 for (long done = 0; done < held.bytes(); done += StateTransfer.PIECE_BYTES) {
                     long bytes = Math.min(StateTransfer.PIECE_BYTES, held.bytes() - done);
@@ -329,8 +327,7 @@ final class ShardedState {
     private void read(SafetensorsFile file, RecipeDifferences differences, StateTransfer transfer) {
         Set<String> missing = Set.copyOf(differences.missing());
         State present = differences.isEmpty() ? own : own.withoutRecipe(differences.ignored());
-        try (HostBuffer host =
-                HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES)) {
+        try (HostBuffer host = HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES)) {
             Map<String, Long> numbers = Safetensors.ensureFits(file, shared, limits, present, host);
             for (int i = 0; i < tensors.size(); i++) {
                 if (!missing.contains(tensors.get(i).spec().name())) {

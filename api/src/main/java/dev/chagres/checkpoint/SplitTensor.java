@@ -30,7 +30,8 @@ import org.jspecify.annotations.Nullable;
  * @param copies which one this is among ranks that hold the same elements; the first gives them
  */
 record SplitTensor(
-        TensorSpec spec, State.Values may, @Nullable Own own, ParameterSplit split, Copies copies) implements StateTensor {
+        TensorSpec spec, State.Values may, @Nullable Own own, ParameterSplit split, Copies copies)
+        implements StateTensor {
     /**
      * A range of a rank's part.
      *

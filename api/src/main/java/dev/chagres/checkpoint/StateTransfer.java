@@ -4,19 +4,14 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.internal.Checks;
 import dev.chagres.io.RecipeDifferences;
-import dev.chagres.io.SafetensorsException;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.parameter.State;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Transfers a state between rank 0, which has the file, and the other ranks. Rank 0 announces what comes next, piece by piece, and the

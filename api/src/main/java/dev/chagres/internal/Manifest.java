@@ -127,8 +127,8 @@ public record Manifest(
         String body = all.toString(StandardCharsets.UTF_8).stripTrailing();
         body = body.substring(0, body.length() - 1).stripTrailing();
         byte[] text = (body + SUM + NONE + END).getBytes(StandardCharsets.UTF_8);
-        byte[] digits = BlockSums.digits(BlockSums.of(MemorySegment.ofArray(text)))
-                .getBytes(StandardCharsets.US_ASCII);
+        byte[] digits =
+                BlockSums.digits(BlockSums.of(MemorySegment.ofArray(text))).getBytes(StandardCharsets.US_ASCII);
         System.arraycopy(digits, 0, text, text.length - END.length() - digits.length, digits.length);
         return text;
     }

@@ -112,7 +112,8 @@ final class CheckpointBytes implements Closeable {
         try {
             Path latest = folder.resolve(LATEST);
             if (Files.isRegularFile(latest)) {
-                String name = Files.readString(latest, StandardCharsets.ISO_8859_1).strip();
+                String name =
+                        Files.readString(latest, StandardCharsets.ISO_8859_1).strip();
                 if (name.startsWith(STEP) && Files.exists(folder.resolve(name).resolve(Manifest.NAME))) {
                     return folder.resolve(name);
                 }

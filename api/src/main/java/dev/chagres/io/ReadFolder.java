@@ -35,8 +35,7 @@ final class ReadFolder implements Closeable {
         synchronized (OPEN) {
             ReadFolder present = OPEN.get(own);
             if (present == null) {
-                present = new ReadFolder(
-                        own, FileChannel.open(own.resolve(Manifest.NAME), StandardOpenOption.READ));
+                present = new ReadFolder(own, FileChannel.open(own.resolve(Manifest.NAME), StandardOpenOption.READ));
                 present.lock();
                 OPEN.put(own, present);
             }

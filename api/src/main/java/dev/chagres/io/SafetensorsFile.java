@@ -43,10 +43,12 @@ public final class SafetensorsFile implements AutoCloseable {
     private final @Nullable FileChannel channel;
     /** Null for a file. */
     private final @Nullable CheckpointBytes folder;
+
     private final Arena arena;
     private final long dataBegin;
     /** Empty for the folder of a checkpoint. */
     private final MemorySegment data;
+
     private final Map<String, String> metadata;
     private final Map<String, SafetensorsEntry> entries;
     private final Leaks.@Nullable Trace trace;

@@ -140,8 +140,9 @@ public record OptimizerStep(
         DType state = first.first().values().dtype();
         boolean isAlike = second == null ? !two : !two || second.values().dtype() == state;
         if (!method.takes(state) || !isAlike || method.isAveraged() && first.share() == null) {
-            throw new IllegalArgumentException("ranges: expected " + (two ? "two states" : "a state") + " of a type that "
-                    + method + " takes" + (method.isAveraged() ? ", and a share" : "") + ", got " + first.types());
+            throw new IllegalArgumentException(
+                    "ranges: expected " + (two ? "two states" : "a state") + " of a type that " + method + " takes"
+                            + (method.isAveraged() ? ", and a share" : "") + ", got " + first.types());
         }
     }
 
@@ -160,7 +161,14 @@ public record OptimizerStep(
      * @throws IllegalArgumentException when shapes, types or devices do not fit, a power is negative, or what is written shares memory
      */
     public static void averageShare(
-            Tensor rates, Tensor step, Tensor skip, Tensor sums, Tensor shares, float power, float ratePower, Stream stream) {
+            Tensor rates,
+            Tensor step,
+            Tensor skip,
+            Tensor sums,
+            Tensor shares,
+            float power,
+            float ratePower,
+            Stream stream) {
         Checks.on(stream, "rates", rates);
         long count = rates.count();
         Checks.vector(stream, "rates", rates, DType.FLOAT32, count);

@@ -25,8 +25,9 @@ public record StepState(Tensor values, @Nullable Tensor scales) {
      */
     public StepState {
         if (Checks.given("values", values).dtype() == DType.BYTE ^ scales != null) {
-            throw new IllegalArgumentException("scales: expected " + (scales == null ? "those of codes" : "none of numbers")
-                    + ", got " + (scales == null ? "none" : Checks.describe(scales)));
+            throw new IllegalArgumentException(
+                    "scales: expected " + (scales == null ? "those of codes" : "none of numbers") + ", got "
+                            + (scales == null ? "none" : Checks.describe(scales)));
         }
     }
 

@@ -67,8 +67,8 @@ public final class Lion extends FlatOptimizer {
 
         /** Returns names and numbers in brackets. */
         String text() {
-            return "(beta1=" + beta1 + ", beta2=" + beta2 + ", weightDecay=" + weightDecay + ", momentDType=" + momentDType
-                    + ", masters=" + masters + ")";
+            return "(beta1=" + beta1 + ", beta2=" + beta2 + ", weightDecay=" + weightDecay + ", momentDType="
+                    + momentDType + ", masters=" + masters + ")";
         }
 
         @Override

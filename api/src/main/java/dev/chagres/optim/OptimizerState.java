@@ -142,10 +142,7 @@ final class OptimizerState implements AutoCloseable {
             if (parameter.isTrained()) {
                 masters.addTo(state, parameter);
                 for (StateVector vector : vectors) {
-                    state.tensor(
-                            parameter.name() + vector.ending(),
-                            part(vector, parameter),
-                            vector.values());
+                    state.tensor(parameter.name() + vector.ending(), part(vector, parameter), vector.values());
                 }
             }
         }

@@ -70,15 +70,16 @@ public final class SGD extends FlatOptimizer {
             }
             Checks.given("masters", masters);
             if (Checks.given("kind", kind) == Momentum.NESTEROV && (momentum == 0 || dampening != 0)) {
-                throw new IllegalArgumentException("kind: expected CLASSICAL without momentum or with dampening, got NESTEROV"
-                        + " with momentum " + momentum + " and dampening " + dampening);
+                throw new IllegalArgumentException(
+                        "kind: expected CLASSICAL without momentum or with dampening, got NESTEROV" + " with momentum "
+                                + momentum + " and dampening " + dampening);
             }
         }
 
         /** Returns names and numbers in brackets. */
         String text() {
-            return "(momentum=" + momentum + ", dampening=" + dampening + ", weightDecay=" + weightDecay + ", kind=" + kind
-                    + ", masters=" + masters + ")";
+            return "(momentum=" + momentum + ", dampening=" + dampening + ", weightDecay=" + weightDecay + ", kind="
+                    + kind + ", masters=" + masters + ")";
         }
 
         @Override

@@ -156,8 +156,9 @@ final class StepScalars implements AutoCloseable {
 
     void ensureTraining() {
         if (evaluating) {
-            throw new IllegalStateException(name + ": expected the weights of training, got those of an evaluation; call "
-                    + name + ".endEvaluation() first");
+            throw new IllegalStateException(
+                    name + ": expected the weights of training, got those of an evaluation; call " + name
+                            + ".endEvaluation() first");
         }
     }
 

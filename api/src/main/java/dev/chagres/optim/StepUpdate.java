@@ -90,7 +90,8 @@ final class StepUpdate {
     static void ensureAligned(Parameters parameters, DType dtype) {
         if (dtype == DType.BYTE && parameters.access().alignment() % StepState.BLOCK != 0) {
             throw new IllegalArgumentException("parameters: expected each to begin at a multiple of " + StepState.BLOCK
-                    + " elements, whose states of eight bits share a scale, got " + parameters.access().alignment()
+                    + " elements, whose states of eight bits share a scale, got "
+                    + parameters.access().alignment()
                     + "; call plan.alignParameters(" + StepState.BLOCK + ") before Parameters.allocate");
         }
     }

@@ -410,8 +410,8 @@ public final class ModelPlan {
      */
     public void alignParameters(int elements) {
         if (elements < ParameterLayout.ALIGNMENT || Integer.bitCount(elements) != 1) {
-            throw new IllegalArgumentException("elements: expected a power of two from " + ParameterLayout.ALIGNMENT
-                    + " on, got " + elements);
+            throw new IllegalArgumentException(
+                    "elements: expected a power of two from " + ParameterLayout.ALIGNMENT + " on, got " + elements);
         }
         declared.alignTo(elements);
     }

@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import java.util.stream.Stream;
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.bindings.Provider;
@@ -55,6 +54,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -208,7 +208,8 @@ class RunStateTest {
         assertEquals(names(expected), names(actual));
         Path step = CheckpointFolder.of(expected).step(HALF);
         for (String name : names(step)) {
-            assertSameBytes(step.resolve(name), CheckpointFolder.of(actual).step(HALF).resolve(name));
+            assertSameBytes(
+                    step.resolve(name), CheckpointFolder.of(actual).step(HALF).resolve(name));
         }
     }
 

@@ -266,8 +266,11 @@ class EveryOptimizerTest {
                 alone.step(2 * kind.rate);
             }
             assertArrayEquals(
-                    open.read(faster.get("body.a").weight()), open.read(parameters.get("body.a").weight()), 1e-6f);
-            assertArrayEquals(still, open.read(parameters.get("body.b").weight()), kind == Kind.SCHEDULE_FREE ? 1e-6f : 0);
+                    open.read(faster.get("body.a").weight()),
+                    open.read(parameters.get("body.a").weight()),
+                    1e-6f);
+            assertArrayEquals(
+                    still, open.read(parameters.get("body.b").weight()), kind == Kind.SCHEDULE_FREE ? 1e-6f : 0);
         }
     }
 
@@ -309,7 +312,8 @@ class EveryOptimizerTest {
         try (Parameters parameters = kind.parameters(DType.BFLOAT16);
                 Parameters others = kind.parameters(DType.BFLOAT16);
                 Optimizer masters = kind.on(parameters);
-                Optimizer remainders = kind.config.withMasters(Masters.REMAINDER).make(others, List.of())) {
+                Optimizer remainders =
+                        kind.config.withMasters(Masters.REMAINDER).make(others, List.of())) {
             for (int step = 0; step < 4; step++) {
                 gradients(parameters, step);
                 gradients(others, step);

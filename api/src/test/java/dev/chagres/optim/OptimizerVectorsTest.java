@@ -134,7 +134,8 @@ class OptimizerVectorsTest {
         for (int i = 0; i < count; i++) {
             codes[i] = i;
         }
-        // With the gradient 1, a rate of 1 and beta1 = 0.5, Adam's weight moves by the mean, its square by the other code.
+        // With the gradient 1, a rate of 1 and beta1 = 0.5, Adam's weight moves by the mean, its square by the other
+        // code.
         for (boolean isSigned : new boolean[] {true, false}) {
             Tensor mean = bytes(isSigned ? shifted(codes) : new double[count]);
             Tensor square = bytes(isSigned ? new double[count] : codes);
@@ -149,13 +150,7 @@ class OptimizerVectorsTest {
                     null,
                     0);
             float beta = 0.5f;
-            new OptimizerStep(
-                            Method.ADAM,
-                            beta,
-                            beta,
-                            isSigned ? 1 : 1e-6f,
-                            WeightDecay.DECOUPLED,
-                            BiasCorrection.NO)
+            new OptimizerStep(Method.ADAM, beta, beta, isSigned ? 1 : 1e-6f, WeightDecay.DECOUPLED, BiasCorrection.NO)
                     .step(
                             StepRanges.of(List.of(range), open.scope()),
                             open.ints(1),

@@ -88,8 +88,9 @@ class ScheduleFreeAdamWTest {
             names = {"FLOAT32", "BFLOAT16", "FLOAT16"})
     void agreesWithDoublePrecision(DType dtype) {
         try (Parameters parameters = parameters(dtype)) {
-            List<float[]> first =
-                    parameters.all().stream().map(one -> open.read(one.weight())).toList();
+            List<float[]> first = parameters.all().stream()
+                    .map(one -> open.read(one.weight()))
+                    .toList();
             // @start region="optimizer"
             try (ScheduleFreeAdamW optimizer = new ScheduleFreeAdamW(parameters, CONFIG)) {
                 for (int step = 0; step < 10; step++) {

@@ -1,8 +1,8 @@
 package dev.chagres.trainer;
 
-import java.util.Map;
 import dev.chagres.trainer.callback.Evaluation;
 import java.nio.file.Path;
+import java.util.Map;
 import java.util.function.Consumer;
 
 /**

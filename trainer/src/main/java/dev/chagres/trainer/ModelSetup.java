@@ -1,10 +1,10 @@
 package dev.chagres.trainer;
 
-import dev.chagres.io.ModelFiles;
 import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.TrainedModel;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.AdamW;

@@ -1,7 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.io.ModelFiles;
-import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Shape;
@@ -16,7 +14,9 @@ import dev.chagres.batch.StepReadback;
 import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.launch.Rank;
 import dev.chagres.models.huggingface.Esm2Checkpoint;

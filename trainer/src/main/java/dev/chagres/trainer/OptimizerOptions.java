@@ -58,7 +58,10 @@ final class OptimizerOptions {
             description = "weight decay of matrices (default: 0.01, lion: 0.1)")
     private @Nullable Float weightDecay;
 
-    @Option(names = "--momentum", paramLabel = "PART", description = "with sgd, the share that a step keeps (default: 0.9)")
+    @Option(
+            names = "--momentum",
+            paramLabel = "PART",
+            description = "with sgd, the share that a step keeps (default: 0.9)")
     private @Nullable Float momentum;
 
     @Option(names = "--nesterov", description = "with sgd, Nesterov's momentum")

@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -9,6 +8,7 @@ import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;

@@ -1,13 +1,12 @@
 package dev.chagres.trainer;
 
-import java.util.List;
-import dev.chagres.io.RecipeDifferences;
 import dev.chagres.DType;
 import dev.chagres.Shape;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.TokenSequences;
 import dev.chagres.bindings.ForeignText;
+import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
@@ -17,6 +16,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.function.BooleanSupplier;
@@ -147,8 +147,7 @@ record SavedRun(
         }
         try (SafetensorsFile file = SafetensorsFile.open(path)) {
             long steps = number(file, STEPS, wording);
-            return new SavedRun(
-                    Math.toIntExact(steps), checked(file, steps, wording), null, null, file.metadata());
+            return new SavedRun(Math.toIntExact(steps), checked(file, steps, wording), null, null, file.metadata());
         } catch (SafetensorsException e) {
             throw new TrainingException(wording.resume() + ": " + e.getMessage(), e);
         }
@@ -200,7 +199,8 @@ record SavedRun(
 
     private static void ensureSameOptimizer(SafetensorsFile file, TrainingPlan plan) {
         if (!isSame(OPTIMIZER, described(plan), file.metadata())) {
-            String saved = ForeignText.plain(Objects.requireNonNull(file.metadata().get(OPTIMIZER)));
+            String saved =
+                    ForeignText.plain(Objects.requireNonNull(file.metadata().get(OPTIMIZER)));
             throw new TrainingException.WrongOption("--resume: " + file.path() + ": expected a file of optimizer "
                     + OptimizerOptions.word(plan.optimizer()) + ", got " + saved + "; give --optimizer " + saved);
         }

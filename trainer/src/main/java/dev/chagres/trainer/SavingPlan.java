@@ -1,13 +1,13 @@
 package dev.chagres.trainer;
 
-import picocli.CommandLine.ITypeConverter;
-import dev.chagres.trainer.callback.Checkpoints;
-import dev.chagres.checkpoint.Retention;
 import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.checkpoint.Retention;
+import dev.chagres.trainer.callback.Checkpoints;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.Option;
 
 /**
@@ -190,8 +190,9 @@ record SavingPlan(
             TrainOptions.requireAtLeast("--keep-every", keepEvery, 0);
             TrainOptions.requireAtLeast("--keep-best", keepBest, 0);
             if (keepLast != 0 && !isFolder()) {
-                throw new IllegalArgumentException("--keep-last: expected --save DIR/ beside it, a folder whose name ends"
-                        + " with a slash or that exists, got " + (save == null ? "none" : save.path));
+                throw new IllegalArgumentException(
+                        "--keep-last: expected --save DIR/ beside it, a folder whose name ends"
+                                + " with a slash or that exists, got " + (save == null ? "none" : save.path));
             }
             if (keepLast == 0 && (keepEvery != 0 || keepBest != 0)) {
                 throw new IllegalArgumentException((keepEvery != 0 ? "--keep-every" : "--keep-best")

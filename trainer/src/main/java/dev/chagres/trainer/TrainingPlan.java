@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;

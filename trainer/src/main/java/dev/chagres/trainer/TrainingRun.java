@@ -1,17 +1,17 @@
 package dev.chagres.trainer;
 
-import java.util.LinkedHashMap;
-import dev.chagres.io.SafetensorsException;
-import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.Batches;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
+import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.trainer.callback.Evaluation;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;

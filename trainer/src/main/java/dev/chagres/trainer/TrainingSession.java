@@ -1,17 +1,17 @@
 package dev.chagres.trainer;
 
-import dev.chagres.io.SafetensorsException;
-import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchSource;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.RecipeDifferences;
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.callback.TensorBoard;

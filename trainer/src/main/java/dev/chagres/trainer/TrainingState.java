@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
-import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.batch.DataPosition;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.parameter.State;

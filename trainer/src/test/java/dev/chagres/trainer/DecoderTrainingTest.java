@@ -114,8 +114,8 @@ class DecoderTrainingTest {
         for (MeshDimension dimension : MeshDimension.values()) {
             // Tied and separate heads both ways.
             int lossTokens = architecture.ordinal() % 2 * 48;
-            Trainer ranked =
-                    trainer(config.withLossTokens(lossTokens)).withMesh(MeshShape.ofOne().with(dimension, 2));
+            Trainer ranked = trainer(config.withLossTokens(lossTokens))
+                    .withMesh(MeshShape.ofOne().with(dimension, 2));
             FullyShardedConfig three = FullyShardedConfig.of(ZeroStage.THREE);
             double[] losses = train(dimension == MeshDimension.SHARD ? ranked.withSharding(three) : ranked, 5);
             assertArrayEquals(expected, losses, 1e-4, dimension.toString());

@@ -1,9 +1,9 @@
 package dev.chagres.trainer;
 
-import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
+import dev.chagres.checkpoint.CheckpointFolder;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;

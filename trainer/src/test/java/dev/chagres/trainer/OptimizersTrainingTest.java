@@ -107,7 +107,8 @@ class OptimizersTrainingTest {
     @EnumSource
     void ranksTakeTheStepsOfOne(Kind kind) throws InterruptedException {
         double[] expected = train(kind.trainer(), STEPS);
-        assertTrue(expected[STEPS - 1] < expected[0], () -> "losses: expected to fall, got " + Arrays.toString(expected));
+        assertTrue(
+                expected[STEPS - 1] < expected[0], () -> "losses: expected to fall, got " + Arrays.toString(expected));
         assertArrayEquals(expected, train(kind.trainer().withCapturedSteps(), STEPS), 1e-4);
         assumeDevices(4);
         assertArrayEquals(expected, train(kind.trainer().withRanks(4), STEPS), 1e-3);
@@ -174,7 +175,8 @@ class OptimizersTrainingTest {
     private Evaluation.Result evaluated(Trainer trainer, double[] expected, double bound) throws InterruptedException {
         List<Evaluation.Result> results = new ArrayList<>();
         BatchShape one = new BatchShape(BatchLayout.PACKED, 128, 64, 1);
-        Evaluation evaluation = Evaluation.of(OptimizersTrainingTest::heldOut, one).withEvery(2);
+        Evaluation evaluation =
+                Evaluation.of(OptimizersTrainingTest::heldOut, one).withEvery(2);
         Trainer noting = trainer.withEvaluation(evaluation).withCallback(new Callback() {
             @Override
             public void onEvaluation(TrainingRun run, Evaluation.Result result) {

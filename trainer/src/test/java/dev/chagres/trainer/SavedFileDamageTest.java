@@ -77,9 +77,7 @@ class SavedFileDamageTest {
                 Files.write(file, good);
                 String flip = "seed " + SEED + ", byte " + at + " of " + good.length + ", bit " + bit;
                 var e = assertThrows(
-                        TrainingException.class,
-                        () -> SavedRun.of(plan).load(model, file, Wording.OPTIONS),
-                        flip);
+                        TrainingException.class, () -> SavedRun.of(plan).load(model, file, Wording.OPTIONS), flip);
                 String place = at < header ? "header: " : "tensor \"";
                 String text = e.getMessage();
                 assertTrue(text.startsWith("--resume: " + file + ": " + place), () -> text + " after " + flip);

@@ -41,16 +41,10 @@ final class Esm2Files implements ModelFiles {
     }
 
     Esm2Files(Esm2ClassifierConfig config, DType dtype) {
-        this(
-                EsmArchitecture.of(config.task()),
-                config.encoder(),
-                Esm2Tensors.targets(config),
-                config.labels(),
-                dtype);
+        this(EsmArchitecture.of(config.task()), config.encoder(), Esm2Tensors.targets(config), config.labels(), dtype);
     }
 
-    private Esm2Files(
-            EsmArchitecture architecture, Esm2Config sizes, List<Target> targets, int labels, DType dtype) {
+    private Esm2Files(EsmArchitecture architecture, Esm2Config sizes, List<Target> targets, int labels, DType dtype) {
         this.architecture = architecture;
         this.sizes = sizes;
         this.targets = targets;
@@ -80,7 +74,8 @@ final class Esm2Files implements ModelFiles {
     public List<Named> tensors(String parameter) {
         return targets.stream()
                 .filter(target -> target.parameter().equals(parameter))
-                .flatMap(target -> target.parts().stream().map(part -> new Named(part.tensor(), Shape.of(part.sizes()))))
+                .flatMap(target ->
+                        target.parts().stream().map(part -> new Named(part.tensor(), Shape.of(part.sizes()))))
                 .toList();
     }
 

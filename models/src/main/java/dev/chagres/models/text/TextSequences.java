@@ -47,9 +47,8 @@ public final class TextSequences implements TokenSequences {
             TextFile.read(file, (prompt, text) -> add(file, tokenizer, prompt, text));
         }
         if (count == 0) {
-            throw new IllegalArgumentException(
-                    "files: expected a text of two tokens or more, got none in " + files + ", and " + leftOut
-                            + " with fewer");
+            throw new IllegalArgumentException("files: expected a text of two tokens or more, got none in " + files
+                    + ", and " + leftOut + " with fewer");
         }
         order = new int[count];
         next = count;

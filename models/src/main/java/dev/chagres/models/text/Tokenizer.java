@@ -93,7 +93,8 @@ public final class Tokenizer implements AutoCloseable {
     private int[] encode(String text, SpecialTokens special) {
         HuggingFaceTokenizer present = opened();
         ensurePairs(Objects.requireNonNull(text, "text"));
-        long[] tokens = present.encode(text, special == SpecialTokens.ADDED, false).getIds();
+        long[] tokens =
+                present.encode(text, special == SpecialTokens.ADDED, false).getIds();
         int[] ids = new int[tokens.length];
         for (int i = 0; i < ids.length; i++) {
             ids[i] = Math.toIntExact(tokens[i]);

@@ -84,7 +84,8 @@ class MutatedDecoderTest {
         if (!own.equals(usual)) {
             assertTrue(what.contains("config.json with"), what);
             assertTrue(
-                    what.matches(".* (rms_norm_eps|rope_\\w+|\\w*sliding_window|max_\\w+|layer_types|head_dim|byte \\d+)$"),
+                    what.matches(
+                            ".* (rms_norm_eps|rope_\\w+|\\w*sliding_window|max_\\w+|layer_types|head_dim|byte \\d+)$"),
                     what);
             assertEquals(usual.sizes().withContext(own.sizes().context()), own.sizes(), what);
             return;
@@ -93,9 +94,6 @@ class MutatedDecoderTest {
         float[] logits = HuggingFaceDecoderTest.used(
                 model, model.logits(HuggingFaceDecoderTest.ids(stored, pass), pass), pass.device());
         HuggingFaceEsm2Test.assertClose(
-                what,
-                HuggingFaceEsm2Test.vector(stored.vectors(), "logits"),
-                logits,
-                HuggingFaceEsm2Test.TOLERANCE);
+                what, HuggingFaceEsm2Test.vector(stored.vectors(), "logits"), logits, HuggingFaceEsm2Test.TOLERANCE);
     }
 }

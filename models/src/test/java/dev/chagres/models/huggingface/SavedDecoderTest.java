@@ -76,7 +76,8 @@ class SavedDecoderTest {
         RotaryConfig half = RotaryConfig.of(16).withRotatedDim(8);
         try (Device device = Device.open();
                 Decoder model = new Decoder(device, config, DType.FLOAT32, 1);
-                Decoder other = new Decoder(device, config.withForm(config.form().withRotary(half)), DType.FLOAT32, 1)) {
+                Decoder other =
+                        new Decoder(device, config.withForm(config.form().withRotary(half)), DType.FLOAT32, 1)) {
             Path target = folder.resolve("x");
             String text = assertThrows(
                             IllegalArgumentException.class,
@@ -104,8 +105,7 @@ class SavedDecoderTest {
             assertTrue(Files.notExists(target));
             String unlike = assertThrows(
                             IllegalArgumentException.class,
-                            () -> DecoderCheckpoint.load(
-                                    model, new StoredModel("decoders/llama").folder()))
+                            () -> DecoderCheckpoint.load(model, new StoredModel("decoders/llama").folder()))
                     .getMessage();
             assertTrue(unlike.startsWith("model: expected sizes and form of "), unlike);
         }

@@ -50,9 +50,10 @@ class TextSequencesTest {
             int[] ids = new int[count + 2];
             int[] labels = new int[count + 2];
             int labelled = sequences.write(ids, labels, 1, count);
-            List<Integer> own =
-                    Arrays.stream(labels, 1, count + 1).boxed().toList();
-            assertEquals(labelled, own.stream().filter(label -> label != Batch.IGNORED).count());
+            List<Integer> own = Arrays.stream(labels, 1, count + 1).boxed().toList();
+            assertEquals(
+                    labelled,
+                    own.stream().filter(label -> label != Batch.IGNORED).count());
             all.add(new Written(Arrays.stream(ids, 1, count + 1).boxed().toList(), own));
         }
         return all;
@@ -189,20 +190,23 @@ class TextSequencesTest {
                         IllegalArgumentException.class,
                         () -> TextSequences.read(List.of(empty), tokenizer, TextConfig.of(8)))
                 .getMessage();
-        assertEquals("files: expected a text of two tokens or more, got none in [" + empty + "], and 1 with fewer", text);
+        assertEquals(
+                "files: expected a text of two tokens or more, got none in [" + empty + "], and 1 with fewer", text);
         assertEquals(
                 "context: expected at least 2 tokens, got 1",
-                assertThrows(IllegalArgumentException.class, () -> TextConfig.of(1)).getMessage());
+                assertThrows(IllegalArgumentException.class, () -> TextConfig.of(1))
+                        .getMessage());
         assertEquals(
                 "end: expected a token from 0 on, got -1",
-                assertThrows(IllegalArgumentException.class, () -> TextConfig.of(2).withEnd(-1))
+                assertThrows(
+                                IllegalArgumentException.class,
+                                () -> TextConfig.of(2).withEnd(-1))
                         .getMessage());
         assertArrayEquals(new int[] {BEGIN}, tokenizer.encode(""));
     }
 
     private String refusal(Path file) {
-        return assertThrows(
-                        TextException.class, () -> TextSequences.read(List.of(file), tokenizer, TextConfig.of(8)))
+        return assertThrows(TextException.class, () -> TextSequences.read(List.of(file), tokenizer, TextConfig.of(8)))
                 .getMessage();
     }
 }

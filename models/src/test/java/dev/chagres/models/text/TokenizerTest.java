@@ -39,8 +39,7 @@ class TokenizerTest {
     @ParameterizedTest
     @ValueSource(strings = {"llama3", "qwen", "sentencepiece"})
     void hasTheTokensOfPython(String name) throws IOException {
-        Map<String, Object> all =
-                JSON.std.mapFrom(Files.readString(stored(name).resolve("vectors.json")));
+        Map<String, Object> all = JSON.std.mapFrom(Files.readString(stored(name).resolve("vectors.json")));
         int compared = 0;
         try (Tokenizer tokenizer = Tokenizer.open(stored(name))) {
             for (Object each : (List<?>) Objects.requireNonNull(all.get("vectors"))) {

@@ -58,7 +58,8 @@ class PageExamplesTest {
     @Test
     void theGuideShowsPartsOfTheConsumers() throws IOException {
         String guide = Files.readString(PROJECT.resolve("docs/using.md"));
-        Matcher blocks = Pattern.compile("]\\(\\.\\./(samples/consumers/[^)]+)\\):?\n\n```\\w*\n(.*?)```", Pattern.DOTALL)
+        Matcher blocks = Pattern.compile(
+                        "]\\(\\.\\./(samples/consumers/[^)]+)\\):?\n\n```\\w*\n(.*?)```", Pattern.DOTALL)
                 .matcher(guide);
         int count = 0;
         while (blocks.find()) {

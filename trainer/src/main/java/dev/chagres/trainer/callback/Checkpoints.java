@@ -151,7 +151,7 @@ public final class Checkpoints implements Callback, AutoCloseable {
     /** Returns where it saves, and when. */
     @Override
     public String toString() {
-        return (folder == null ? file.toString() : folder.toString()) + ", " + (every == 0 ? "" : "every " + every + " steps and ")
-                + "at the end";
+        return (folder == null ? file.toString() : folder.toString()) + ", "
+                + (every == 0 ? "" : "every " + every + " steps and ") + "at the end";
     }
 }

@@ -1,9 +1,9 @@
 package dev.chagres.trainer.callback;
 
-import java.util.Map;
 import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.TrainingRun;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
