@@ -1,4 +1,5 @@
 /** Models made of {@code dev.chagres}' layers, and the data that they train on. */
+@SuppressWarnings("requires-automatic") // The library of tokenizers has a name in its manifest alone.
 module dev.chagres.models {
     requires transitive dev.chagres;
     requires com.fasterxml.jackson.core;

@@ -139,6 +139,7 @@ final class NullSamples implements AutoCloseable {
         sample(Dropout.class, Dropout.none());
         sample(SharedInput.class, new SharedInput("fan"));
         sample(Initializer.class, Initializer.ones());
+        sample(Initializer.Values.class, (Initializer.Values) element -> 0);
         sample(GeluForm.class, GeluForm.ERF);
         sample(MlpActivation.class, MlpActivation.of(GeluForm.ERF));
         sample(MlpConfig.class, MlpConfig.gelu(8));

@@ -2,10 +2,16 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.batch.LayeredModel;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderConfig;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.Objects;
+import java.util.Optional;
+import java.util.function.Function;
 
 /**
  * Decoders in and out of folders of transformers: {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM} and {@code
@@ -71,15 +77,47 @@ public final class DecoderCheckpoint {
     public static void load(Decoder model, Path folder) {
         Objects.requireNonNull(model, "model");
         try (DecoderSource source = DecoderSource.open(Objects.requireNonNull(folder, "folder"))) {
-            DecoderConfig own = model.config();
-            DecoderConfig theirs = source.config().withContext(own.sizes().context());
-            if (!own.sizes().equals(theirs.sizes()) || !own.form().equals(theirs.form())) {
-                throw new IllegalArgumentException("model: expected sizes and form of " + folder + ", " + theirs.sizes()
-                        + " and " + theirs.form() + ", got " + own.sizes() + " and " + own.form());
-            }
+            ensureLike("model", model.config(), source, folder);
             CheckpointWeights.ensureWhole(model);
             source.load(model.parameters());
         }
+    }
+
+    private static void ensureLike(String argument, DecoderConfig own, DecoderSource source, Path folder) {
+        DecoderConfig theirs = source.config().withContext(own.sizes().context());
+        if (!own.sizes().equals(theirs.sizes()) || !own.form().equals(theirs.form())) {
+            throw new IllegalArgumentException(argument + ": expected sizes and form of " + folder + ", "
+                    + theirs.sizes() + " and " + theirs.form() + ", got " + own.sizes() + " and " + own.form());
+        }
+    }
+
+    /** Makes models that begin with the weights of a folder. */
+    private record FromFolder(Path folder, DecoderConfig config) implements TrainedModel.Factory {
+        @Override
+        public TrainedModel make(Device device, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+            try (DecoderSource source = DecoderSource.open(folder)) {
+                ensureLike("config", config, source, folder);
+                return config.make(device, plan, declared -> {
+                    source.initialize(declared.parameters());
+                    return memory.apply(declared);
+                });
+            }
+        }
+
+        @Override
+        public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
+            return config.parts(declared);
+        }
+    }
+
+    /**
+     * Returns what a trainer makes models of that begin with the weights of a folder. Ranks that split weights, layers or the vocabulary read
+     * what they keep, so that the folder is there for each rank; nothing is read before the model is made.
+     *
+     * @param config the folder's, which may have another context, recomputation and {@code lossTokens}
+     */
+    public static TrainedModel.Factory factory(Path folder, DecoderConfig config) {
+        return new FromFolder(Objects.requireNonNull(folder, "folder"), Objects.requireNonNull(config, "config"));
     }
 
     /**

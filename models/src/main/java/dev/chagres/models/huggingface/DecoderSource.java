@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.models.decoder.DecoderArchitecture;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.decoder.DecoderForm;
+import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.List;
@@ -65,6 +66,11 @@ final class DecoderSource implements AutoCloseable {
     /** Copies all weights into the parameters of a model of these sizes, and waits. */
     void load(Parameters parameters) {
         weights.load(targets, parameters);
+    }
+
+    /** Makes parameters that are declared begin with the weights. */
+    void initialize(List<Parameter> declared) {
+        weights.initialize(targets, declared);
     }
 
     @Override

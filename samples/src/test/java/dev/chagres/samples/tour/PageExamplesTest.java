@@ -36,6 +36,7 @@ class PageExamplesTest {
         "cudnn.md, cudnn/GraphExamplesTest, graph",
         "cudnn.md, cudnn/GraphExamplesTest, plan",
         "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder",
+        "decoders.md, trainer/DecoderTextTest, text",
         "training-evaluation.md, trainer/callback/EvaluationTest, evaluation"
     })
     void thePageShowsTheRegion(String page, String test, String region) throws IOException {
