@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.command.FileChecks;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.models.data.FastaSequences;

@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.BuildVersion;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.time.Duration;
@@ -73,7 +75,8 @@ public final class Launch implements Callable<Integer> {
 
     /** Runs the command and returns its exit status. */
     static int run(PrintStream out, PrintStream err, String... arguments) {
-        return CommandStart.of(new Launch(err), out, err, arguments);
+        // What stands behind the program is the program's.
+        return CommandStart.of(CommandStart.line(new Launch(err)).setStopAtPositional(true), out, err, arguments);
     }
 
     @Override

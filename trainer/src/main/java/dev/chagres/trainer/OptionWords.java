@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.DType;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.mesh.MeshDimension;
@@ -26,28 +27,9 @@ import picocli.CommandLine.TypeConversionException;
  *
  * @param <E> the type whose constants are the words
  */
-abstract class OptionWords<E extends Enum<E>> implements ITypeConverter<E> {
-    private final E[] constants;
-
+abstract class OptionWords<E extends Enum<E>> extends EnumOption<E> {
     private OptionWords(Class<E> type) {
-        constants = type.getEnumConstants();
-    }
-
-    @Override
-    public E convert(String value) {
-        for (E constant : constants) {
-            if (word(constant).equalsIgnoreCase(value)) {
-                return constant;
-            }
-        }
-        String words = Arrays.stream(constants).map(OptionWords::word).collect(Collectors.joining(", "));
-        throw new TypeConversionException("expected one of " + words + ", got " + ForeignText.plain(value));
-    }
-
-    /** Returns a constant's own text, or its name in lower case with hyphens where it has none of its own. */
-    static String word(Enum<?> constant) {
-        String text = constant.toString();
-        return text.equals(constant.name()) ? text.toLowerCase(Locale.ROOT).replace('_', '-') : text;
+        super(type);
     }
 
     static final class OfForm extends OptionWords<TrainingPlan.ModelForm> {

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.command.BuildVersion;
 import com.fasterxml.jackson.jr.ob.JSON;
 import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;

@@ -3,6 +3,7 @@ package dev.chagres.trainer;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.Retention;
 import dev.chagres.trainer.callback.Checkpoints;
+import dev.chagres.trainer.command.FileChecks;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;

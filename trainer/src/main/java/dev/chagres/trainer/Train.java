@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.Device;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;

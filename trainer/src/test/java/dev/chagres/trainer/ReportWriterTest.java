@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.trainer.command.BuildVersion;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;

@@ -1,4 +1,4 @@
-package dev.chagres.trainer;
+package dev.chagres.trainer.command;
 
 import dev.chagres.bindings.ForeignText;
 import java.io.PrintStream;
@@ -21,7 +21,7 @@ import picocli.CommandLine.UnmatchedArgumentException;
  *
  * <p>Threading: one thread at a time.
  */
-final class CommandStart {
+public final class CommandStart {
     private static final int USAGE = 2;
 
     /** Says which provider computes. Kept: a logger that nobody holds forgets its level. */
@@ -30,16 +30,17 @@ final class CommandStart {
     private CommandStart() {}
 
     /** Leaves out, in this process, the line that names the provider: of several, rank 0 alone shows it. Warnings stay. */
-    static void leaveOutProvider() {
+    public static void leaveOutProvider() {
         LOGGER.setLevel(Level.WARNING);
     }
 
     /** Runs {@code command} and returns its exit status: 2 when the options are wrong. */
-    static int of(Callable<Integer> command, PrintStream out, PrintStream err, String... arguments) {
-        CommandLine line = line(command);
-        if (command instanceof Launch) {
-            line.setStopAtPositional(true); // What stands behind the program is the program's.
-        }
+    public static int of(Callable<Integer> command, PrintStream out, PrintStream err, String... arguments) {
+        return of(line(command), out, err, arguments);
+    }
+
+    /** Runs the command that {@code line} was made of, and returns its exit status: 2 when the options are wrong. */
+    public static int of(CommandLine line, PrintStream out, PrintStream err, String... arguments) {
         String name = line.getCommandName();
         return line.setOut(new PrintWriter(out, true, out.charset()))
                 .setErr(new PrintWriter(err, true, err.charset()))
@@ -51,7 +52,7 @@ final class CommandStart {
     }
 
     /** Returns the options of {@code command}, whose numbers are refused as words are: with what was expected and what came. */
-    static CommandLine line(Object command) {
+    public static CommandLine line(Object command) {
         var toInt = number(Integer::valueOf, "a whole number no larger than " + Integer.MAX_VALUE);
         var toLong = number(Long::valueOf, "a whole number no larger than " + Long.MAX_VALUE);
         var toFloat = number(Float::valueOf, "a number, such as 0.001 or 1e-3");
@@ -86,7 +87,7 @@ final class CommandStart {
     }
 
     /** Returns the text of {@code wrong}; of a name that is no option also the option that was probably meant. */
-    static String text(ParameterException wrong, String... given) {
+    public static String text(ParameterException wrong, String... given) {
         String text = shortened(String.valueOf(wrong.getMessage()), given);
         NearestOption options = NearestOption.of(wrong.getCommandLine());
         if (wrong instanceof UnmatchedArgumentException unmatched) {

@@ -1,4 +1,4 @@
-package dev.chagres.trainer;
+package dev.chagres.trainer.command;
 
 import java.io.IOException;
 import java.io.InputStream;
@@ -11,11 +11,11 @@ import picocli.CommandLine.IVersionProvider;
  *
  * <p>Threading: thread-safe.
  */
-final class BuildVersion implements IVersionProvider {
-    private static final String RESOURCE = "build.properties";
+public final class BuildVersion implements IVersionProvider {
+    private static final String RESOURCE = "/dev/chagres/trainer/build.properties";
 
     /** Returns the project's version, such as {@code 0.1.0-SNAPSHOT}. */
-    static String text() {
+    public static String text() {
         var properties = new Properties();
         try (InputStream resource = BuildVersion.class.getResourceAsStream(RESOURCE)) {
             if (resource == null) {

@@ -1,4 +1,4 @@
-package dev.chagres.trainer;
+package dev.chagres.trainer.command;
 
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.io.AtomicFile;
@@ -12,17 +12,19 @@ import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.TypeConversionException;
 
 /** Checks of options that name files. Each throws an {@link IllegalArgumentException} that names the option. */
-final class FileChecks {
+public final class FileChecks {
     private FileChecks() {}
 
-    static void requireName(String option, @Nullable Path file) {
+    /** Refuses an empty name, and one of no file, such as {@code /}. */
+    public static void requireName(String option, @Nullable Path file) {
         if (file != null && (file.getFileName() == null || file.toString().isEmpty())) {
             throw new IllegalArgumentException(option + ": expected the name of a file, got "
                     + (file.toString().isEmpty() ? "an empty one" : ForeignText.plain(file)));
         }
     }
 
-    static void requirePicture(String option, @Nullable Path file) {
+    /** Refuses a name that does not end with {@code .png}. */
+    public static void requirePicture(String option, @Nullable Path file) {
         requireName(option, file);
         if (file != null && !file.toString().toLowerCase(Locale.ROOT).endsWith(".png")) {
             throw new IllegalArgumentException(
@@ -30,7 +32,8 @@ final class FileChecks {
         }
     }
 
-    static void requireDifferent(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+    /** Refuses the file of another option. */
+    public static void requireDifferent(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
         if (file == null || otherFile == null) {
             return;
         }
@@ -41,7 +44,7 @@ final class FileChecks {
     }
 
     /** Refuses a file that would be written over another one while it is not whole yet. */
-    static void requireOtherPart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
+    public static void requireOtherPart(String option, @Nullable Path file, String other, @Nullable Path otherFile) {
         if (file != null && otherFile != null && isSame(AtomicFile.part(file), otherFile)) {
             throw new IllegalArgumentException(
                     option + ": " + ForeignText.plain(file) + " is called " + ForeignText.plain(otherFile)
@@ -64,7 +67,7 @@ final class FileChecks {
      *
      * <p>Threading: thread-safe.
      */
-    static final class FileOption implements ITypeConverter<Path> {
+    public static final class FileOption implements ITypeConverter<Path> {
         @Override
         public Path convert(String value) {
             try {

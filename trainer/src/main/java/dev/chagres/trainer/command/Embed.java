@@ -1,0 +1,305 @@
+package dev.chagres.trainer.command;
+
+import dev.chagres.Device;
+import dev.chagres.models.data.FastaReader;
+import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.trainer.command.EmbeddingFile.Rows;
+import dev.chagres.trainer.command.LongSequences.Window;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+
+/**
+ * Writes the hidden states that an ESM-2 has of the proteins of a FASTA file: their mean, that of {@code <cls>}, or each residue's.
+ *
+ * <p>Exit statuses: 0 done; 1 the data, a file or the machine failed, told in one line; 2 the options are wrong.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "embed",
+        mixinStandardHelpOptions = true,
+        versionProvider = BuildVersion.class,
+        sortOptions = false,
+        description = "Writes what an ESM-2 knows of proteins: numbers of its last layer, behind its norm.",
+        footer = {
+            "",
+            "FILE has the rows in the order of the FASTA file, in FP32. FILE.jsonl has, after",
+            "a line of the options, a line a protein: protein, id, residues, taken, windows,",
+            "row, rows. In .npy all rows lie in one array; .safetensors has a tensor mean or",
+            "cls, or with --rows tokens one for each protein, named by its id.",
+            "A command that was killed goes on when it is started again.",
+            "Exit status: 0 done, 1 failed, 2 wrong options."
+        })
+public final class Embed extends ProteinCommand {
+    @Mixin
+    private ModelOptions model = new ModelOptions();
+
+    @Option(
+            names = "--fasta",
+            required = true,
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE",
+            description = "protein sequences, plain or gz")
+    private Path fasta = Path.of("");
+
+    @Option(
+            names = "--out",
+            required = true,
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE.safetensors|FILE.npy",
+            description = "the file to write")
+    private Path output = Path.of("");
+
+    @Option(
+            names = "--rows",
+            converter = Rows.Words.class,
+            paramLabel = "mean|cls|tokens",
+            description =
+                    "a row a protein: the mean of its residues, or the state of <cls>; or a row a residue (default: mean)")
+    private Rows rows = Rows.MEAN;
+
+    @Option(
+            names = "--long",
+            converter = LongSequences.Words.class,
+            paramLabel = "refuse|cut|windows",
+            description =
+                    "what becomes of proteins longer than --context: refused before anything is computed, cut, or computed in windows"
+                            + " that overlap by half, whose states are averaged (default: refuse)")
+    private LongSequences longer = LongSequences.REFUSE;
+
+    Embed(PrintStream out, PrintStream err) {
+        super(out, err);
+    }
+
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        System.exit(run(System.out, System.err, arguments));
+    }
+
+    /** Runs the command and returns its exit status. */
+    static int run(PrintStream out, PrintStream err, String... arguments) {
+        return CommandStart.of(new Embed(out, err), out, err, arguments);
+    }
+
+    @Override
+    void run() throws IOException {
+        EmbeddingFile.requireFormat(output);
+        FileChecks.requireName("--fasta", fasta);
+        FileChecks.requireDifferent("--out", output, "--fasta", fasta);
+        model.begin();
+        Esm2Config config = model.config();
+        int most = config.context() - 2;
+        Proteins proteins = Proteins.of(
+                FastaSource.of(fasta), longer == LongSequences.REFUSE ? most : Integer.MAX_VALUE, config.context());
+        try (EmbeddingFile file = new EmbeddingFile(output, rows, config.hidden(), options(proteins, config))) {
+            int before = file.proteins();
+            if (before > 0) {
+                out().printf(Locale.ROOT, "going on after %,d of %,d proteins%n", before, proteins.count());
+            }
+            long tokens;
+            double seconds;
+            try (Device device = Device.open();
+                    Esm2 opened = model.open(device);
+                    PackedModel packed = new PackedModel(opened);
+                    ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count())) {
+                tokens = embed(proteins, packed, file, most, progress);
+                seconds = progress.seconds();
+            }
+            tell(file, proteins, tokens, seconds);
+        }
+    }
+
+    private Map<String, Object> options(Proteins proteins, Esm2Config config) throws IOException {
+        Map<String, Object> options = new LinkedHashMap<>();
+        options.put("command", "embed");
+        options.put("version", BuildVersion.text());
+        options.put("model", model.folder().toString());
+        options.put("modelContent", model.content());
+        options.put("fasta", proteins.source().name());
+        options.put("fastaContent", proteins.source().content());
+        options.put("proteins", proteins.count());
+        options.put("residues", proteins.residues());
+        options.put("rowsOf", EnumOption.word(rows));
+        options.put("columns", config.hidden());
+        options.put("context", config.context());
+        options.put("long", EnumOption.word(longer));
+        options.put("dtype", model.precision());
+        return options;
+    }
+
+    private void tell(EmbeddingFile file, Proteins proteins, long tokens, double seconds) throws IOException {
+        Map<String, Object> totals = new LinkedHashMap<>();
+        totals.put("done", proteins.count());
+        totals.put("tokens", tokens);
+        totals.put("seconds", seconds);
+        Path index = file.publish(totals);
+        out().printf(
+                        Locale.ROOT,
+                        "%,d proteins, %,d tokens in %.1f s, %,.0f tokens/s%n",
+                        proteins.count(),
+                        tokens,
+                        seconds,
+                        tokens / seconds);
+        out().println("embeddings: " + output);
+        out().println("index: " + index);
+    }
+
+    /** A protein some of whose windows are computed. */
+    private final class Pooled {
+        private final String id;
+        private final int residues;
+        private final int taken;
+        private final List<Window> windows;
+        private final int[] covered;
+        /** Of a single row; empty where each residue has one. */
+        private final double[] sums;
+
+        private final float[] numbers;
+        private final int hidden;
+        private int done;
+
+        Pooled(String id, int residues, List<Window> windows, int hidden) {
+            this.id = id;
+            this.residues = residues;
+            this.windows = windows;
+            this.hidden = hidden;
+            Window last = windows.getLast();
+            taken = last.begin() + last.count();
+            covered = new int[taken];
+            for (Window window : windows) {
+                for (int i = 0; i < window.count(); i++) {
+                    covered[window.begin() + i]++;
+                }
+            }
+            sums = new double[rows == Rows.TOKENS ? 0 : hidden];
+            numbers = new float[Math.multiplyExact(rows == Rows.TOKENS ? taken : 1, hidden)];
+        }
+
+        /** Adds the states of the next window, which begin with those of {@code <cls>} at row {@code first}. */
+        void add(float[] states, int first) {
+            Window window = windows.get(done++);
+            if (rows == Rows.CLS) {
+                addSum(states, first, 1.0 / windows.size());
+                return;
+            }
+            for (int i = 0; i < window.count(); i++) {
+                int residue = window.begin() + i;
+                int row = first + 1 + i;
+                if (rows == Rows.MEAN) {
+                    addSum(states, row, 1.0 / covered[residue] / taken);
+                    continue;
+                }
+                for (int j = 0; j < hidden; j++) {
+                    numbers[residue * hidden + j] += states[row * hidden + j] / covered[residue];
+                }
+            }
+        }
+
+        private void addSum(float[] states, int row, double weight) {
+            for (int i = 0; i < hidden; i++) {
+                sums[i] += weight * states[row * hidden + i];
+            }
+        }
+
+        float[] numbers() {
+            for (int i = 0; i < sums.length; i++) {
+                numbers[i] = (float) sums[i];
+            }
+            return numbers;
+        }
+
+        boolean isWhole() {
+            return done == windows.size();
+        }
+    }
+
+    /** Windows of proteins, in order, that are computed together. */
+    private final class Pending {
+        private final PackedModel packed;
+        private final EmbeddingFile file;
+        private final List<int[]> tokens = new ArrayList<>();
+        private final List<Pooled> owners = new ArrayList<>();
+        private long count;
+        private long computed;
+
+        Pending(PackedModel packed, EmbeddingFile file) {
+            this.packed = packed;
+            this.file = file;
+        }
+
+        void add(Pooled owner, int[] window) throws IOException {
+            if (!tokens.isEmpty() && count + window.length > model.batchTokens()) {
+                compute();
+            }
+            tokens.add(window);
+            owners.add(owner);
+            count += window.length;
+        }
+
+        void compute() throws IOException {
+            if (tokens.isEmpty()) {
+                return;
+            }
+            float[] states = packed.hidden(tokens);
+            int row = 0;
+            for (int i = 0; i < tokens.size(); i++) {
+                Pooled owner = owners.get(i);
+                owner.add(states, row);
+                row += tokens.get(i).length;
+                if (owner.isWhole()) {
+                    file.add(owner.id, owner.residues, owner.taken, owner.windows.size(), owner.numbers());
+                }
+            }
+            file.flush();
+            computed += count;
+            tokens.clear();
+            owners.clear();
+            count = 0;
+        }
+    }
+
+    /** Returns how many tokens were computed. */
+    private long embed(Proteins proteins, PackedModel packed, EmbeddingFile file, int most, ProgressLine progress)
+            throws IOException {
+        Pending pending = new Pending(packed, file);
+        int hidden = file.columns();
+        int before = file.proteins();
+        long number = 0;
+        long residues = 0;
+        long residuesBefore = 0;
+        try (FastaReader reader = proteins.source().open()) {
+            while (reader.advance()) {
+                number++;
+                residues += reader.length();
+                if (number <= before) {
+                    residuesBefore = residues;
+                    continue;
+                }
+                List<Window> windows = longer.windows(reader.length(), most);
+                Pooled owner = new Pooled(
+                        Proteins.id(reader.header(), number), reader.length(), windows, hidden);
+                for (Window window : windows) {
+                    pending.add(owner, PackedModel.tokens(reader.residues(), window.begin(), window.count()));
+                }
+                progress.at(
+                        number,
+                        pending.computed,
+                        (double) residues / proteins.residues(),
+                        (double) residuesBefore / proteins.residues());
+            }
+        }
+        pending.compute();
+        return pending.computed;
+    }
+}

@@ -1,0 +1,53 @@
+package dev.chagres.trainer.command;
+
+import dev.chagres.models.data.FastaReader;
+import dev.chagres.models.data.FastaSource;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The records of a FASTA file, which was read once before anything is computed.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param count of proteins
+ * @param residues of all of them
+ */
+record Proteins(FastaSource source, long count, long residues) {
+    /**
+     * Reads the file, so that bad records are told before the first long computation.
+     *
+     * @param most residues that a protein may have; above that it is refused
+     * @param context that gives so many
+     * @throws dev.chagres.models.data.FastaException when it cannot be read, or has something that is no residue
+     * @throws IllegalArgumentException when a protein is longer
+     */
+    static Proteins of(FastaSource source, int most, int context) {
+        source.ensureRepeatable();
+        long count = 0;
+        long residues = 0;
+        int tooLong = 0;
+        String first = "";
+        try (FastaReader reader = source.open()) {
+            while (reader.advance()) {
+                count++;
+                residues += reader.length();
+                if (reader.length() > most && tooLong++ == 0) {
+                    first = id(reader.header(), count) + " with " + reader.length();
+                }
+            }
+        }
+        if (tooLong > 0) {
+            throw new IllegalArgumentException("--long: expected cut or windows, or a larger --context, for --context "
+                    + context + " has room for " + most + " residues and " + tooLong + " of " + count
+                    + " proteins have more, the first " + first + "; got refuse");
+        }
+        return new Proteins(source, count, residues);
+    }
+
+    /** Returns the first word of a header, or the number of the record where there is none. */
+    static String id(@Nullable String header, long number) {
+        String text = header == null ? "" : header.startsWith(">") ? header.substring(1) : header;
+        String[] words = text.strip().split("\\s+", 2);
+        return words[0].isEmpty() ? "protein" + number : words[0];
+    }
+}
