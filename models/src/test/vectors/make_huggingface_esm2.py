@@ -1,5 +1,7 @@
 """Writes the models and vectors that HuggingFaceEsm2Test reads: make_huggingface_esm2.py FOLDER
 
+make_huggingface_esm2.py FOLDER contacts writes the contacts of the models in FOLDER alone.
+
 Needs torch and transformers (5.17 made what is stored), no GPU. Each folder is a small ESM-2 with random weights as save_pretrained
 writes it, EsmForMaskedLM or a classifier, and vectors.safetensors: identifiers and labels of packed sequences, the logits of their tokens, the
 loss, and the gradient of each parameter, all in FP32 arithmetic of the eager attention. Frequencies were rounded to FP16, as
@@ -97,7 +99,31 @@ def write(folder, case, options, seed):
     print(folder, output.loss.item(), logits.abs().max().item())
 
 
+def write_contacts(folder):
+    """The contacts of a saved model, of padded sequences without masks: contacts.safetensors has them one after the other."""
+    model = EsmForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(9)
+    lengths = (23, 3, 40)
+    ids = []
+    for length in lengths:
+        tokens = torch.randint(4, 24, (length,), generator=generator)
+        tokens[0], tokens[-1] = CLS, EOS
+        ids.append(tokens)
+    mask = (torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]).long()
+    with torch.no_grad():
+        contacts = model.predict_contacts(padded(ids, PAD, max(lengths)), mask)
+    contacts = [contacts[i, : length - 2, : length - 2].reshape(-1) for i, length in enumerate(lengths)]
+    save_file({"lengths": torch.tensor(lengths, dtype=torch.int32), "ids": torch.cat(ids).int(),
+               "contacts": torch.cat(contacts)}, folder / "contacts.safetensors", metadata={"format": "pt"})
+
+
+if sys.argv[2:] == ["contacts"]:
+    for case in CASES.keys() - CLASSES.keys():
+        write_contacts(Path(sys.argv[1]) / case)
+    sys.exit()
 for index, (case, options) in enumerate(CASES.items()):
     target = Path(sys.argv[1]) / case
     target.mkdir(parents=True, exist_ok=True)
     write(target, case, options, index + 1)
+    if case not in CLASSES:
+        write_contacts(target)

@@ -99,6 +99,11 @@ public final class Esm2 implements LayeredModel {
         return config;
     }
 
+    /** Returns what the head reads. */
+    Esm2Encoder encoder() {
+        return encoder;
+    }
+
     /** Returns the number of elements of all parameters, also of those that other ranks keep. */
     public long parameterCount() {
         return plan.parameters().stream()

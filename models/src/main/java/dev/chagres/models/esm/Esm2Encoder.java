@@ -95,6 +95,11 @@ final class Esm2Encoder {
         return embedding.weight();
     }
 
+    /** Returns the layers, none of which recomputes. */
+    List<TransformerLayer> blocks() {
+        return blocks;
+    }
+
     List<Layer> layers() {
         return layers.layers();
     }

@@ -130,6 +130,11 @@ final class CheckpointWeights implements AutoCloseable {
         }
     }
 
+    /** Returns the file that errors about absent tensors name. */
+    Path main() {
+        return tensors.main();
+    }
+
     /** Returns all tensors of the folder by name. */
     Map<String, Found> all() {
         return tensors.all();
@@ -298,9 +303,9 @@ final class CheckpointWeights implements AutoCloseable {
         }
     }
 
-    /** Returns the values of a vector. */
+    /** Returns the values of a tensor. */
     static float[] floats(SafetensorsEntry entry) {
-        float[] values = new float[Math.toIntExact(entry.sizes()[0])];
+        float[] values = new float[Math.toIntExact(entry.shape().count())];
         entry.copyTo(DType.FLOAT32, 0, MemorySegment.ofArray(values));
         return values;
     }

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
+import dev.chagres.models.esm.ContactPredictor;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
@@ -199,6 +200,17 @@ public final class Esm2Checkpoint {
         return Esm2Files.areOf(Objects.requireNonNull(config, "config").encoder())
                 ? Optional.of(new Esm2Files(config, dtype))
                 : Optional.empty();
+    }
+
+    /**
+     * Returns the regression of the contact head in a folder.
+     *
+     * @throws CheckpointException as {@link #config}, or when the folder has no contact head, or one of another shape
+     */
+    public static ContactPredictor.Regression contactHead(Path folder) {
+        try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
+            return source.contactHead();
+        }
     }
 
     /**

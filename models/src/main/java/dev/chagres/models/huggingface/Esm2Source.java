@@ -2,6 +2,7 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.models.esm.ContactPredictor;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
@@ -99,6 +100,29 @@ final class Esm2Source implements AutoCloseable {
             all.add((double) value);
         }
         return all;
+    }
+
+    /** Returns the regression over the maps of attention. */
+    ContactPredictor.Regression contactHead() {
+        String name = "esm.contact_head.regression.";
+        Found weight = named(name + "weight");
+        Found bias = named(name + "bias");
+        CheckpointWeights.check(weight, 1, (long) config.layers() * config.heads());
+        CheckpointWeights.check(bias, 1);
+        List<Float> factors = new ArrayList<>();
+        for (float one : CheckpointWeights.floats(weight.entry())) {
+            factors.add(one);
+        }
+        return new ContactPredictor.Regression(factors, CheckpointWeights.floats(bias.entry())[0]);
+    }
+
+    private Found named(String tensor) {
+        Found own = weights.all().get(tensor);
+        Found bare = weights.all().get(tensor.substring(Esm2Tensors.PREFIX.length()));
+        if (own == null && bare == null) {
+            throw CheckpointException.ofTensor(weights.main(), tensor, "expected it for contacts, got none");
+        }
+        return own == null ? Objects.requireNonNull(bare) : own;
     }
 
     /** Returns sizes and form. */
