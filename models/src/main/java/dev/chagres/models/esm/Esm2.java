@@ -85,7 +85,7 @@ public final class Esm2 implements LayeredModel {
         encoder = new Esm2Encoder(config, plan);
         head = new Esm2Head(
                 Esm2Encoder.norm(config),
-                config.form().gelu(),
+                config.form().headGelu(),
                 Esm2Encoder.WEIGHTS,
                 encoder.table(),
                 plan.group("head"));

@@ -12,12 +12,14 @@ import java.util.Objects;
  *
  * <p>Source: {@code EsmConfig} of transformers; {@code NVEsmConfig} of NVIDIA's BioNeMo recipes.
  *
- * @param gelu of the layers and the head
+ * @param gelu of the layers
+ * @param headGelu of the head of the masked-language model
  * @param masks what becomes of masked tokens
  * @param normEpsilon of all norms, above 0
  * @param frequencies of the rotation, half as many as a head has columns; empty: {@code 10000^(-2 i / d)}
  */
-public record Esm2Form(GeluForm gelu, Masks masks, float normEpsilon, List<Double> frequencies) {
+public record Esm2Form(
+        GeluForm gelu, GeluForm headGelu, Masks masks, float normEpsilon, List<Double> frequencies) {
     /** What becomes of masked tokens. */
     public enum Masks {
         /** Their embedding is that of the mask. */
@@ -38,6 +40,7 @@ public record Esm2Form(GeluForm gelu, Masks masks, float normEpsilon, List<Doubl
      */
     public Esm2Form {
         Objects.requireNonNull(gelu, "gelu");
+        Objects.requireNonNull(headGelu, "headGelu");
         Objects.requireNonNull(masks, "masks");
         frequencies = List.copyOf(frequencies);
         if (!(normEpsilon > 0) || Float.isInfinite(normEpsilon)) {
@@ -52,26 +55,31 @@ public record Esm2Form(GeluForm gelu, Masks masks, float normEpsilon, List<Doubl
 
     /** GELU by tanh, masks embedded, computed frequencies: NVIDIA's recipes. */
     public static Esm2Form nvidia() {
-        return new Esm2Form(GeluForm.TANH, Masks.EMBEDDED, EPSILON, List.of());
+        return new Esm2Form(GeluForm.TANH, GeluForm.TANH, Masks.EMBEDDED, EPSILON, List.of());
     }
 
     /** Exact GELU and token dropout: the published checkpoints, but for their frequencies, which a checkpoint has. */
     public static Esm2Form published() {
-        return new Esm2Form(GeluForm.ERF, Masks.DROPPED, EPSILON, List.of());
+        return new Esm2Form(GeluForm.ERF, GeluForm.ERF, Masks.DROPPED, EPSILON, List.of());
+    }
+
+    /** Returns the same with other GELUs. */
+    public Esm2Form withGelus(GeluForm ofLayers, GeluForm ofHead) {
+        return new Esm2Form(ofLayers, ofHead, masks, normEpsilon, frequencies);
     }
 
     /** Returns the same with another choice of what becomes of masked tokens. */
     public Esm2Form withMasks(Masks newMasks) {
-        return new Esm2Form(gelu, newMasks, normEpsilon, frequencies);
+        return new Esm2Form(gelu, headGelu, newMasks, normEpsilon, frequencies);
     }
 
     /** Returns the same with another epsilon of all norms. */
     public Esm2Form withNormEpsilon(float newEpsilon) {
-        return new Esm2Form(gelu, masks, newEpsilon, frequencies);
+        return new Esm2Form(gelu, headGelu, masks, newEpsilon, frequencies);
     }
 
     /** Returns the same with other frequencies. */
     public Esm2Form withFrequencies(List<Double> newFrequencies) {
-        return new Esm2Form(gelu, masks, normEpsilon, newFrequencies);
+        return new Esm2Form(gelu, headGelu, masks, normEpsilon, newFrequencies);
     }
 }

@@ -11,6 +11,7 @@ import dev.chagres.io.TensorSpec;
 import dev.chagres.models.huggingface.CheckpointTensors.Found;
 import dev.chagres.models.huggingface.Target.Padding;
 import dev.chagres.models.huggingface.Target.Part;
+import dev.chagres.models.huggingface.Target.Run;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -75,8 +76,16 @@ final class CheckpointWeights implements AutoCloseable {
                 "expected it for num_hidden_layers and architectures of " + CONFIG + ", got none");
     }
 
+    /** What a tensor may have beside the rows of a parameter. */
+    enum Rows {
+        /** Nothing. */
+        SAME,
+        /** Rows of padding, where the parameter has padding. */
+        PADDED
+    }
+
     /** Finds the tensors of a parameter, and checks them. */
-    void find(Target target) {
+    void find(Target target, Rows rows) {
         for (Part part : target.parts()) {
             Found only = null;
             for (String name : names.of(part.tensor())) {
@@ -90,7 +99,12 @@ final class CheckpointWeights implements AutoCloseable {
             if (only == null) {
                 throw absent(part.tensor());
             }
-            check(only, part.sizes());
+            long[] sizes = part.sizes().clone();
+            long[] own = only.entry().sizes();
+            if (rows == Rows.PADDED && target.padding() != Padding.NONE && own.length == sizes.length) {
+                sizes[0] = Math.max(sizes[0], own[0]);
+            }
+            check(only, sizes);
             found.put(part.tensor(), only);
         }
     }
@@ -276,10 +290,10 @@ final class CheckpointWeights implements AutoCloseable {
         long done = 0;
         for (Part part : target.parts()) {
             long next = first + part.count() * dtype.byteSize();
-            long at = offset + done;
-            long count = Math.min(next - at, piece.byteSize() - done);
-            if (at >= first && count > 0) {
-                entry(part.tensor()).copyTo(dtype, at - first, piece.asSlice(done, count));
+            while (offset + done >= first && offset + done < next && done < piece.byteSize()) {
+                Run run = target.run(part, (offset + done - first) / dtype.byteSize());
+                long count = Math.min(run.count() * dtype.byteSize(), piece.byteSize() - done);
+                entry(part.tensor()).copyTo(dtype, run.first() * dtype.byteSize(), piece.asSlice(done, count));
                 done += count;
             }
             first = next;
@@ -287,7 +301,8 @@ final class CheckpointWeights implements AutoCloseable {
         pad(target.padding(), dtype, piece.asSlice(done));
     }
 
-    private static void pad(Padding padding, DType dtype, MemorySegment rest) {
+    /** Fills the rows that no tensor has. */
+    static void pad(Padding padding, DType dtype, MemorySegment rest) {
         rest.fill((byte) 0);
         for (long at = 0; padding == Padding.LOWEST && at < rest.byteSize(); at += dtype.byteSize()) {
             putLowest(rest, dtype, at);

@@ -7,7 +7,9 @@ import dev.chagres.Tensor;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
+import dev.chagres.models.huggingface.Target.Padding;
 import dev.chagres.models.huggingface.Target.Part;
+import dev.chagres.models.huggingface.Target.Run;
 import dev.chagres.parameter.Parameters;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
@@ -84,16 +86,24 @@ final class CheckpointWriter {
         }
     }
 
-    /** Returns the tensors that targets make of parameters, by name. */
-    static Map<String, TensorSource> sources(List<Target> targets, Parameters parameters, Scope views) {
+    /**
+     * Returns the tensors that targets make of parameters, by name.
+     *
+     * @param paddedRows the rows of a tensor whose parameter has padding; 0 for those without padding
+     */
+    static Map<String, TensorSource> sources(
+            List<Target> targets, Parameters parameters, long paddedRows, Scope views) {
         Map<String, TensorSource> all = new TreeMap<>();
-        Stream stream = parameters.scope().stream();
         for (Target target : targets) {
             Tensor weight = parameters.get(target.parameter()).weight();
             long first = 0;
             for (Part part : target.parts()) {
-                TensorSpec spec = new TensorSpec(part.tensor(), weight.dtype(), Shape.of(part.sizes()));
-                all.put(part.tensor(), new Rows(spec, weight, first, stream, views));
+                long[] sizes = part.sizes().clone();
+                if (target.padding() != Padding.NONE && paddedRows > 0) {
+                    sizes[0] = paddedRows;
+                }
+                TensorSpec spec = new TensorSpec(part.tensor(), weight.dtype(), Shape.of(sizes));
+                all.put(part.tensor(), new Rows(spec, target, part, weight, first, views));
                 first += part.count();
             }
         }
@@ -150,16 +160,25 @@ final class CheckpointWriter {
     }
 
     /** Some rows of a weight on the device, fetched piece by piece. */
-    private record Rows(TensorSpec spec, Tensor weight, long first, Stream stream, Scope views)
+    private record Rows(TensorSpec spec, Target target, Part part, Tensor weight, long first, Scope views)
             implements TensorSource {
         @Override
-        public void copyTo(long offset, MemorySegment target) {
+        public void copyTo(long offset, MemorySegment piece) {
             int size = weight.dtype().byteSize();
+            long done = 0;
+            Stream stream = views.stream();
             try (Scope one = views.open()) {
-                one.view(weight, first + offset / size, target.byteSize() / size)
-                        .copyTo(stream, target);
+                while (done < piece.byteSize() && (offset + done) / size < part.count()) {
+                    Run run = target.back(part, (offset + done) / size);
+                    long count = Math.min(run.count(), (piece.byteSize() - done) / size);
+                    one.view(weight, first + run.first(), count).copyTo(stream, piece.asSlice(done, count * size));
+                    done += count * size;
+                }
             }
             stream.synchronize();
+            if (done < piece.byteSize()) {
+                CheckpointWeights.pad(target.padding(), weight.dtype(), piece.asSlice(done));
+            }
         }
     }
 }

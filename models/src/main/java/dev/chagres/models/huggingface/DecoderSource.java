@@ -26,7 +26,7 @@ final class DecoderSource implements AutoCloseable {
         this.weights = weights;
         weights.ensureHas(DecoderTensors.last(config));
         targets = DecoderTensors.targets(config);
-        targets.forEach(weights::find);
+        targets.forEach(target -> weights.find(target, CheckpointWeights.Rows.SAME));
         boolean isTied = config.form().head() == DecoderForm.Head.TIED;
         weights.refuseOthers(
                 "a " + config.form().architecture().className() + " of "

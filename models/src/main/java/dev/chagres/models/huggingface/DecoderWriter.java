@@ -61,7 +61,7 @@ final class DecoderWriter {
         try (Scope views = stream.device().openScope(stream)) {
             CheckpointWriter.writeTensors(
                     folder,
-                    CheckpointWriter.sources(DecoderTensors.targets(model.config()), model.parameters(), views),
+                    CheckpointWriter.sources(DecoderTensors.targets(model.config()), model.parameters(), 0, views),
                     save.shardBytes());
         }
         if (save.tokenizerFrom().isPresent()) {

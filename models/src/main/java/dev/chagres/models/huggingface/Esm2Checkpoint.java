@@ -4,14 +4,18 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
+import dev.chagres.layer.GeluForm;
 import dev.chagres.models.esm.ContactPredictor;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.stream.IntStream;
 
 /**
  * ESM-2 in and out of folders of transformers: {@code EsmForMaskedLM}, {@code EsmForTokenClassification} and {@code
@@ -92,7 +96,7 @@ public final class Esm2Checkpoint {
     }
 
     private static Esm2Source maskedLm(Path folder) {
-        return ensured(folder, EsmArchitecture.MASKED_LM);
+        return ensured(folder, EsmArchitecture.MASKED_LM, EsmArchitecture.NV_MASKED_LM);
     }
 
     private static Esm2Source classifier(Path folder) {
@@ -155,7 +159,7 @@ public final class Esm2Checkpoint {
             Esm2ClassifierConfig own = Objects.requireNonNull(model, "model").config();
             ensureLike(own.encoder(), source, folder);
             CheckpointWeights.ensureWhole(model);
-            if (source.architecture() == EsmArchitecture.MASKED_LM) {
+            if (source.architecture().task() == null) {
                 source.loadEncoder(model.parameters());
                 return;
             }
@@ -185,7 +189,7 @@ public final class Esm2Checkpoint {
     public static Optional<ModelFiles> files(Esm2Config config, DType dtype) {
         CheckpointWeights.ensureFloat(dtype);
         return Esm2Files.areOf(Objects.requireNonNull(config, "config"))
-                ? Optional.of(new Esm2Files(config, dtype))
+                ? Optional.of(new Esm2Files(config, dtype, EsmLayout.TRANSFORMERS))
                 : Optional.empty();
     }
 
@@ -226,6 +230,56 @@ public final class Esm2Checkpoint {
         Objects.requireNonNull(folder, "folder");
         CheckpointWeights.ensureWhole(Objects.requireNonNull(model, "model"));
         new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
+    }
+
+    /**
+     * Writes the model of a folder to another one, in another layout or the same. Where that computes another function, the numbers change: {@link
+     * #changes} says in what.
+     *
+     * @param from as {@link #open} takes it
+     * @param to a folder that does not exist, or is empty; its parent exists
+     * @throws CheckpointException as {@link #open} and {@link #save(Esm2, Path, SaveConfig)}
+     */
+    public static void convert(Device device, Path from, Path to, SaveConfig config) {
+        Objects.requireNonNull(to, "to");
+        Objects.requireNonNull(config, "config");
+        try (Esm2Source source = maskedLm(from)) {
+            Esm2Config target = inLayout(source.config(), config.layout());
+            try (Esm2 model = filled(() -> new Esm2(device, target, source.dtype(), 0), source, from)) {
+                save(model, to, config);
+            }
+        }
+    }
+
+    /** Returns the same sizes with the GELUs that a layout's model computes. */
+    public static Esm2Config inLayout(Esm2Config config, EsmLayout layout) {
+        return config.withForm(
+                config.form().withGelus(layout.isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF));
+    }
+
+    /**
+     * Returns what a model computes otherwise once it is saved in a layout, a sentence each; nothing where it computes the same.
+     *
+     * @param config of the model before
+     */
+    public static List<String> changes(Esm2Config config, EsmLayout layout) {
+        Esm2Config after = inLayout(config, layout);
+        List<String> all = new ArrayList<>();
+        if (after.form().gelu() != config.form().gelu()) {
+            all.add("its layers compute the GELU by " + after.form().gelu() + " instead of "
+                    + config.form().gelu());
+        }
+        if (after.form().headGelu() != config.form().headGelu()) {
+            all.add("its head computes the GELU by " + after.form().headGelu() + " instead of "
+                    + config.form().headGelu());
+        }
+        List<Double> frequencies = config.form().frequencies();
+        boolean computed = IntStream.range(0, frequencies.size())
+                .allMatch(i -> Math.abs(frequencies.get(i) * Math.pow(10_000, 2.0 * i / config.headDim()) - 1) < 1e-6);
+        if (layout.isNvidia() && !computed) {
+            all.add("frequencies of the rotation are computed instead of those of the folder");
+        }
+        return all;
     }
 
     /**

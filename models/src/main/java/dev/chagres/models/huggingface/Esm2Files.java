@@ -19,6 +19,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * What transformers makes an ESM-2 of, but for its weights: names of tensors, frequencies, configuration and tokenizer.
@@ -29,43 +30,58 @@ final class Esm2Files implements ModelFiles {
     private static final double BASE = 10_000;
 
     private final EsmArchitecture architecture;
+    private final EsmLayout layout;
     private final Esm2Config sizes;
     private final List<Target> targets;
-    /** Of a classifier; 0 else. */
-    private final int labels;
-
+    private final @Nullable Esm2ClassifierConfig classifier;
     private final DType dtype;
 
-    Esm2Files(Esm2Config config, DType dtype) {
-        this(EsmArchitecture.MASKED_LM, config, Esm2Tensors.targets(config), 0, dtype);
+    Esm2Files(Esm2Config config, DType dtype, EsmLayout layout) {
+        this.layout = layout;
+        architecture = isNvidia() ? EsmArchitecture.NV_MASKED_LM : EsmArchitecture.MASKED_LM;
+        sizes = config;
+        targets = isNvidia() ? NvEsmTensors.targets(config, config.heads()) : Esm2Tensors.targets(config);
+        classifier = null;
+        this.dtype = dtype;
     }
 
     Esm2Files(Esm2ClassifierConfig config, DType dtype) {
-        this(EsmArchitecture.of(config.task()), config.encoder(), Esm2Tensors.targets(config), config.labels(), dtype);
-    }
-
-    private Esm2Files(EsmArchitecture architecture, Esm2Config sizes, List<Target> targets, int labels, DType dtype) {
-        this.architecture = architecture;
-        this.sizes = sizes;
-        this.targets = targets;
-        this.labels = labels;
+        layout = EsmLayout.TRANSFORMERS;
+        architecture = EsmArchitecture.of(config.task());
+        sizes = config.encoder();
+        targets = Esm2Tensors.targets(config);
+        classifier = config;
         this.dtype = dtype;
     }
 
     /** Returns whether transformers computes what a model of this form does. */
     static boolean areOf(Esm2Config config) {
-        return config.form().gelu() == GeluForm.ERF;
+        return config.form().gelu() == GeluForm.ERF && config.form().headGelu() == GeluForm.ERF;
+    }
+
+    boolean isNvidia() {
+        return layout.isNvidia();
+    }
+
+    /** Returns the rows of tensors whose parameters have padding; 0 for those without padding. */
+    long paddedRows() {
+        return layout == EsmLayout.NV_ESM ? EsmVocabulary.PADDED_SIZE : 0;
     }
 
     List<Target> targets() {
         return targets;
     }
 
-    /** Throws if transformers computes something else. */
+    /** Throws if the code that opens the folder computes something else. */
     Esm2Files ensureForm() {
-        if (!areOf(sizes)) {
-            throw new IllegalArgumentException("model: expected the exact GELU, which " + architecture.className()
-                    + " computes, got " + sizes.form().gelu() + "; train with Esm2Form.published()");
+        GeluForm gelu = sizes.form().gelu();
+        GeluForm head = sizes.form().headGelu();
+        if (gelu != (isNvidia() ? GeluForm.TANH : GeluForm.ERF) || head != GeluForm.ERF) {
+            throw new IllegalArgumentException("model: expected "
+                    + (isNvidia() ? "the GELU by tanh in layers and the exact one in the head" : "the exact GELU")
+                    + ", which " + architecture.className() + " computes, got " + gelu
+                    + (head == gelu ? "" : " and " + head)
+                    + (isNvidia() ? "" : "; train with Esm2Form.published()"));
         }
         return this;
     }
@@ -81,6 +97,9 @@ final class Esm2Files implements ModelFiles {
 
     @Override
     public List<TensorSource> constants() {
+        if (isNvidia()) {
+            return List.of();
+        }
         MemorySegment frequencies = frequencies();
         Shape shape = Shape.of(sizes.headDim() / 2);
         return Esm2Tensors.frequencies(sizes.layers()).stream()
@@ -119,7 +138,16 @@ final class Esm2Files implements ModelFiles {
         fields.put("layer_norm_eps", new BigDecimal(Float.toString(sizes.form().normEpsilon())).doubleValue());
         fields.put("mask_token_id", EsmVocabulary.MASK);
         fields.put("max_position_embeddings", sizes.context());
-        fields.put("model_type", "esm");
+        fields.put("model_type", isNvidia() ? "nv_esm" : "esm");
+        if (isNvidia()) {
+            fields.put("add_pooling_layer", false);
+            fields.put("attn_input_format", "bshd");
+            fields.put("attn_mask_type", "padding");
+            fields.put("encoder_activation", "gelu");
+            fields.put("fuse_qkv_params", true);
+            fields.put("qkv_weight_interleaved", true);
+            fields.put("padded_vocab_size", Math.max(EsmVocabulary.SIZE, paddedRows()));
+        }
         fields.put("num_attention_heads", sizes.heads());
         fields.put("num_hidden_layers", sizes.layers());
         fields.put("pad_token_id", EsmVocabulary.PAD);
@@ -128,10 +156,10 @@ final class Esm2Files implements ModelFiles {
         fields.put("token_dropout", sizes.form().masks() == Masks.DROPPED);
         fields.put("torch_dtype", dtype.toString().toLowerCase(Locale.ROOT));
         fields.put("vocab_size", EsmVocabulary.SIZE);
-        if (labels > 0) {
+        if (classifier != null) {
             Map<String, Object> names = new LinkedHashMap<>();
             Map<String, Object> numbers = new LinkedHashMap<>();
-            for (int i = 0; i < labels; i++) {
+            for (int i = 0; i < classifier.labels(); i++) {
                 names.put(String.valueOf(i), "LABEL_" + i);
                 numbers.put("LABEL_" + i, i);
             }

@@ -34,19 +34,26 @@ final class Esm2Source implements AutoCloseable {
         this.architecture = architecture;
         this.fields = fields;
         this.weights = weights;
-        weights.ensureHas("esm.encoder.layer." + (sizes.layers() - 1) + ".output.dense.bias");
+        boolean isNvidia = architecture == EsmArchitecture.NV_MASKED_LM;
+        weights.ensureHas(
+                isNvidia
+                        ? NvEsmTensors.last(sizes)
+                        : "esm.encoder.layer." + (sizes.layers() - 1) + ".output.dense.bias");
         Task task = architecture.task();
-        targets = task == null
-                ? Esm2Tensors.targets(sizes)
+        targets = isNvidia
+                ? NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0)
+                : task == null
+                        ? Esm2Tensors.targets(sizes)
                 : Esm2Tensors.targets(new Esm2ClassifierConfig(sizes, task, fields.labels()));
-        targets.forEach(weights::find);
+        targets.forEach(target -> weights.find(
+                target, isNvidia ? CheckpointWeights.Rows.PADDED : CheckpointWeights.Rows.SAME));
         config = sizes.withForm(sizes.form().withFrequencies(frequencies(sizes)));
         weights.refuseOthers(
                 "an " + architecture.className() + " of " + config.layers() + " layers",
                 name -> Esm2Tensors.isFrequencies(name)
                         || Esm2Tensors.isUnused(name)
                         || name.equals(Esm2Tensors.TIED_DECODER));
-        weights.checkTied(Esm2Tensors.TIED_DECODER, Esm2Tensors.EMBEDDING);
+        weights.checkTied(Esm2Tensors.TIED_DECODER, embedding());
     }
 
     /** Opens and checks a folder. */
@@ -157,7 +164,11 @@ final class Esm2Source implements AutoCloseable {
     DType dtype() {
         return fields.json()
                 .dtype()
-                .orElseGet(() -> weights.entry(Esm2Tensors.EMBEDDING).dtype());
+                .orElseGet(() -> weights.entry(embedding()).dtype());
+    }
+
+    private String embedding() {
+        return architecture == EsmArchitecture.NV_MASKED_LM ? NvEsmTensors.EMBEDDING : Esm2Tensors.EMBEDDING;
     }
 
     /** Returns the tensors of the folder that the model does not compute with, by name. */

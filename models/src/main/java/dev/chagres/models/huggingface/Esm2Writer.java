@@ -24,7 +24,7 @@ final class Esm2Writer {
     private final SaveConfig config;
 
     Esm2Writer(Esm2 model, SaveConfig config) {
-        this(new Esm2Files(model.config(), model.parameters().dtype()), model.parameters(), config);
+        this(new Esm2Files(model.config(), model.parameters().dtype(), config.layout()), model.parameters(), config);
     }
 
     Esm2Writer(Esm2Classifier model, SaveConfig config) {
@@ -57,9 +57,10 @@ final class Esm2Writer {
     private void writeTensors(Path folder, @Nullable Esm2Source other) throws IOException {
         Stream stream = parameters.scope().stream();
         try (Scope views = stream.device().openScope(stream)) {
-            Map<String, TensorSource> all = CheckpointWriter.sources(files.targets(), parameters, views);
+            Map<String, TensorSource> all =
+                    CheckpointWriter.sources(files.targets(), parameters, files.paddedRows(), views);
             files.constants().forEach(source -> all.put(source.spec().name(), source));
-            if (other != null) {
+            if (other != null && !files.isNvidia()) {
                 other.unused().forEach((name, found) -> all.put(name, copied(name, found)));
             }
             CheckpointWriter.writeTensors(folder, all, config.shardBytes());

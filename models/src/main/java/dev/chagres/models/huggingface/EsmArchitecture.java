@@ -8,6 +8,8 @@ import org.jspecify.annotations.Nullable;
 /** The models of transformers that are read here, by the names that {@code architectures} has. */
 enum EsmArchitecture {
     MASKED_LM("EsmForMaskedLM", null),
+    /** With the names and the layout of NVIDIA's recipes. */
+    NV_MASKED_LM("NVEsmForMaskedLM", null),
     TOKENS("EsmForTokenClassification", Task.TOKENS),
     SEQUENCES("EsmForSequenceClassification", Task.SEQUENCES);
 

@@ -41,7 +41,8 @@ record EsmFields(JsonObject json) {
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
             throw json.refused("layer_norm_eps", "a number above 0");
         }
-        Esm2Form form = new Esm2Form(GeluForm.ERF, masks, epsilon, List.of());
+        Esm2Form form = new Esm2Form(
+                isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF, masks, epsilon, List.of());
         return new Esm2Config(
                 json.integer("num_hidden_layers", 12, 1, 100_000),
                 hidden,
@@ -81,7 +82,11 @@ record EsmFields(JsonObject json) {
     }
 
     private void refuseOtherModels() {
-        expect("model_type", "", "esm");
+        expect("model_type", "", isNvidia() ? "nv_esm" : "esm");
+        if (isNvidia()) {
+            expect("encoder_activation", "gelu", "gelu");
+            flagOnly("fuse_qkv_params", "true: one weight has queries, keys and values");
+        }
         expect("position_embedding_type", "absolute", "rotary");
         expect("hidden_act", "gelu", "gelu");
         if (json.has("is_folding_model") && json.flag("is_folding_model", false)) {
@@ -107,6 +112,22 @@ record EsmFields(JsonObject json) {
         if (json.has("pruned_heads")
                 && !Objects.toString(json.fields().get("pruned_heads")).equals("{}")) {
             throw json.refused("pruned_heads", "none: it is not supported");
+        }
+    }
+
+    /** Returns whether the model is one that NVIDIA's recipes have converted. */
+    private boolean isNvidia() {
+        return EsmArchitecture.of(json) == EsmArchitecture.NV_MASKED_LM;
+    }
+
+    /** Returns whether a weight has a head's queries, keys and values one after the other, before those of the next head. */
+    boolean isInterleaved() {
+        return isNvidia() && json.flag("qkv_weight_interleaved", true);
+    }
+
+    private void flagOnly(String field, String expected) {
+        if (!json.flag(field, true)) {
+            throw json.refused(field, expected);
         }
     }
 

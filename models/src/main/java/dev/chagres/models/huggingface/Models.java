@@ -16,7 +16,7 @@ public final class Models {
     private Models() {}
 
     /**
-     * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM}, an {@link
+     * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM} and {@code NVEsmForMaskedLM}, an {@link
      * dev.chagres.models.esm.Esm2Classifier} of {@code EsmForTokenClassification} and {@code EsmForSequenceClassification}, a {@link
      * dev.chagres.models.decoder.Decoder} of {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM} and {@code
      * MistralForCausalLM}.
@@ -39,7 +39,7 @@ public final class Models {
                             + Stream.concat(EsmArchitecture.classNames().stream(), DecoderFields.classNames().stream())
                                     .toList());
         }
-        return EsmArchitecture.of(config) == EsmArchitecture.MASKED_LM
+        return EsmArchitecture.of(config).task() == null
                 ? Esm2Checkpoint.open(device, folder, dtype)
                 : Esm2Checkpoint.openClassifier(device, folder, dtype);
     }

@@ -13,8 +13,10 @@ import java.util.Optional;
  * @param unusedFrom a folder of the same architecture, whose tensors that no model here computes with, such as those of the contact head,
  *     are copied
  * @param tokenizerFrom a folder whose files of a tokenizer, and of how text is generated, are copied; ESM-2 writes its own
+ * @param layout of an ESM-2 with the head of the masked-language model
  */
-public record SaveConfig(long shardBytes, Optional<Path> unusedFrom, Optional<Path> tokenizerFrom) {
+public record SaveConfig(
+        long shardBytes, Optional<Path> unusedFrom, Optional<Path> tokenizerFrom, EsmLayout layout) {
     private static final long USUAL = 5_000_000_000L;
 
     /**
@@ -25,28 +27,34 @@ public record SaveConfig(long shardBytes, Optional<Path> unusedFrom, Optional<Pa
     public SaveConfig {
         Objects.requireNonNull(unusedFrom, "unusedFrom");
         Objects.requireNonNull(tokenizerFrom, "tokenizerFrom");
+        Objects.requireNonNull(layout, "layout");
         if (shardBytes < 1) {
             throw new IllegalArgumentException("shardBytes: expected at least 1, got " + shardBytes);
         }
     }
 
-    /** Files of up to 5 GB; nothing is copied. */
+    /** Files of up to 5 GB, as transformers has them; nothing is copied. */
     public static SaveConfig standard() {
-        return new SaveConfig(USUAL, Optional.empty(), Optional.empty());
+        return new SaveConfig(USUAL, Optional.empty(), Optional.empty(), EsmLayout.TRANSFORMERS);
     }
 
     /** Returns the same with other files: a tensor that is larger has one of its own. */
     public SaveConfig withShardBytes(long newShardBytes) {
-        return new SaveConfig(newShardBytes, unusedFrom, tokenizerFrom);
+        return new SaveConfig(newShardBytes, unusedFrom, tokenizerFrom, layout);
     }
 
     /** Returns the same with tensors that are copied from {@code folder}. */
     public SaveConfig withUnusedFrom(Path folder) {
-        return new SaveConfig(shardBytes, Optional.of(folder), tokenizerFrom);
+        return new SaveConfig(shardBytes, Optional.of(folder), tokenizerFrom, layout);
     }
 
     /** Returns the same with files of a tokenizer that are copied from {@code folder}. */
     public SaveConfig withTokenizerFrom(Path folder) {
-        return new SaveConfig(shardBytes, unusedFrom, Optional.of(folder));
+        return new SaveConfig(shardBytes, unusedFrom, Optional.of(folder), layout);
+    }
+
+    /** Returns the same in another layout. */
+    public SaveConfig withLayout(EsmLayout newLayout) {
+        return new SaveConfig(shardBytes, unusedFrom, tokenizerFrom, newLayout);
     }
 }

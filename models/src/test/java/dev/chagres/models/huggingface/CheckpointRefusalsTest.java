@@ -67,7 +67,7 @@ class CheckpointRefusalsTest {
         refusedField(
                 "architectures",
                 List.of("EsmModel"),
-                "expected one of [EsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification], got [EsmModel]");
+                "expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification], got [EsmModel]");
         refusedField("model_type", "bert", "expected esm, got bert");
         refusedField("vocab_size", 64, "expected 33, got 64");
         refusedField("vocab_size", null, "expected 33, got none");
@@ -119,7 +119,7 @@ class CheckpointRefusalsTest {
         try (Device device = Device.open()) {
             assertEquals(
                     folder.resolve("config.json")
-                            + ": field architectures: expected one of [EsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM], got [BertForMaskedLM]",
+                            + ": field architectures: expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM], got [BertForMaskedLM]",
                     assertThrows(CheckpointException.class, () -> Models.open(device, folder, DType.FLOAT32))
                             .getMessage());
         }

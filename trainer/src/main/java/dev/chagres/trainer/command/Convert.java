@@ -1,0 +1,154 @@
+package dev.chagres.trainer.command;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.SafetensorsFile;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
+import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.huggingface.EsmLayout;
+import dev.chagres.models.huggingface.SaveConfig;
+import java.io.PrintStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
+
+/**
+ * Makes a folder of Hugging Face of what {@code train --save} has written, or of a folder in another layout.
+ *
+ * <p>Exit statuses: 0 done; 1 a file or the machine failed, told in one line; 2 the options are wrong.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "convert",
+        mixinStandardHelpOptions = true,
+        versionProvider = BuildVersion.class,
+        sortOptions = false,
+        description = "Makes a folder of Hugging Face of a saved run, or of a folder in another layout.",
+        footer = {
+            "",
+            "transformers: EsmForMaskedLM, exact GELU. nv-esm: NVEsmForMaskedLM of NVIDIA's",
+            "recipes, with the GELU by tanh in its layers and a vocabulary of 64 rows;",
+            "nv-esm-unpadded: of 33 rows. Where the new model computes other numbers, a line",
+            "on standard error says why.",
+            "Exit status: 0 done, 1 failed, 2 wrong options."
+        })
+public final class Convert extends ProteinCommand {
+    @Option(
+            names = "--from",
+            required = true,
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FOLDER|FILE",
+            description = "a folder of Hugging Face, or a file that train --save has written")
+    private Path from = Path.of("");
+
+    @Option(
+            names = "--to",
+            required = true,
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FOLDER",
+            description = "the folder to write, which does not exist yet, or is empty")
+    private Path to = Path.of("");
+
+    @Option(
+            names = "--layout",
+            converter = OfLayout.class,
+            paramLabel = "transformers|nv-esm|nv-esm-unpadded",
+            description = "names, layout and GELU of the new folder (default: transformers)")
+    private EsmLayout layout = EsmLayout.TRANSFORMERS;
+
+    @Option(
+            names = "--contact-head",
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FOLDER",
+            description = "copy the contact head of this folder of the same sizes (default: that of --from, if it has one)")
+    private @Nullable Path contactHead;
+
+    static final class OfLayout extends EnumOption<EsmLayout> {
+        OfLayout() {
+            super(EsmLayout.class);
+        }
+    }
+
+    Convert(PrintStream out, PrintStream err) {
+        super(out, err);
+    }
+
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        System.exit(run(System.out, System.err, arguments));
+    }
+
+    /** Returns the exit status of the command. */
+    static int run(PrintStream out, PrintStream err, String... arguments) {
+        return CommandStart.of(new Convert(out, err), out, err, arguments);
+    }
+
+    @Override
+    void run() {
+        FileChecks.requireName("--from", from);
+        FileChecks.requireName("--to", to);
+        FileChecks.requireDifferent("--to", to, "--from", from);
+        boolean folder = Files.isDirectory(from);
+        Path head = contactHead != null ? contactHead : folder ? from : null;
+        SaveConfig config = SaveConfig.standard().withLayout(layout);
+        if (head != null && layout == EsmLayout.TRANSFORMERS) {
+            config = config.withUnusedFrom(head);
+        }
+        Esm2Config before = folder ? Esm2Checkpoint.config(from) : configOf(from);
+        try (Device device = Device.open()) {
+            if (folder) {
+                Esm2Checkpoint.convert(device, from, to, config);
+            } else {
+                Esm2Config after = Esm2Checkpoint.inLayout(before, layout);
+                try (Esm2 model = new Esm2(device, after, dtypeOf(from), 0)) {
+                    RunState.of(model.parameters()).load(from);
+                    Esm2Checkpoint.save(model, to, config);
+                }
+            }
+        }
+        for (String change : Esm2Checkpoint.changes(before, layout)) {
+            err().println("convert: the new model computes other numbers: " + change);
+        }
+        out().println("wrote " + to + " (" + EnumOption.word(layout) + ", provider "
+                + Provider.current().label() + ")");
+    }
+
+    /** Returns sizes and form of the model of a saved run. */
+    private static Esm2Config configOf(Path file) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            Map<String, String> texts = opened.metadata();
+            String name = texts.getOrDefault("model", "");
+            Optional<Esm2Size> size = Arrays.stream(Esm2Size.values())
+                    .filter(one -> one.label().equals(name))
+                    .findFirst();
+            if (size.isPresent()) {
+                boolean published = texts.getOrDefault("form", "nvidia").equals("published");
+                return Esm2Config.of(size.get(), 1026)
+                        .withForm(published ? Esm2Form.published() : Esm2Form.nvidia());
+            }
+            if (name.isEmpty() || !Files.isDirectory(Path.of(name))) {
+                throw new CommandFailure("--from: " + file
+                        + ": expected a file that train --save has written, whose model is a size or a folder that is there,"
+                        + " got " + (name.isEmpty() ? "one without \"model\"" : name));
+            }
+            return Esm2Checkpoint.config(Path.of(name));
+        }
+    }
+
+    private static DType dtypeOf(Path file) {
+        try (SafetensorsFile opened = SafetensorsFile.open(file)) {
+            return opened.entry("embedding.weight").dtype();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+package dev.chagres.trainer.command;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.checkpoint.RunState;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
+import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Assertions;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+@Tag("L0")
+class ConvertTest {
+    @TempDir
+    private Path temporary;
+
+    private String told = "";
+
+    private int convert(Path from, Path to, String... more) {
+        var text = new ByteArrayOutputStream();
+        PrintStream out = new PrintStream(text, true, StandardCharsets.UTF_8);
+        String[] arguments = new String[more.length + 2];
+        arguments[0] = "--from=" + from;
+        arguments[1] = "--to=" + to;
+        System.arraycopy(more, 0, arguments, 2, more.length);
+        int status = Convert.run(out, out, arguments);
+        told = text.toString(StandardCharsets.UTF_8);
+        return status;
+    }
+
+    private static float[] logits(Esm2 model) {
+        try (PackedModel packed = new PackedModel(model)) {
+            return packed.logits(List.of(new int[] {0, 5, 32, 7, 2}));
+        }
+    }
+
+    /** A file as train --save writes it, of which weights alone count here. */
+    private float[] save(Path file, Esm2Form form, Map<String, String> texts) {
+        Esm2Config config = Esm2Config.of(Esm2Size.TINY, 64).withForm(form);
+        try (Device device = Device.open();
+                Esm2 model = new Esm2(device, config, DType.FLOAT32, 3)) {
+            RunState.of(model.parameters()).save(file, texts);
+            return logits(model);
+        }
+    }
+
+    private static float[] logits(Path folder) {
+        try (Device device = Device.open();
+                Esm2 model = Esm2Checkpoint.open(device, folder, DType.FLOAT32)) {
+            return logits(model);
+        }
+    }
+
+    @Test
+    void aRunBecomesAFolderThatComputesTheSame() {
+        Path file = temporary.resolve("run");
+        Path folder = temporary.resolve("folder");
+        float[] expected =
+                save(file, Esm2Form.published(), Map.of("model", "tiny", "form", "published", "context", "64"));
+        assertEquals(0, convert(file, folder), () -> told);
+        assertTrue(told.startsWith("wrote " + folder + " (transformers, "), told);
+        float[] actual = logits(folder);
+        for (int i = 0; i < 5 * 64; i++) {
+            if (i % 64 < 33) {
+                assertEquals(expected[i], actual[i], 1e-6f);
+            }
+        }
+        assertEquals(1, convert(file, folder));
+        assertTrue(told.startsWith("convert: " + folder + ": expected a new or empty folder"), told);
+    }
+
+    @Test
+    void otherNumbersAreToldAndGoBack() {
+        Path file = temporary.resolve("run");
+        save(file, Esm2Form.nvidia(), Map.of("model", "tiny"));
+        Path folder = temporary.resolve("folder");
+        Path theirs = temporary.resolve("theirs");
+        Path back = temporary.resolve("back");
+        assertEquals(0, convert(file, folder), () -> told);
+        assertTrue(
+                told.contains("convert: the new model computes other numbers: its layers compute the GELU by ERF instead"
+                        + " of TANH\nconvert: the new model computes other numbers: its head compute"),
+                told);
+        assertEquals(0, convert(folder, theirs, "--layout=nv-esm"), () -> told);
+        assertTrue(told.contains("its layers compute the GELU by TANH instead of ERF"), told);
+        assertEquals(0, convert(theirs, back), () -> told);
+        assertArrayEquals(logits(folder), logits(back));
+        assertEquals(1, convert(folder, temporary.resolve("c"), "--contact-head=" + theirs + "x"));
+        assertEquals(2, convert(folder, temporary.resolve("c"), "--layout=onnx"));
+        assertTrue(
+                told.contains("'--layout': expected one of transformers, nv-esm, nv-esm-unpadded, got onnx"), told);
+    }
+
+    @Test
+    void otherFilesAreRefused() {
+        Path file = temporary.resolve("run");
+        save(file, Esm2Form.nvidia(), Map.of());
+        assertEquals(1, convert(file, temporary.resolve("folder")));
+        assertEquals(
+                "convert: --from: " + file + ": expected a file that train --save has written, whose model is a size or a"
+                        + " folder that is there, got one without \"model\"",
+                told.strip());
+        Assertions.assertThrows(CheckpointException.class, () -> Esm2Checkpoint.config(temporary.resolve("folder")));
+    }
+}
