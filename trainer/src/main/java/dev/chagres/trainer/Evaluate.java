@@ -1,8 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.CommandStart;
-import dev.chagres.trainer.command.FileChecks;
-import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.bindings.Provider;
@@ -13,6 +10,9 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.trainer.callback.Evaluation;
+import dev.chagres.trainer.command.BuildVersion;
+import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.FileChecks;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;

@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.FileChecks;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.models.data.FastaSequences;
@@ -9,6 +8,7 @@ import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
+import dev.chagres.trainer.command.FileChecks;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;

@@ -1,7 +1,7 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.BuildVersion;
+import dev.chagres.trainer.command.CommandStart;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.time.Duration;

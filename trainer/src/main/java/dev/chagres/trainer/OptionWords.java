@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.DType;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.mesh.MeshDimension;
@@ -13,11 +12,10 @@ import dev.chagres.sharding.GradientSync;
 import dev.chagres.sharding.OptimizerSharding;
 import dev.chagres.sharding.Reshard;
 import dev.chagres.sharding.WeightGather;
-import java.util.Arrays;
+import dev.chagres.trainer.command.EnumOption;
 import java.util.EnumSet;
 import java.util.Locale;
 import java.util.Set;
-import java.util.stream.Collectors;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.TypeConversionException;
 

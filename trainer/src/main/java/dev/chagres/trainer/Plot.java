@@ -1,9 +1,9 @@
 package dev.chagres.trainer;
 
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.FileChecks;
-import dev.chagres.trainer.command.BuildVersion;
-import dev.chagres.bindings.ForeignText;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;

@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.BuildVersion;
 import com.fasterxml.jackson.jr.ob.JSON;
 import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
@@ -10,6 +9,7 @@ import dev.chagres.models.data.FastaSource;
 import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.trainer.callback.Evaluation;
+import dev.chagres.trainer.command.BuildVersion;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;

@@ -1,7 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.CommandStart;
-import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.Device;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
@@ -9,6 +7,8 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.trainer.command.BuildVersion;
+import dev.chagres.trainer.command.CommandStart;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.OutputStream;

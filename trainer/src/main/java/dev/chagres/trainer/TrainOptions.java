@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.FileChecks;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.data.FastaSource;
@@ -10,6 +9,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.trainer.SavingPlan.Recipes;
 import dev.chagres.trainer.TrainingPlan.Start;
+import dev.chagres.trainer.command.FileChecks;
 import java.io.File;
 import java.nio.file.Path;
 import java.util.Arrays;

@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
@@ -14,6 +13,7 @@ import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.trainer.command.BuildVersion;
 import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;

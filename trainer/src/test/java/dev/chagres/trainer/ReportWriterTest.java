@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.trainer.command.BuildVersion;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -30,6 +29,7 @@ import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.WeightGather;
 import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.command.BuildVersion;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

@@ -58,14 +58,17 @@ public final class ContactPredictor implements AutoCloseable {
         Esm2Config config = model.config();
         int maps = config.layers() * config.heads();
         if (regression.weights().size() != maps) {
-            throw new IllegalArgumentException("regression: expected " + maps + " weights, one of each head of each layer,"
-                    + " got " + regression.weights().size());
+            throw new IllegalArgumentException(
+                    "regression: expected " + maps + " weights, one of each head of each layer," + " got "
+                            + regression.weights().size());
         }
         Stream stream = model.parameters().scope().stream();
         ModelPlan plan = new ModelPlan();
-        qkv = new LayerNormLinear(Esm2Encoder.norm(config), 3L * config.hidden(), Esm2Encoder.WEIGHTS, plan.group("qkv"));
+        qkv = new LayerNormLinear(
+                Esm2Encoder.norm(config), 3L * config.hidden(), Esm2Encoder.WEIGHTS, plan.group("qkv"));
         pass = Pass.evaluation(stream);
-        parameters = Parameters.allocate(stream.device(), plan, model.parameters().dtype(), 0);
+        parameters =
+                Parameters.allocate(stream.device(), plan, model.parameters().dtype(), 0);
     }
 
     /**

@@ -18,8 +18,7 @@ import java.util.Objects;
  * @param normEpsilon of all norms, above 0
  * @param frequencies of the rotation, half as many as a head has columns; empty: {@code 10000^(-2 i / d)}
  */
-public record Esm2Form(
-        GeluForm gelu, GeluForm headGelu, Masks masks, float normEpsilon, List<Double> frequencies) {
+public record Esm2Form(GeluForm gelu, GeluForm headGelu, Masks masks, float normEpsilon, List<Double> frequencies) {
     /** What becomes of masked tokens. */
     public enum Masks {
         /** Their embedding is that of the mask. */

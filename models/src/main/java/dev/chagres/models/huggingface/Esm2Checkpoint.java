@@ -253,8 +253,7 @@ public final class Esm2Checkpoint {
 
     /** Returns the same sizes with the GELUs that a layout's model computes. */
     public static Esm2Config inLayout(Esm2Config config, EsmLayout layout) {
-        return config.withForm(
-                config.form().withGelus(layout.isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF));
+        return config.withForm(config.form().withGelus(layout.isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF));
     }
 
     /**

@@ -41,8 +41,8 @@ record EsmFields(JsonObject json) {
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
             throw json.refused("layer_norm_eps", "a number above 0");
         }
-        Esm2Form form = new Esm2Form(
-                isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF, masks, epsilon, List.of());
+        Esm2Form form =
+                new Esm2Form(isNvidia() ? GeluForm.TANH : GeluForm.ERF, GeluForm.ERF, masks, epsilon, List.of());
         return new Esm2Config(
                 json.integer("num_hidden_layers", 12, 1, 100_000),
                 hidden,

@@ -30,8 +30,7 @@ final class NvEsmTensors {
         long hidden = config.hidden();
         long inner = config.inner();
         List<Target> all = new ArrayList<>();
-        all.add(new Target(
-                "embedding.weight", sizes(EsmVocabulary.SIZE, hidden), List.of(EMBEDDING), Padding.ZEROS));
+        all.add(new Target("embedding.weight", sizes(EsmVocabulary.SIZE, hidden), List.of(EMBEDDING), Padding.ZEROS));
         for (int i = 0; i < config.layers(); i++) {
             String own = "layers." + i + ".";
             String qkv = LAYER + i + ".self_attention.layernorm_qkv.";

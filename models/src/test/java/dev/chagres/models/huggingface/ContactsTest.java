@@ -43,8 +43,7 @@ class ContactsTest {
         int token = 0;
         try (Device device = Device.open();
                 Esm2 model = Esm2Checkpoint.open(device, stored.folder(), DType.FLOAT32);
-                ContactPredictor predictor =
-                        new ContactPredictor(model, Esm2Checkpoint.contactHead(stored.folder()))) {
+                ContactPredictor predictor = new ContactPredictor(model, Esm2Checkpoint.contactHead(stored.folder()))) {
             for (int length : ints(file, "lengths")) {
                 float[][] contacts = predictor.contacts(Arrays.copyOfRange(ids, token, token + length));
                 assertEquals(length - 2, contacts.length);
@@ -63,13 +62,11 @@ class ContactsTest {
         StoredModel stored = StoredModel.all().getFirst();
         try (Device device = Device.open();
                 Esm2 model = Esm2Checkpoint.open(device, stored.folder(), DType.FLOAT32);
-                ContactPredictor predictor =
-                        new ContactPredictor(model, Esm2Checkpoint.contactHead(stored.folder()))) {
+                ContactPredictor predictor = new ContactPredictor(model, Esm2Checkpoint.contactHead(stored.folder()))) {
             IllegalArgumentException refusal = assertThrows(
                     IllegalArgumentException.class,
                     () -> new ContactPredictor(model, new ContactPredictor.Regression(List.of(1f), 0)));
-            assertEquals(
-                    "regression: expected 4 weights, one of each head of each layer, got 1", refusal.getMessage());
+            assertEquals("regression: expected 4 weights, one of each head of each layer, got 1", refusal.getMessage());
             refusal = assertThrows(IllegalArgumentException.class, () -> predictor.contacts(0, 2));
             assertEquals("tokens: expected 3 to 1026, the context, got 2", refusal.getMessage());
         }
@@ -83,8 +80,7 @@ class ContactsTest {
                         Esm2Checkpoint.open(device, StoredModel.all().getFirst().folder(), DType.FLOAT32)) {
             Esm2Checkpoint.save(model, folder, SaveConfig.standard());
         }
-        CheckpointException refusal =
-                assertThrows(CheckpointException.class, () -> Esm2Checkpoint.contactHead(folder));
+        CheckpointException refusal = assertThrows(CheckpointException.class, () -> Esm2Checkpoint.contactHead(folder));
         String text = String.valueOf(refusal.getMessage());
         assertTrue(text.contains("esm.contact_head.regression.weight"), text);
         assertTrue(text.contains("expected it for contacts, got none"), text);

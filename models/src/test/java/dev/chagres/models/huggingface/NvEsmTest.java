@@ -63,12 +63,15 @@ class NvEsmTest {
         Path back = parent.resolve("back");
         try (Device device = Device.open()) {
             Esm2Checkpoint.convert(device, stored.folder(), transformers, SaveConfig.standard());
-            Esm2Checkpoint.convert(device, transformers, back, SaveConfig.standard().withLayout(layout));
+            Esm2Checkpoint.convert(
+                    device, transformers, back, SaveConfig.standard().withLayout(layout));
         }
         assertEquals(GeluForm.ERF, Esm2Checkpoint.config(transformers).form().gelu());
         try (SafetensorsFile before = SafetensorsFile.open(stored.folder().resolve("model.safetensors"));
                 SafetensorsFile after = SafetensorsFile.open(back.resolve("model.safetensors"))) {
-            assertEquals(Set.copyOf(before.entries().keySet()), Set.copyOf(after.entries().keySet()));
+            assertEquals(
+                    Set.copyOf(before.entries().keySet()),
+                    Set.copyOf(after.entries().keySet()));
             before.entries().forEach((tensor, entry) -> {
                 assertArrayEquals(entry.sizes(), after.entry(tensor).sizes(), tensor);
                 assertEquals(-1, entry.bytes().mismatch(after.entry(tensor).bytes()), tensor);
@@ -106,8 +109,7 @@ class NvEsmTest {
             List<String> change = changes.get(i);
             assertTrue(text.contains(change.getFirst()), change.toString());
             Files.writeString(folder.resolve("config.json"), text.replace(change.get(0), change.get(1)));
-            CheckpointException refusal =
-                    assertThrows(CheckpointException.class, () -> Esm2Checkpoint.config(folder));
+            CheckpointException refusal = assertThrows(CheckpointException.class, () -> Esm2Checkpoint.config(folder));
             assertTrue(String.valueOf(refusal.getMessage()).contains(change.get(2)), refusal.getMessage());
         }
     }

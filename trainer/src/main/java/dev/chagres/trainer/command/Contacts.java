@@ -124,8 +124,7 @@ public final class Contacts extends ProteinCommand {
             if (proteins.count() == 1) {
                 reader.advance();
                 String id = Proteins.id(reader.header(), 1);
-                float[][] contacts =
-                        predictor.contacts(PackedModel.tokens(reader.residues(), 0, reader.length()));
+                float[][] contacts = predictor.contacts(PackedModel.tokens(reader.residues(), 0, reader.length()));
                 write(id, contacts, npy);
                 if (plot != null) {
                     draw(plot, id, contacts);
@@ -140,8 +139,7 @@ public final class Contacts extends ProteinCommand {
     }
 
     private void write(String id, float[][] contacts, boolean npy) {
-        ByteBuffer bytes = ByteBuffer.allocateDirect(
-                        Math.multiplyExact(contacts.length * Float.BYTES, contacts.length))
+        ByteBuffer bytes = ByteBuffer.allocateDirect(Math.multiplyExact(contacts.length * Float.BYTES, contacts.length))
                 .order(ByteOrder.LITTLE_ENDIAN);
         for (float[] row : contacts) {
             for (float one : row) {
@@ -178,8 +176,7 @@ public final class Contacts extends ProteinCommand {
                         again = names.merge(name, 1, Integer::sum)) {
                     name = id + "#" + again;
                 }
-                TensorSpec spec =
-                        new TensorSpec(name, DType.FLOAT32, Shape.of(lengths.length(), lengths.length()));
+                TensorSpec spec = new TensorSpec(name, DType.FLOAT32, Shape.of(lengths.length(), lengths.length()));
                 sources.add(new Computed(spec, number, proteins, reader, predictor, progress, new float[1][][]));
             }
         }

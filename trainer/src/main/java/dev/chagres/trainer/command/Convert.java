@@ -71,7 +71,8 @@ public final class Convert extends ProteinCommand {
             names = "--contact-head",
             converter = FileChecks.FileOption.class,
             paramLabel = "FOLDER",
-            description = "copy the contact head of this folder of the same sizes (default: that of --from, if it has one)")
+            description =
+                    "copy the contact head of this folder of the same sizes (default: that of --from, if it has one)")
     private @Nullable Path contactHead;
 
     static final class OfLayout extends EnumOption<EsmLayout> {
@@ -134,8 +135,7 @@ public final class Convert extends ProteinCommand {
                     .findFirst();
             if (size.isPresent()) {
                 boolean published = texts.getOrDefault("form", "nvidia").equals("published");
-                return Esm2Config.of(size.get(), 1026)
-                        .withForm(published ? Esm2Form.published() : Esm2Form.nvidia());
+                return Esm2Config.of(size.get(), 1026).withForm(published ? Esm2Form.published() : Esm2Form.nvidia());
             }
             if (name.isEmpty() || !Files.isDirectory(Path.of(name))) {
                 throw new CommandFailure("--from: " + file

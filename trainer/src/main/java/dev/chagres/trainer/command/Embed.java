@@ -287,8 +287,7 @@ public final class Embed extends ProteinCommand {
                     continue;
                 }
                 List<Window> windows = longer.windows(reader.length(), most);
-                Pooled owner = new Pooled(
-                        Proteins.id(reader.header(), number), reader.length(), windows, hidden);
+                Pooled owner = new Pooled(Proteins.id(reader.header(), number), reader.length(), windows, hidden);
                 for (Window window : windows) {
                     pending.add(owner, PackedModel.tokens(reader.residues(), window.begin(), window.count()));
                 }

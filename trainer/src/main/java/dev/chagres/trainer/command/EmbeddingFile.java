@@ -145,8 +145,9 @@ final class EmbeddingFile implements AutoCloseable {
             return;
         }
         if (!text.startsWith(first)) {
-            throw new CommandFailure("--out: " + indexPart
-                    + " is of an earlier command with other options, model or proteins; remove it, or name another file");
+            throw new CommandFailure(
+                    "--out: " + indexPart
+                            + " is of an earlier command with other options, model or proteins; remove it, or name another file");
         }
         long position = first.getBytes(StandardCharsets.UTF_8).length;
         for (String line : text.substring(first.length()).split("(?<=\n)")) {
@@ -223,8 +224,8 @@ final class EmbeddingFile implements AutoCloseable {
      */
     void add(String id, int residues, int taken, int windows, float[] numbers) throws IOException {
         if (rows == Rows.TOKENS && isSafetensors() && placed.size() >= MOST_TENSORS) {
-            throw new CommandFailure(
-                    "--out: expected .npy for more than " + MOST_TENSORS + " proteins, each of which would be a tensor");
+            throw new CommandFailure("--out: expected .npy for more than " + MOST_TENSORS
+                    + " proteins, each of which would be a tensor");
         }
         long count = numbers.length / columns;
         Map<String, Object> line = new LinkedHashMap<>();
@@ -293,7 +294,9 @@ final class EmbeddingFile implements AutoCloseable {
         Map<String, Integer> names = new HashMap<>();
         for (Placed protein : placed) {
             String name = protein.id();
-            for (int again = names.merge(name, 1, Integer::sum); again > 1; again = names.merge(name, 1, Integer::sum)) {
+            for (int again = names.merge(name, 1, Integer::sum);
+                    again > 1;
+                    again = names.merge(name, 1, Integer::sum)) {
                 name = protein.id() + "#" + again;
             }
             sources.add(source(name, protein.row(), protein.rows()));

@@ -35,8 +35,8 @@ record Mutation(char from, int place, char to) {
                 throw new IllegalArgumentException(
                         where + ": expected mutations such as A42G or A42G:K50R, got " + plain(text));
             }
-            Mutation mutation = new Mutation(
-                    one.charAt(0), Integer.parseInt(matcher.group(2)), one.charAt(one.length() - 1));
+            Mutation mutation =
+                    new Mutation(one.charAt(0), Integer.parseInt(matcher.group(2)), one.charAt(one.length() - 1));
             if (all.stream().anyMatch(other -> other.place == mutation.place)) {
                 throw new IllegalArgumentException(where + ": expected each place once, got " + plain(text));
             }

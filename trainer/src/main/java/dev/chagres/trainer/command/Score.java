@@ -162,9 +162,7 @@ public final class Score extends ProteinCommand {
                 PackedModel packed = new PackedModel(opened);
                 ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count());
                 AtomicFile file = output == null ? null : AtomicFile.create(output)) {
-            Lines lines = file == null
-                    ? line -> out().print(new String(line, StandardCharsets.UTF_8))
-                    : file::append;
+            Lines lines = file == null ? line -> out().print(new String(line, StandardCharsets.UTF_8)) : file::append;
             score(proteins, packed, ofFile, most, lines, progress);
             if (file != null) {
                 file.publish();
@@ -229,8 +227,9 @@ public final class Score extends ProteinCommand {
             }
         }
         if (!missing.isEmpty()) {
-            throw new CommandFailure("--mutations: expected proteins of " + proteins.source().name() + ", got "
-                    + missing.stream().sorted().findFirst().orElseThrow() + ", which it lacks");
+            throw new CommandFailure(
+                    "--mutations: expected proteins of " + proteins.source().name() + ", got "
+                            + missing.stream().sorted().findFirst().orElseThrow() + ", which it lacks");
         }
     }
 

@@ -93,8 +93,9 @@ class ConvertTest {
         Path back = temporary.resolve("back");
         assertEquals(0, convert(file, folder), () -> told);
         assertTrue(
-                told.contains("convert: the new model computes other numbers: its layers compute the GELU by ERF instead"
-                        + " of TANH\nconvert: the new model computes other numbers: its head compute"),
+                told.contains(
+                        "convert: the new model computes other numbers: its layers compute the GELU by ERF instead"
+                                + " of TANH\nconvert: the new model computes other numbers: its head compute"),
                 told);
         assertEquals(0, convert(folder, theirs, "--layout=nv-esm"), () -> told);
         assertTrue(told.contains("its layers compute the GELU by TANH instead of ERF"), told);
@@ -102,8 +103,7 @@ class ConvertTest {
         assertArrayEquals(logits(folder), logits(back));
         assertEquals(1, convert(folder, temporary.resolve("c"), "--contact-head=" + theirs + "x"));
         assertEquals(2, convert(folder, temporary.resolve("c"), "--layout=onnx"));
-        assertTrue(
-                told.contains("'--layout': expected one of transformers, nv-esm, nv-esm-unpadded, got onnx"), told);
+        assertTrue(told.contains("'--layout': expected one of transformers, nv-esm, nv-esm-unpadded, got onnx"), told);
     }
 
     @Test
@@ -112,7 +112,8 @@ class ConvertTest {
         save(file, Esm2Form.nvidia(), Map.of());
         assertEquals(1, convert(file, temporary.resolve("folder")));
         assertEquals(
-                "convert: --from: " + file + ": expected a file that train --save has written, whose model is a size or a"
+                "convert: --from: " + file
+                        + ": expected a file that train --save has written, whose model is a size or a"
                         + " folder that is there, got one without \"model\"",
                 told.strip());
         Assertions.assertThrows(CheckpointException.class, () -> Esm2Checkpoint.config(temporary.resolve("folder")));

@@ -114,8 +114,8 @@ class EmbedTest {
     void overlappingWindowsAreAveraged() throws IOException {
         embed("--out=" + npy, "--long=windows", "--rows=tokens", "--batch-tokens=1");
         String longest = SmallModel.PROTEINS.get(1);
-        List<float[][]> windows = residues(List.of(
-                longest.substring(0, MOST), longest.substring(16, 48), longest.substring(32)));
+        List<float[][]> windows =
+                residues(List.of(longest.substring(0, MOST), longest.substring(16, 48), longest.substring(32)));
         int before = SmallModel.PROTEINS.getFirst().length();
         int all = SmallModel.PROTEINS.stream().mapToInt(String::length).sum();
         float[][] rows = rows(npy, all);
@@ -175,7 +175,8 @@ class EmbedTest {
             }
         }
         Files.write(temporary.resolve("e.npy.rows.part"), left.array());
-        String index = String.join("\n", lines.subList(0, 3)) + "\n" + lines.get(3).substring(0, 15);
+        String index =
+                String.join("\n", lines.subList(0, 3)) + "\n" + lines.get(3).substring(0, 15);
         Files.writeString(temporary.resolve("e.npy.jsonl.part"), index);
         Files.delete(npy);
         embed("--out=" + npy, "--long=cut");
@@ -211,9 +212,13 @@ class EmbedTest {
         texts.forEach((options, text) -> {
             String[] arguments = (options + " --fasta=" + model.fasta()).split(" ");
             assertEquals(2, model.run(Embed::run, arguments), options);
-            assertEquals("embed: " + text + " (embed --help lists the options)", model.told().strip());
+            assertEquals(
+                    "embed: " + text + " (embed --help lists the options)",
+                    model.told().strip());
         });
         assertEquals(1, model.run(Embed::run, "--fasta=" + temporary.resolve("absent"), "--out=" + npy));
-        assertEquals("embed: " + temporary.resolve("absent") + ": there is no such file", model.told().strip());
+        assertEquals(
+                "embed: " + temporary.resolve("absent") + ": there is no such file",
+                model.told().strip());
     }
 }

@@ -80,11 +80,11 @@ class ScoreTest {
     void placesOfAMutantAreMaskedTogether() throws IOException {
         Path mutations = temporary.resolve("m.txt");
         Files.writeString(mutations, "# mutants\nP0 K2A:A4W\nP2\tC2G\n");
-        String[] options = {
-            "--fasta=" + model.fasta(), "--out=" + output, "--long=cut", "--mutations=" + mutations
-        };
+        String[] options = {"--fasta=" + model.fasta(), "--out=" + output, "--long=cut", "--mutations=" + mutations};
         assertEquals(0, model.run(Score::run, options), model::told);
-        double expected = log(token('A'), 2, 2, 4) - log(token('K'), 2, 2, 4) + log(token('W'), 4, 2, 4)
+        double expected = log(token('A'), 2, 2, 4)
+                - log(token('K'), 2, 2, 4)
+                + log(token('W'), 4, 2, 4)
                 - log(token('A'), 4, 2, 4);
         assertEquals("P0 K2A:A4W", line(0).get("id") + " " + line(0).get("mutation"));
         assertEquals(expected, (double) line(0).get("score"), 1e-5);
@@ -103,13 +103,13 @@ class ScoreTest {
         assertEquals(2, model.run(Score::run, fasta, "--long=windows"));
         assertTrue(model.told().startsWith("score: --long: expected refuse or cut, got windows ("), model::told);
         assertEquals(1, model.run(Score::run, fasta, "--long=cut", "--mutation=W1A"));
-        assertEquals("score: --mutation: expected W at 1 of P0, got M", model.told().strip());
+        assertEquals(
+                "score: --mutation: expected W at 1 of P0, got M", model.told().strip());
         Map<String, String> texts = Map.of(
                 "P2 A9G", "score: --mutations: expected A at 9 of P2, got a protein of 3 residues",
                 "PX A9G", "score: --mutations: expected proteins of " + model.fasta() + ", got PX, which it lacks",
                 "P2", "score: --mutations: " + mutations + ":1: expected ID MUTATION, got 1 words",
-                "P2 A1G:A1W",
-                        "score: --mutations: " + mutations + ":1: expected each place once, got A1G:A1W");
+                "P2 A1G:A1W", "score: --mutations: " + mutations + ":1: expected each place once, got A1G:A1W");
         for (var text : texts.entrySet()) {
             Files.writeString(mutations, text.getKey());
             assertEquals(1, model.run(Score::run, fasta, "--long=cut", "--mutations=" + mutations));

@@ -44,7 +44,11 @@ final class SmallModel {
         }
         StringBuilder text = new StringBuilder();
         for (int i = 0; i < PROTEINS.size(); i++) {
-            text.append(">P").append(i % 4).append(" text\n").append(PROTEINS.get(i)).append('\n');
+            text.append(">P")
+                    .append(i % 4)
+                    .append(" text\n")
+                    .append(PROTEINS.get(i))
+                    .append('\n');
         }
         Files.writeString(fasta, text);
     }
