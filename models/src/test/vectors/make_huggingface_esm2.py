@@ -1,6 +1,7 @@
 """Writes the models and vectors that HuggingFaceEsm2Test reads: make_huggingface_esm2.py FOLDER
 
-make_huggingface_esm2.py FOLDER contacts writes the contacts of the models in FOLDER alone.
+make_huggingface_esm2.py FOLDER contacts writes the contacts of the models in FOLDER alone,
+make_huggingface_esm2.py FOLDER CASE... some cases.
 
 Needs torch and transformers (5.17 made what is stored), no GPU. Each folder is a small ESM-2 with random weights as save_pretrained
 writes it, EsmForMaskedLM or a classifier, and vectors.safetensors: identifiers and labels of packed sequences, the logits of their tokens, the
@@ -25,8 +26,13 @@ CASES = {
                    layer_norm_eps=1e-5, token_dropout=True, num_labels=3),
     "sequences": dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64,
                       layer_norm_eps=1e-5, token_dropout=True, num_labels=5),
+    "regression": dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+                       layer_norm_eps=1e-5, token_dropout=True, num_labels=1, problem_type="regression"),
+    "multi-label": dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+                        layer_norm_eps=1e-5, token_dropout=True, num_labels=3, problem_type="multi_label_classification"),
 }
-CLASSES = {"tokens": EsmForTokenClassification, "sequences": EsmForSequenceClassification}
+CLASSES = {"tokens": EsmForTokenClassification, "sequences": EsmForSequenceClassification,
+           "regression": EsmForSequenceClassification, "multi-label": EsmForSequenceClassification}
 
 
 def sequences(generator):
@@ -58,6 +64,10 @@ def labels_of(case, ids, labels, generator):
     if case == "tokens":
         return [torch.cat([torch.tensor([-100]), torch.randint(0, 3, (len(part) - 2,), generator=generator),
                            torch.tensor([-100])]) for part in ids]
+    if case == "regression":
+        return torch.randn((len(ids),), generator=generator)
+    if case == "multi-label":
+        return torch.randint(0, 2, (len(ids), 3), generator=generator).float()
     return torch.randint(0, 5, (len(ids),), generator=generator) if case == "sequences" else labels
 
 
@@ -88,7 +98,7 @@ def write(folder, case, options, seed):
     output.loss.backward()
     logits = output.logits[mask] if isinstance(labels, list) else output.logits
     vectors = {"lengths": torch.tensor(lengths, dtype=torch.int32), "ids": torch.cat(ids).int(),
-               "labels": (torch.cat(labels) if isinstance(labels, list) else labels).int(),
+               "labels": torch.cat(labels).int() if isinstance(labels, list) else labels if labels.is_floating_point() else labels.int(),
                "logits": logits.detach().contiguous(),
                "hidden": output.hidden_states[-1][mask].detach().contiguous(), "loss": output.loss.detach().reshape(1)}
     for name, parameter in model.named_parameters():
@@ -122,6 +132,8 @@ if sys.argv[2:] == ["contacts"]:
         write_contacts(Path(sys.argv[1]) / case)
     sys.exit()
 for index, (case, options) in enumerate(CASES.items()):
+    if sys.argv[2:] and case not in sys.argv[2:]:
+        continue
     target = Path(sys.argv[1]) / case
     target.mkdir(parents=True, exist_ok=True)
     write(target, case, options, index + 1)

@@ -20,12 +20,13 @@ import dev.chagres.pass.Pass;
 import dev.chagres.pass.SavedContext;
 import dev.chagres.pass.SavedTensor;
 import java.util.List;
+import java.util.Objects;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
  * An ESM-2 that classifies tokens or sequences: {@code loss = crossEntropy(head(norm(layers(embedding(ids)))), labels)}, with the head of {@link
- * Esm2ClassifierConfig.Task}.
+ * Esm2ClassifierConfig.Task} and the loss of {@link Esm2ClassifierConfig.Problem}.
  *
  * <p>The classes are filled up to a multiple of 16 columns, as products in eight bits want them. Tensor-parallel ranks have the whole head each.
  *
@@ -70,7 +71,11 @@ public final class Esm2Classifier implements LayeredModel {
 
     private final Tanh tanh;
     private final Linear projection;
-    private final CrossEntropy crossEntropy;
+    /** Of one class that is chosen. */
+    private final @Nullable CrossEntropy crossEntropy;
+    /** Of numbers, or classes that may be there together. */
+    private final @Nullable TargetLoss targetLoss;
+
     private final Scope scope;
     private final Parameters parameters;
     /** Those of the latest loss. */
@@ -105,7 +110,9 @@ public final class Esm2Classifier implements LayeredModel {
                 : null;
         tanh = new Tanh("classifier.tanh");
         projection = new Linear(hidden, columns, Esm2Encoder.WEIGHTS, group.child("projection"));
-        crossEntropy = new CrossEntropy(config.labels());
+        boolean single = config.problem() == Esm2ClassifierConfig.Problem.SINGLE_LABEL;
+        crossEntropy = single ? new CrossEntropy(config.labels()) : null;
+        targetLoss = single ? null : new TargetLoss(config);
         scope = device.openScope();
         parameters = encoder.allocate(scope, plan, memory);
     }
@@ -137,11 +144,12 @@ public final class Esm2Classifier implements LayeredModel {
     }
 
     /**
-     * Enqueues the forward pass.
+     * Enqueues the forward pass. Of regression and classes that may be there together it waits for the device, since the host computes this loss.
      *
      * @param ids INT32 [T]
-     * @param labels INT32 [T]; a label that is no class leaves its token out
-     * @return the mean cross-entropy of the labelled tokens, FLOAT32 [1]
+     * @param labels INT32 [T], of which a label that is no class leaves its token out; of regression and classes that may be there together FLOAT32
+     *     [T, labels], numbers, or 0 and 1: a row that begins with NaN leaves its token out, so that of a sequence all tokens but the first are
+     * @return the mean loss of the labelled tokens, FLOAT32 [1]
      * @throws IllegalArgumentException when shapes, types or devices do not fit
      */
     public Tensor loss(Tensor ids, Tensor labels, Pass pass) {
@@ -150,7 +158,10 @@ public final class Esm2Classifier implements LayeredModel {
 
     private Tensor lossOf(Tensor logits, Tensor labels, Pass pass) {
         scored = logits;
-        return crossEntropy.forward(logits, labels, pass);
+        if (targetLoss != null) {
+            return targetLoss.forward(logits, labels, pass);
+        }
+        return Objects.requireNonNull(crossEntropy).forward(logits, labels, pass);
     }
 
     @Override
@@ -181,12 +192,15 @@ public final class Esm2Classifier implements LayeredModel {
     @Override
     public @Nullable TokenScores scores() {
         Tensor logits = scored;
-        return logits == null ? null : new TokenScores(logits, 0, config.labels());
+        return logits == null || crossEntropy == null ? null : new TokenScores(logits, 0, config.labels());
     }
 
     @Override
     public Tensor endBackward(float factor, @Nullable Tensor lossScale, Pass pass) {
-        Tensor gradient = projection.backward(crossEntropy.backward(factor, lossScale, pass), pass);
+        Tensor dlogits = targetLoss != null
+                ? targetLoss.backward(factor, lossScale, pass)
+                : Objects.requireNonNull(crossEntropy).backward(factor, lossScale, pass);
+        Tensor gradient = projection.backward(dlogits, pass);
         return encoder.endBackward(
                 dense == null ? gradient : dense.backward(tanh.backward(gradient, pass), pass), pass);
     }

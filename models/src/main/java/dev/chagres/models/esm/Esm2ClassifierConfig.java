@@ -19,9 +19,21 @@ import java.util.stream.IntStream;
  *
  * @param encoder sizes and form
  * @param task what is classified
- * @param labels number of classes, at least 2
+ * @param labels number of classes or of numbers: at least 2 where one class is chosen, else at least 1
+ * @param problem what the scores of a sequence mean, and which loss trains them
  */
-public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels) implements TrainedModel.Factory {
+public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels, Problem problem)
+        implements TrainedModel.Factory {
+    /** What scores mean: {@code problem_type} of transformers. */
+    public enum Problem {
+        /** One class is chosen; the loss is the cross-entropy. */
+        SINGLE_LABEL,
+        /** Each class is there or not; the loss is the mean of the binary cross-entropies. */
+        MULTI_LABEL,
+        /** Scores are numbers; the loss is the mean of the squared differences. */
+        REGRESSION
+    }
+
     /** What is classified. */
     public enum Task {
         /** Each token: {@code logits = classifier(hidden)}, transformers' {@code EsmForTokenClassification}. */
@@ -36,14 +48,30 @@ public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels) im
     /**
      * Checks the number of classes.
      *
-     * @throws IllegalArgumentException when there are fewer than two
+     * @throws IllegalArgumentException when there are too few, or tokens have another problem than SINGLE_LABEL
      */
     public Esm2ClassifierConfig {
         Objects.requireNonNull(encoder, "encoder");
         Objects.requireNonNull(task, "task");
-        if (labels < 2) {
+        Objects.requireNonNull(problem, "problem");
+        if (problem != Problem.SINGLE_LABEL && task == Task.TOKENS) {
+            throw new IllegalArgumentException("problem: expected SINGLE_LABEL of tokens, got " + problem);
+        }
+        if (problem == Problem.SINGLE_LABEL && labels < 2) {
             throw new IllegalArgumentException("labels: expected at least 2 classes, got " + labels);
         }
+        if (labels < 1) {
+            throw new IllegalArgumentException("labels: expected at least 1, got " + labels);
+        }
+    }
+
+    /**
+     * Checks the number of classes, of which one is chosen.
+     *
+     * @throws IllegalArgumentException when there are fewer than two
+     */
+    public Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels) {
+        this(encoder, task, labels, Problem.SINGLE_LABEL);
     }
 
     @Override

@@ -164,12 +164,17 @@ public final class Esm2Checkpoint {
                 return;
             }
             Esm2ClassifierConfig theirs = source.classifier();
-            if (own.task() != theirs.task() || own.labels() != theirs.labels()) {
-                throw new IllegalArgumentException("model: expected " + theirs.labels() + " classes of " + theirs.task()
-                        + " as in " + folder + ", got " + own.labels() + " of " + own.task());
+            if (own.task() != theirs.task() || own.labels() != theirs.labels() || own.problem() != theirs.problem()) {
+                throw new IllegalArgumentException(
+                        "model: expected " + text(theirs) + " as in " + folder + ", got " + text(own));
             }
             source.load(model.parameters());
         }
+    }
+
+    private static String text(Esm2ClassifierConfig config) {
+        return config.labels() + " classes of " + config.task()
+                + (config.problem() == Esm2ClassifierConfig.Problem.SINGLE_LABEL ? "" : ", " + config.problem());
     }
 
     private static void ensureLike(Esm2Config own, Esm2Source source, Path folder) {

@@ -165,7 +165,7 @@ final class Esm2Files implements ModelFiles {
             }
             fields.put("id2label", names);
             fields.put("label2id", numbers);
-            fields.put("problem_type", "single_label_classification");
+            fields.put("problem_type", EsmFields.nameOf(classifier.problem()));
         }
         return fields;
     }

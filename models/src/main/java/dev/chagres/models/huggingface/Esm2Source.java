@@ -42,9 +42,7 @@ final class Esm2Source implements AutoCloseable {
         Task task = architecture.task();
         targets = isNvidia
                 ? NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0)
-                : task == null
-                        ? Esm2Tensors.targets(sizes)
-                : Esm2Tensors.targets(new Esm2ClassifierConfig(sizes, task, fields.labels()));
+                : task == null ? Esm2Tensors.targets(sizes) : Esm2Tensors.targets(fields.classifier(sizes, task));
         targets.forEach(target -> weights.find(
                 target, isNvidia ? CheckpointWeights.Rows.PADDED : CheckpointWeights.Rows.SAME));
         config = sizes.withForm(sizes.form().withFrequencies(frequencies(sizes)));
@@ -157,7 +155,7 @@ final class Esm2Source implements AutoCloseable {
 
     /** Returns sizes, form and classes of a classifier. */
     Esm2ClassifierConfig classifier() {
-        return new Esm2ClassifierConfig(config, Objects.requireNonNull(architecture.task(), "task"), fields.labels());
+        return fields.classifier(config, Objects.requireNonNull(architecture.task(), "task"));
     }
 
     /** Returns the type that the weights were saved in: that of the file's text, else that of the embedding. */

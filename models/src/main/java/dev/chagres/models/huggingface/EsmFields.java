@@ -2,6 +2,9 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.layer.GeluForm;
 import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
+import dev.chagres.models.esm.Esm2ClassifierConfig.Problem;
+import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Form.Masks;
@@ -53,23 +56,54 @@ record EsmFields(JsonObject json) {
                 Esm2Recomputation.NONE);
     }
 
-    /** Returns the number of classes, where cross-entropy is the loss. */
-    int labels() {
-        String problem = "single_label_classification";
-        if (!json.text("problem_type", problem).equals(problem)) {
-            throw json.refused("problem_type", problem + " or none");
+    /**
+     * Returns what the scores of a classifier mean. Where the file does not say, transformers goes by the labels: of one label regression, else
+     * one class is chosen.
+     */
+    Problem problem(Task task) {
+        String single = "single_label_classification";
+        String given = json.text("problem_type", "");
+        if (task == Task.TOKENS) {
+            if (!given.isEmpty() && !given.equals(single)) {
+                throw json.refused("problem_type", single + " or none");
+            }
+            return Problem.SINGLE_LABEL;
         }
+        return switch (given) {
+            case "" -> labels() == 1 ? Problem.REGRESSION : Problem.SINGLE_LABEL;
+            case "single_label_classification" -> Problem.SINGLE_LABEL;
+            case "multi_label_classification" -> Problem.MULTI_LABEL;
+            case "regression" -> Problem.REGRESSION;
+            default -> throw json.refused("problem_type", single + ", multi_label_classification, regression or none");
+        };
+    }
+
+    /** Returns the name that a file has for a problem. */
+    static String nameOf(Problem problem) {
+        return switch (problem) {
+            case SINGLE_LABEL -> "single_label_classification";
+            case MULTI_LABEL -> "multi_label_classification";
+            case REGRESSION -> "regression";
+        };
+    }
+
+    /** Returns the number of classes, or of numbers. */
+    int labels() {
         int usual = json.fields().get("id2label") instanceof Map<?, ?> names ? names.size() : 2;
         int labels = json.integer("num_labels", usual, 1, MOST);
         if (json.has("id2label") && labels != usual) {
             throw json.refused("num_labels", usual + ", the labels of id2label");
         }
-        if (labels < 2) {
-            throw json.refused(
-                    json.has("num_labels") ? "num_labels" : "id2label",
-                    "two labels or more: regression is not supported");
-        }
         return labels;
+    }
+
+    /** Returns sizes, form, classes and loss of a classifier. */
+    Esm2ClassifierConfig classifier(Esm2Config encoder, Task task) {
+        Problem problem = problem(task);
+        if (labels() < 2 && problem == Problem.SINGLE_LABEL) {
+            throw json.refused(json.has("num_labels") ? "num_labels" : "id2label", "two labels or more");
+        }
+        return new Esm2ClassifierConfig(encoder, task, labels(), problem);
     }
 
     /** Returns the base of the frequencies, where the tensors have none. */

@@ -147,7 +147,7 @@ class HuggingFaceClassifierTest {
                     model.parameters().get("classifier.dense.weight").weight().toFloats(device.stream()));
             Path tokens = new StoredModel("tokens").folder();
             assertEquals(
-                    "model: expected 3 classes of TOKENS as in " + tokens + ", got 2 of TOKENS",
+                    "model: expected 3 classes of TOKENS as in " + tokens + ", got 2 classes of TOKENS",
                     assertThrows(IllegalArgumentException.class, () -> Esm2Checkpoint.load(other, tokens))
                             .getMessage());
         }
@@ -177,7 +177,7 @@ class HuggingFaceClassifierTest {
                 "config.json: field num_labels: expected 3, the labels of id2label, got 4",
                 refusal(tokens, "num_labels", 4));
         assertEquals(
-                "config.json: field id2label: expected two labels or more: regression is not supported, got {0=a}",
+                "config.json: field id2label: expected two labels or more, got {0=a}",
                 refusal(tokens, "id2label", Map.of("0", "a")));
         assertEquals(
                 "model.safetensors: tensor classifier.weight: expected F32, F16 or BF16 [2, 16], as config.json says, got F32 [3, 16]",
