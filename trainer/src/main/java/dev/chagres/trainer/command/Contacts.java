@@ -133,7 +133,7 @@ public final class Contacts extends ProteinCommand {
             } else {
                 SafetensorsWriter.write(output, sources(proteins, reader, predictor, progress), Map.of());
             }
-            out().printf(Locale.ROOT, "%,d proteins in %.1f s%n", proteins.count(), progress.seconds());
+            out().printf(Locale.ROOT, "%s in %.1f s%n", proteins.text(), progress.seconds());
             out().println("contacts: " + output);
         }
     }

@@ -146,8 +146,8 @@ public final class Embed extends ProteinCommand {
         Path index = file.publish(totals);
         out().printf(
                         Locale.ROOT,
-                        "%,d proteins, %,d tokens in %.1f s, %,.0f tokens/s%n",
-                        proteins.count(),
+                        "%s, %,d tokens in %.1f s, %,.0f tokens/s%n",
+                        proteins.text(),
                         tokens,
                         seconds,
                         tokens / seconds);

@@ -2,6 +2,7 @@ package dev.chagres.trainer.command;
 
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.data.FastaSource;
+import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -42,6 +43,11 @@ record Proteins(FastaSource source, long count, long residues) {
                     + " proteins have more, the first " + first + "; got refuse");
         }
         return new Proteins(source, count, residues);
+    }
+
+    /** Returns the number of proteins as one says it: {@code 1 protein}, {@code 1,000 proteins}. */
+    String text() {
+        return String.format(Locale.ROOT, count == 1 ? "%,d protein" : "%,d proteins", count);
     }
 
     /** Returns the first word of a header, or the number of the record where there is none. */

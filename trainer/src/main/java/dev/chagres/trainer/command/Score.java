@@ -168,8 +168,8 @@ public final class Score extends ProteinCommand {
                 file.publish();
                 out().printf(
                                 Locale.ROOT,
-                                "%,d proteins, %,d tokens in %.1f s%nscores: %s%n",
-                                proteins.count(),
+                                "%s, %,d tokens in %.1f s%nscores: %s%n",
+                                proteins.text(),
                                 computed,
                                 progress.seconds(),
                                 output);
