@@ -101,7 +101,7 @@ public final class CheckpointFolder implements AutoCloseable {
                 lock = AtomicFile.create(path.resolve(LOCK));
             } catch (UncheckedIOException inUse) {
                 throw SafetensorsException.ofFile(
-                        path, "could not be written: " + ForeignText.plain(inUse.getMessage()), inUse);
+                        path, "could not be written: " + ForeignText.plain(String.valueOf(inUse.getMessage())), inUse);
             }
             try {
                 removeLeftovers();

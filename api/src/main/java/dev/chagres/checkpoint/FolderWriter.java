@@ -22,6 +22,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
@@ -108,7 +109,7 @@ final class FolderWriter {
             throw unwritable(folder, failure);
         } catch (UncheckedIOException failure) {
             discard(run, folder);
-            throw unwritable(folder, failure.getCause());
+            throw unwritable(folder, Objects.requireNonNull(failure.getCause()));
         }
         return folder.toString();
     }

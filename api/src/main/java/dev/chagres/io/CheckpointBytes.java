@@ -16,6 +16,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -23,6 +24,7 @@ import java.util.NavigableMap;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.TreeMap;
+import java.util.stream.Stream;
 
 /**
  * The tensors and numbers of a checkpoint's folder, as if they lay one after another in one file.
@@ -114,14 +116,23 @@ final class CheckpointBytes implements Closeable {
             if (Files.isRegularFile(latest)) {
                 String name =
                         Files.readString(latest, StandardCharsets.ISO_8859_1).strip();
-                if (name.startsWith(STEP) && Files.exists(folder.resolve(name).resolve(Manifest.NAME))) {
+                if (!name.startsWith(STEP) || name.contains("/")) {
+                    throw SafetensorsException.of(
+                            latest, "expected the name of a folder beside it, got " + ForeignText.quoted(name), null);
+                }
+                if (Files.exists(folder.resolve(name).resolve(Manifest.NAME))) {
                     return folder.resolve(name);
                 }
-                throw SafetensorsException.of(
-                        latest,
-                        "expected the name of a folder beside it with " + Manifest.NAME + ", got "
-                                + ForeignText.quoted(name) + "; name the folder of a step instead",
-                        null);
+            }
+            // A program that was killed had published a checkpoint before it could say so here.
+            try (Stream<Path> files = Files.list(folder)) {
+                Optional<Path> last = files.filter(
+                                file -> file.getFileName().toString().startsWith(STEP)
+                                        && Files.exists(file.resolve(Manifest.NAME)))
+                        .max(Comparator.naturalOrder());
+                if (last.isPresent()) {
+                    return last.get();
+                }
             }
         } catch (IOException failure) {
             throw SafetensorsException.of(folder, "could not be read: " + FileFailure.text(failure), failure);
@@ -148,7 +159,7 @@ final class CheckpointBytes implements Closeable {
             }
         } catch (Manifest.InvalidException invalid) {
             held.close();
-            throw SafetensorsException.of(file, ForeignText.plain(invalid.getMessage()), invalid);
+            throw SafetensorsException.of(file, ForeignText.plain(String.valueOf(invalid.getMessage())), invalid);
         } catch (IOException | RuntimeException failure) {
             held.close();
             throw failure;

@@ -1,6 +1,7 @@
 package dev.chagres.io;
 
 import dev.chagres.Shape;
+import dev.chagres.internal.Checks;
 import java.util.List;
 import java.util.Map;
 
@@ -31,5 +32,11 @@ public interface ModelFiles {
      *
      * @param shape sizes, outermost first
      */
-    record Named(String name, Shape shape) {}
+    record Named(String name, Shape shape) {
+        /** Checks that both are there. */
+        public Named {
+            Checks.given("name", name);
+            Checks.given("shape", shape);
+        }
+    }
 }

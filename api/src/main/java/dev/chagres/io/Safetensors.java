@@ -291,7 +291,9 @@ public final class Safetensors {
      * @throws SafetensorsException when there is one
      */
     public static void checkElements(SafetensorsEntry entry, Values may, long offset, MemorySegment piece) {
-        if (may == Values.ANY) {
+        Checks.given("entry", entry);
+        Checks.given("piece", piece);
+        if (Checks.given("may", may) == Values.ANY) {
             return;
         }
         DType dtype = entry.dtype();

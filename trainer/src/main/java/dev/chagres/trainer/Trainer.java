@@ -245,14 +245,15 @@ public final class Trainer {
     }
 
     private TrainingRun run(Training model, Batches batches) {
-        return new TrainingRun(
+        var run = new TrainingRun(
                 model,
                 batches,
                 step -> schedule.at(step + 1),
                 Double.NaN,
                 Wording.CALLS,
-                Stream.concat(callbacks.stream(), Stream.ofNullable(saved).map(saver -> saver.with(description)))
-                        .toList());
+                Stream.concat(callbacks.stream(), Stream.ofNullable(saved)).toList());
+        run.describe(description);
+        return run;
     }
 
     /** What must be the same in all processes, as far as it can be written down. */

@@ -80,6 +80,7 @@ public final class TrainingRun {
     /** Whether a failure has ended the run that may keep other ranks from what all do together. */
     private boolean broken;
 
+    private Map<String, String> ownDescription = Map.of();
     private volatile boolean stopRequested;
 
     /**
@@ -105,6 +106,11 @@ public final class TrainingRun {
         for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
             metrics[i] = new StepMetrics();
         }
+    }
+
+    /** Writes these texts into each state that is saved, by their keys. */
+    void describe(Map<String, String> texts) {
+        ownDescription = Map.copyOf(texts);
     }
 
     /** Tells {@code callback}, too, after those that it tells already. */
@@ -175,7 +181,8 @@ public final class TrainingRun {
     }
 
     private Map<String, String> texts(Map<String, String> description) {
-        Map<String, String> all = new LinkedHashMap<>(description);
+        Map<String, String> all = new LinkedHashMap<>(ownDescription);
+        all.putAll(description);
         callbacks.forEach(callback -> all.putAll(callback.texts()));
         return all;
     }

@@ -20,6 +20,7 @@ import java.io.UncheckedIOException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
@@ -222,11 +223,11 @@ final class TrainingSession {
     private void train(Training model, Batch first, BatchSource batches, Followers followers, SavedRun before)
             throws InterruptedException {
         RunFiles files = followers.files();
-        RunText.RunDescription description = describe(model);
-        text.announce(description);
+        RunText.RunDescription described = describe(model);
+        text.announce(described);
         text.evaluates(heldOut);
         text.resumes(before);
-        Checkpoints saver = checkpoints == null ? null : checkpoints.with(SavedRun.description(plan));
+        Map<String, String> description = checkpoints == null ? Map.of() : SavedRun.description(plan);
         Path folder = plan.start().folder();
         if (folder != null && plan.saving().resumed() == null) {
             model.begin(folder);
@@ -235,14 +236,14 @@ final class TrainingSession {
         if (before.otherRecipe() != null) {
             err.println("train: " + ForeignText.lines(otherRecipe(before, differences)));
         }
-        files.begin(description, differences);
+        files.begin(described, differences);
         requireReader();
         warmUp(model, first);
         requireReader();
         try (Progress progress = progress()) {
-            loop(model, batches, callbacks(followers, progress, saver), before);
+            loop(model, batches, callbacks(followers, progress), description, before);
         } finally {
-            saved = saver == null ? 0 : saver.saved();
+            saved = checkpoints == null ? 0 : checkpoints.saved();
         }
     }
 
@@ -297,20 +298,26 @@ final class TrainingSession {
         err.println("train: " + failure + "; training goes on for --save, --report or --plot");
     }
 
-    private List<Callback> callbacks(Followers followers, Progress progress, @Nullable Checkpoints saver) {
+    private List<Callback> callbacks(Followers followers, Progress progress) {
         List<Callback> callbacks = new ArrayList<>();
         callbacks.add(report(followers.files(), progress));
         earlyStopping = plan.evaluation().earlyStopping();
-        Stream.of(followers.tensorBoard(), earlyStopping, followers.evaluation(), saver)
+        Stream.of(followers.tensorBoard(), earlyStopping, followers.evaluation(), checkpoints)
                 .filter(Objects::nonNull)
                 .forEach(callbacks::add);
         return callbacks;
     }
 
-    private void loop(Training model, BatchSource batches, List<Callback> callbacks, SavedRun before)
+    private void loop(
+            Training model,
+            BatchSource batches,
+            List<Callback> callbacks,
+            Map<String, String> description,
+            SavedRun before)
             throws InterruptedException {
         var loop = new TrainingRun(
                 model, batches, step -> plan.schedule().at(step + 1), peakFlops, Wording.OPTIONS, callbacks);
+        loop.describe(description);
         run = loop;
         if (stopRequested) {
             loop.stop();

@@ -11,6 +11,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
@@ -133,6 +134,44 @@ class SaveAndResumeTest {
                 .endsWith("nothing left to do: " + file + " has all 2 steps" + System.lineSeparator()));
         assertArrayEquals(state, Files.readAllBytes(file));
         assertArrayEquals(lines, Files.readAllBytes(report));
+    }
+
+    /** The folder of a run: its last checkpoints stay, and a run goes on from the last one or from another. */
+    @Test
+    void aRunGoesOnFromACheckpoint() throws IOException {
+        Path run = folder.resolve("run");
+        List<Map<String, Object>> whole = train("--steps=" + STEPS);
+        train("--steps=4 --save-every=1 --keep-last=1 --keep-every=2", "--save=" + run + "/");
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("state: " + run), this::told);
+        CheckpointFolder checkpoints = CheckpointFolder.of(run);
+        assertEquals(List.of(2L, 4L), checkpoints.steps());
+        List<Map<String, Object>> rest = train("--steps=" + STEPS + " --resume-saved", "--save=" + run + "/");
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("resuming " + run + " after 4 steps"), this::told);
+        assertEquals(List.of(2L, 4L, (long) STEPS), checkpoints.steps());
+        List<Map<String, Object>> more = train("--steps=" + STEPS, "--resume=" + checkpoints.step(2));
+        if (REFERENCE) {
+            for (int i = 2; i < STEPS; i++) {
+                assertEquals(loss(whole.get(i)), loss(more.get(i - 2)));
+            }
+            assertEquals(loss(whole.get(4)), loss(rest.get(0)));
+        }
+    }
+
+    @Test
+    void optionsOfCheckpointsAreChecked() throws IOException {
+        String file = "--save=" + folder.resolve("state");
+        String run = "--save=" + folder.resolve("run") + "/";
+        assertEquals(2, run("--keep-last=2", file));
+        assertTrue(told().startsWith("train: --keep-last: expected --save DIR/ beside it, a folder whose name ends with a"
+                + " slash or that exists, got " + folder.resolve("state")), this::told);
+        assertEquals(2, run("--keep-best=2", run));
+        assertTrue(told().startsWith("train: --keep-best: expected --keep-last beside it, without which all checkpoints"
+                + " stay, got none"), this::told);
+        assertEquals(2, run("--keep-every=-2", run));
+        assertTrue(told().startsWith("train: --keep-every: expected at least 0"), this::told);
+        Files.writeString(folder.resolve("run"), "in the way");
+        assertEquals(1, run("--steps=2", run));
+        assertEquals("train: --save: " + folder.resolve("run") + ": expected a folder or a new name, got a file", told());
     }
 
     private static double loss(Map<String, Object> step) {
@@ -534,10 +573,6 @@ class SaveAndResumeTest {
                 "train: --save: " + none.resolve("x") + ": could not be written: no such folder: " + none,
                 "--save=" + none.resolve("x"));
         assertRefused(1, "train: --save: /proc/x: could not be written: ", "--save=/proc/x");
-        assertRefused(
-                1,
-                "train: --save: " + folder + ": expected the name of a file to write, got a folder",
-                "--save=" + folder);
         assertRefused(2, "--save-every: expected --save beside it, which is written, got none", "--save-every=2");
         assertRefused(
                 2,

@@ -175,7 +175,7 @@ class TrainingRunTest {
     }
 
     private static Checkpoints saver(TrainingPlan plan) {
-        return Objects.requireNonNull(plan.saving().checkpoints()).with(SavedRun.description(plan));
+        return Objects.requireNonNull(plan.saving().checkpoints());
     }
 
     private TrainingRun saving(BatchSource batches, Consumer<StepMetrics> reported) {

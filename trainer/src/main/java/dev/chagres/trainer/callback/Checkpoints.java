@@ -7,7 +7,6 @@ import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.TrainingRun;
 import java.nio.file.Path;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
@@ -25,26 +24,24 @@ public final class Checkpoints implements Callback, AutoCloseable {
     private final @Nullable CheckpointFolder folder;
 
     private final int every;
-    private final Map<String, String> texts;
     private @Nullable AtomicFile lock;
     private Evaluation.@Nullable Result evaluated;
     private int saved;
 
-    private Checkpoints(Path file, @Nullable CheckpointFolder folder, int every, Map<String, String> texts) {
+    private Checkpoints(Path file, @Nullable CheckpointFolder folder, int every) {
         this.file = file;
         this.folder = folder;
         this.every = every;
-        this.texts = texts;
     }
 
     /** Returns one that replaces a file at the end of a run, also of one that fails or is stopped. */
     public static Checkpoints file(Path file) {
-        return new Checkpoints(file, null, 0, Map.of());
+        return new Checkpoints(file, null, 0);
     }
 
     /** Returns one that publishes a checkpoint in {@code folder} at the end of a run, also of one that fails or is stopped, and keeps all. */
     public static Checkpoints in(Path folder) {
-        return new Checkpoints(folder, CheckpointFolder.of(folder), 0, Map.of());
+        return new Checkpoints(folder, CheckpointFolder.of(folder), 0);
     }
 
     /**
@@ -57,7 +54,7 @@ public final class Checkpoints implements Callback, AutoCloseable {
         if (steps < 0) {
             throw new IllegalArgumentException("steps: expected 0 or more, got " + steps);
         }
-        return new Checkpoints(file, folder, steps, texts);
+        return new Checkpoints(file, folder, steps);
     }
 
     /**
@@ -70,14 +67,7 @@ public final class Checkpoints implements Callback, AutoCloseable {
         if (all == null) {
             throw new IllegalArgumentException("retention: expected checkpoints in a folder, got the file " + file);
         }
-        return new Checkpoints(file, all.with(retention), every, texts);
-    }
-
-    /** Returns the same that writes these texts, too, by their keys. */
-    public Checkpoints with(Map<String, String> newTexts) {
-        Map<String, String> all = new LinkedHashMap<>(texts);
-        all.putAll(newTexts);
-        return new Checkpoints(file, folder, every, all);
+        return new Checkpoints(file, all.with(retention), every);
     }
 
     /**
@@ -127,7 +117,7 @@ public final class Checkpoints implements Callback, AutoCloseable {
     @Override
     public void onCheckpoint(TrainingRun run) {
         if (folder == null) {
-            run.save(file, texts);
+            run.save(file, Map.of());
         } else {
             run.save(folder, textsOf(run.steps()));
         }
@@ -135,12 +125,10 @@ public final class Checkpoints implements Callback, AutoCloseable {
     }
 
     private Map<String, String> textsOf(int step) {
-        Map<String, String> all = new LinkedHashMap<>(texts);
         Evaluation.Result result = evaluated;
-        if (result != null && result.step() == step) {
-            all.put(Retention.METRIC, Double.toString(result.loss()));
-        }
-        return all;
+        return result != null && result.step() == step
+                ? Map.of(Retention.METRIC, Double.toString(result.loss()))
+                : Map.of();
     }
 
     /** Returns after how many steps it saved last; 0 before. */
