@@ -13,6 +13,7 @@ import dev.chagres.io.ModelFiles;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.parameter.State;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.channels.FileChannel;
@@ -24,6 +25,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -140,9 +145,9 @@ final class FolderWriter {
     }
 
     private void write(Path folder, int... sums) {
-        try (OpenFiles files = new OpenFiles(folder, layout);
-                HostBuffer host = HostBuffer.pinned(stream.device(), STAGING_BYTES)) {
-            Staging staging = new Staging(files, host.segment(), sums);
+        try (HostBuffer host = HostBuffer.pinned(stream.device(), STAGING_BYTES);
+                OpenFiles files = new OpenFiles(folder, layout);
+                Staging staging = new Staging(files, host.segment(), sums)) {
             for (int i = 0; i < tensors.size(); i++) {
                 for (Stretch stretch : tensors.get(i).written(accord.rank())) {
                     for (Place place : layout.places(i)) {
@@ -151,6 +156,7 @@ final class FolderWriter {
                 }
             }
             staging.flush();
+            staging.awaitWritten();
             files.force();
         } catch (IOException failure) {
             throw unwritable(folder, failure);
@@ -199,18 +205,24 @@ final class FolderWriter {
     /** Some bytes on their way: what is at {@code bytes} goes to a place in a file. */
     private record Piece(MemorySegment bytes, int file, long position, int sum, long following) {}
 
-    /** Collects bytes from the device, and writes them when the memory is full. */
-    private final class Staging {
+    /** Collects bytes from the device in one half of the memory, while a thread writes those of the other half. */
+    private final class Staging implements AutoCloseable {
         private final OpenFiles files;
         private final MemorySegment memory;
+        private final long half;
         private final int[] sums;
-        private final List<Piece> pieces = new ArrayList<>();
+        private final ExecutorService writer = Executors.newSingleThreadExecutor(
+                Thread.ofPlatform().daemon().name("checkpoint").factory());
+        private List<Piece> pieces = new ArrayList<>();
+        private @Nullable Future<?> written;
+        private long begin;
         private long used;
 
         Staging(OpenFiles files, MemorySegment memory, int... sums) {
             this.files = files;
             this.memory = memory;
             this.sums = sums;
+            half = memory.byteSize() / 2;
         }
 
         /** Adds what of {@code stretch} is in a place. */
@@ -221,11 +233,11 @@ final class FolderWriter {
                 long inPlace = next - place.first();
                 int block = (int) (inPlace / BlockSums.BLOCK_BYTES);
                 long blockEnd = Math.min(place.bytes(), (block + 1) * BlockSums.BLOCK_BYTES);
-                if (used == memory.byteSize()) {
+                if (used == half) {
                     flush();
                 }
-                count = Math.min(Math.min(end - next, blockEnd - inPlace), memory.byteSize() - used);
-                MemorySegment bytes = memory.asSlice(used, count);
+                count = Math.min(Math.min(end - next, blockEnd - inPlace), half - used);
+                MemorySegment bytes = memory.asSlice(begin + used, count);
                 fetch(stretch.vector(), stretch.place() + next - stretch.first(), bytes);
                 used += count;
                 pieces.add(new Piece(
@@ -243,14 +255,45 @@ final class FolderWriter {
             }
         }
 
+        /** Hands the half over, once the other one is written. */
         void flush() throws IOException {
             stream.synchronize();
-            for (Piece piece : pieces) {
-                sums[piece.sum] ^= BlockSums.contribution(piece.bytes, piece.following);
-                FolderLayout.write(files.get(piece.file), piece.position, piece.bytes.asByteBuffer());
-            }
-            pieces.clear();
+            awaitWritten();
+            List<Piece> whole = pieces;
+            written = writer.submit(() -> {
+                for (Piece piece : whole) {
+                    sums[piece.sum] ^= BlockSums.contribution(piece.bytes, piece.following);
+                    FolderLayout.write(files.get(piece.file), piece.position, piece.bytes.asByteBuffer());
+                }
+                return true;
+            });
+            pieces = new ArrayList<>();
+            begin = half - begin;
             used = 0;
+        }
+
+        void awaitWritten() throws IOException {
+            Future<?> last = written;
+            if (last == null) {
+                return;
+            }
+            try {
+                last.get();
+            } catch (ExecutionException e) {
+                if (e.getCause() instanceof IOException failure) {
+                    throw failure;
+                }
+                throw new IllegalStateException(e.getCause());
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+                throw new InterruptedIOException("the thread was interrupted while it saved");
+            }
+        }
+
+        /** Waits for what is under way, which reads the memory. */
+        @Override
+        public void close() {
+            writer.close();
         }
     }
 }

@@ -326,6 +326,9 @@ class RunStateTest {
                 state.load(loaded);
             }
             state.save(saved, Map.of());
+            Path steps = Span.steps(saved);
+            state.save(CheckpointFolder.of(steps), HALF, Map.of());
+            state.load(steps);
             long more = rank.device().peakHeldBytes() - before;
             assertTrue(more <= ROOM, more + " bytes more than for training");
         }
@@ -340,8 +343,10 @@ class RunStateTest {
         Ranks.local(1).each(rank -> large(rank, SEED, ZeroStage.ONE, null, one));
         Ranks.local(3).each(rank -> large(rank, SEED, ZeroStage.THREE, null, three));
         assertSameBytes(one, three);
-        Ranks.local(2).each(rank -> large(rank, SEED + 1, ZeroStage.THREE, three, two));
+        Ranks.local(2).each(rank -> large(rank, SEED + 1, ZeroStage.THREE, Span.steps(three), two));
         assertSameBytes(one, two);
+        assertSameCheckpoint(Span.steps(one), Span.steps(three));
+        assertSameCheckpoint(Span.steps(one), Span.steps(two));
     }
 
     private static ModelPlan linear(int features) {

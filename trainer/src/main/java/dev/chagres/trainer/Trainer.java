@@ -221,7 +221,8 @@ public final class Trainer {
         TokenSequences sequences = data.get();
         before.skip(sequences, () -> false);
         var packer = new SequencePacker(setup.shape(), sequences, PackingOrder.AS_GIVEN, before.data());
-        try (var batches = new BatchSource(packer, BATCHES);
+        try (var _ = claimed();
+                var batches = new BatchSource(packer, BATCHES);
                 Device device = setup.layout().count() == 1 ? Device.open() : null;
                 Training model = device != null
                         ? ModelTraining.of(device, setup)
@@ -234,6 +235,15 @@ public final class Trainer {
                 throw failure;
             }
         }
+    }
+
+    /** Null where nothing is saved, or ranks are processes, of which the one that saves claims the place when it does. */
+    private @Nullable Checkpoints claimed() {
+        Checkpoints claimed = setup.layout().places() == RankLayout.Places.PROCESSES ? null : saved;
+        if (claimed != null) {
+            TrainingRun.naming(Wording.CALLS, claimed::claim);
+        }
+        return claimed;
     }
 
     private void checkEvaluations() {

@@ -151,7 +151,7 @@ public final class TrainingRun {
      */
     public void save(Path file, Map<String, String> description) {
         ensureAtCheckpoint();
-        naming(() -> model.save(file, position(made - 1), texts(description)));
+        naming(wording, () -> model.save(file, position(made - 1), texts(description)));
     }
 
     /**
@@ -163,7 +163,7 @@ public final class TrainingRun {
      */
     public void save(CheckpointFolder folder, Map<String, String> description) {
         ensureAtCheckpoint();
-        naming(() -> model.save(folder, made, position(made - 1), texts(description)));
+        naming(wording, () -> model.save(folder, made, position(made - 1), texts(description)));
     }
 
     private void ensureAtCheckpoint() {
@@ -172,7 +172,8 @@ public final class TrainingRun {
         }
     }
 
-    private void naming(Runnable saving) {
+    /** Names the option or the call in what {@code saving} throws. */
+    static void naming(Wording wording, Runnable saving) {
         try {
             saving.run();
         } catch (SafetensorsException e) {

@@ -6,7 +6,6 @@ import dev.chagres.batch.SequencePacker;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.RecipeDifferences;
-import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
@@ -92,11 +91,7 @@ final class TrainingSession {
      */
     void claim() {
         if (checkpoints != null) {
-            try {
-                checkpoints.claim();
-            } catch (SafetensorsException e) {
-                throw new TrainingException(Wording.OPTIONS.save() + ": " + e.getMessage(), e);
-            }
+            TrainingRun.naming(Wording.OPTIONS, checkpoints::claim);
         }
     }
 
