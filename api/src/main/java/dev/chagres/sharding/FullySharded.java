@@ -294,6 +294,7 @@ public final class FullySharded extends Strategy {
         ensureOwn(optimizer);
         List<StateVector> vectors = optimizer.vectors();
         new GatheredState(parameters, ranks).all(vectors, Checks.given("sink", sink));
+        optimizer.stepState().tensors().forEach(sink);
     }
 
     /** Returns the mesh of the ranks that train together; null if there is a single copy of the model. */
