@@ -39,6 +39,7 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.LossScaler;
+import dev.chagres.optim.Muon;
 import dev.chagres.optim.ParameterGroup;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.ScheduleFreeAdamW;
@@ -154,6 +155,8 @@ final class NullSamples implements AutoCloseable {
         sample(SGD.Config.class, SGD.Config.standard());
         sample(SGD.Momentum.class, SGD.Momentum.CLASSICAL);
         sample(Lion.Config.class, Lion.Config.standard());
+        sample(Muon.Config.class, Muon.Config.standard());
+        sample(Muon.Adjustment.class, Muon.Adjustment.ORIGINAL);
         sample(ScheduleFreeAdamW.Config.class, ScheduleFreeAdamW.Config.standard());
         sample(OptimizerStep.class, OptimizerStep.of(OptimizerStep.Method.LION, 0.9f, 0.9f));
         sample(OptimizerStep.Method.class, OptimizerStep.Method.LION);

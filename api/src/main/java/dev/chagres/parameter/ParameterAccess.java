@@ -80,6 +80,17 @@ public final class ParameterAccess {
         }
     }
 
+    /**
+     * For optimizers: enqueues the sum of {@code values} over the ranks that shard what this rank updates; nothing where they are whole. Each
+     * of these ranks calls it.
+     */
+    public void sumOfShards(Tensor values) {
+        ParameterHooks present = use;
+        if (present != null) {
+            present.sumOfShards(values);
+        }
+    }
+
     /** Returns the groups of the plan in order, and where their gradients lie. */
     public List<FlatGroup> groups() {
         return groups;

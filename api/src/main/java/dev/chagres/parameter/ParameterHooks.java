@@ -1,5 +1,7 @@
 package dev.chagres.parameter;
 
+import dev.chagres.Tensor;
+
 /**
  * For sharding: is notified when weights are read and gradients written; see {@link ParameterAccess#observe}.
  *
@@ -14,6 +16,9 @@ public interface ParameterHooks {
 
     /** A norm or an optimizer is about to use the gradients. */
     void stepping();
+
+    /** An optimizer needs the sum of {@code values} over the ranks whose parts of gradients form the whole. */
+    void sumOfShards(Tensor values);
 
     /** An optimizer has written the weights that this rank updates, outside of a step. */
     void rewritten();

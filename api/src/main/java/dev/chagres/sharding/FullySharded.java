@@ -10,6 +10,7 @@ import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
+import dev.chagres.nccl.Reduction;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parallel.NormOverRanks;
@@ -255,6 +256,11 @@ public final class FullySharded extends Strategy {
     void stepped() {
         steps.stepped();
         rewritten();
+    }
+
+    @Override
+    void sumOfShards(Tensor values) {
+        ranks.updating().allReduce(values, values, Reduction.SUM, stream);
     }
 
     @Override

@@ -1,5 +1,6 @@
 package dev.chagres.sharding;
 
+import dev.chagres.Tensor;
 import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterHooks;
@@ -104,6 +105,11 @@ final class StepGuard implements ParameterHooks {
                     + " ranks, got only this rank's, by which the ranks' weights would diverge; call sumGradients()"
                     + " before the norm and the optimizer's step");
         }
+    }
+
+    @Override
+    public void sumOfShards(Tensor values) {
+        strategy.sumOfShards(values);
     }
 
     @Override

@@ -330,6 +330,9 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
     /** Called when each rank has loaded its own weights. */
     void loaded() {}
 
+    /** Enqueues the sum of {@code values} over the ranks whose shards form what is updated. */
+    void sumOfShards(Tensor values) {}
+
     /** Called when an optimizer has written other weights, outside of a step. */
     void rewritten() {}
 

@@ -126,6 +126,26 @@ class OptimizerVectorsTest {
         }
     }
 
+    /** PyTorch computes orthogonal matrices in BF16. */
+    @Test
+    void muonTakesNearlyTheStepsOfPyTorch() {
+        ModelPlan plan = new ModelPlan();
+        plan.declare("a", Initializer.zeros(), 6, 4);
+        Muon.Config config = Muon.Config.standard().withAdjustment(Muon.Adjustment.ORIGINAL);
+        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 3)) {
+            Parameter a = parameters.get("a");
+            open.set(a.weight(), of("first.a"));
+            try (Muon muon = new Muon(parameters, config)) {
+                for (int step = 0; step < STEPS; step++) {
+                    parameters.completeGradients();
+                    open.set(a.gradient(), of("gradient" + step + ".a"));
+                    muon.step(RATE);
+                }
+                assertArrayEquals(floats(of("muon.a")), open.read(a.weight()), 0.02f * STEPS * RATE);
+            }
+        }
+    }
+
     /** A step without gradients, betas or decay leaves states as they are: each code comes back, and stands for the stored number. */
     @Test
     void codesStandForTheStoredNumbers() {

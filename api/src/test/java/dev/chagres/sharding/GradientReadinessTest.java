@@ -64,6 +64,9 @@ class GradientReadinessTest {
         public void rewritten() {}
 
         @Override
+        public void sumOfShards(Tensor values) {}
+
+        @Override
         public void loaded() {}
 
         @Override

@@ -4,9 +4,11 @@ import dev.chagres.DType;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule.Decay;
 import dev.chagres.optim.Lion;
+import dev.chagres.optim.Muon;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.ScheduleFreeAdamW;
+import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
@@ -22,6 +24,7 @@ final class OptimizerOptions {
         LION("lion", 0.1f),
         ADAMW_8_BIT("adamw8bit", 1),
         LION_8_BIT("lion8bit", 0.1f),
+        MUON("muon", 1),
         SCHEDULE_FREE("schedule-free", 1);
 
         private final String word;
@@ -46,7 +49,7 @@ final class OptimizerOptions {
     @Option(
             names = "--optimizer",
             converter = OptionWords.OfOptimizer.class,
-            paramLabel = "adamw|sgd|lion|adamw8bit|lion8bit|schedule-free",
+            paramLabel = "adamw|sgd|lion|adamw8bit|lion8bit|muon|schedule-free",
             description =
                     "how weights are updated; 8bit: with states of eight bits. Default rates are 25 times as high with sgd, and"
                             + " a tenth with lion (default: adamw)")
@@ -90,6 +93,25 @@ final class OptimizerOptions {
         }
     }
 
+    /**
+     * Checks that ranks which split layers can have the optimizer, and save its state.
+     *
+     * @throws IllegalArgumentException when they cannot
+     */
+    void check(int tensorRanks, @Nullable Path save) {
+        if (tensorRanks == 1) {
+            return;
+        }
+        if (optimizer == Choice.MUON) {
+            throw new IllegalArgumentException("--optimizer: expected ranks that have whole matrices beside muon, got "
+                    + tensorRanks + " that split them");
+        }
+        if (save != null && (optimizer == Choice.ADAMW_8_BIT || optimizer == Choice.LION_8_BIT)) {
+            throw new IllegalArgumentException("--optimizer: expected no --save beside " + optimizer + " and "
+                    + tensorRanks + " ranks that split matrices, whose states of eight bits are not saved, got " + save);
+        }
+    }
+
     /** Returns the settings. */
     OptimizerConfig config() {
         boolean isLion = optimizer == Choice.LION || optimizer == Choice.LION_8_BIT;
@@ -103,6 +125,7 @@ final class OptimizerOptions {
             case LION -> lion;
             case LION_8_BIT -> lion.withMomentDType(DType.BYTE);
             case SGD -> nesterov ? sgd.withKind(SGD.Momentum.NESTEROV) : sgd;
+            case MUON -> Muon.Config.standard().withWeightDecay(decay).withOthers(adam);
             case SCHEDULE_FREE -> ScheduleFreeAdamW.Config.standard().withWeightDecay(decay);
         };
     }
@@ -112,6 +135,7 @@ final class OptimizerOptions {
         Choice choice = switch (config) {
             case AdamW.Config adam -> adam.momentDType() == DType.BYTE ? Choice.ADAMW_8_BIT : Choice.ADAMW;
             case Lion.Config lion -> lion.momentDType() == DType.BYTE ? Choice.LION_8_BIT : Choice.LION;
+            case Muon.Config _ -> Choice.MUON;
             case SGD.Config _ -> Choice.SGD;
             case ScheduleFreeAdamW.Config _ -> Choice.SCHEDULE_FREE;
         };

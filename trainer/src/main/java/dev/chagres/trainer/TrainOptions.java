@@ -206,6 +206,7 @@ final class TrainOptions {
         batches.check(ranks);
         margins.check();
         updates.check();
+        updates.check(ranks.layout().tensorRanks(), saving.save());
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps with sharded"

@@ -1,0 +1,96 @@
+package dev.chagres.optim;
+
+import dev.chagres.parameter.FlatParameter;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.ParameterShard;
+import dev.chagres.parameter.Parameters;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The elements of a matrix that this rank updates: all, or those of its shard.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param matrix the parameter
+ * @param first the first of its elements that this rank updates
+ * @param count how many; 0 where it updates none
+ * @param gradientOffset the first of them in this rank's gradients
+ */
+record MatrixPart(Parameter matrix, long first, long count, long gradientOffset) {
+    static MatrixPart of(Parameters parameters, Parameter matrix) {
+        FlatParameter piece = parameters.access().groups().stream()
+                .flatMap(group -> group.pieces().stream())
+                .filter(one -> one.isTrained() && one.holds(matrix))
+                .findFirst()
+                .orElseThrow();
+        ParameterShard shard = parameters.access().shard();
+        long offset = piece.offset(matrix);
+        long elements = matrix.shape().count();
+        if (shard == null) {
+            return new MatrixPart(matrix, 0, elements, piece.gradientOffset() + offset);
+        }
+        long begin = shard.updated().begin(piece.count());
+        long first = Math.max(0, begin - offset);
+        long end = Math.min(elements, begin + shard.updated().of(piece.count()) - offset);
+        long place = shard.updated().of(piece.gradientOffset()) + offset + first - begin;
+        return new MatrixPart(matrix, first, Math.max(0, end - first), place);
+    }
+
+    private long end() {
+        return gradientOffset + count;
+    }
+
+    /** Returns this part of one of {@code ranges}; null where this rank updates nothing. */
+    @Nullable
+    UpdateRange range(List<UpdateRange> ranges) {
+        if (count == 0) {
+            return null;
+        }
+        UpdateRange whole = ranges.stream()
+                .filter(range -> range.gradientOffset() <= gradientOffset
+                        && end() <= range.gradientOffset() + range.count())
+                .findFirst()
+                .orElseThrow();
+        return piece(whole, gradientOffset, end());
+    }
+
+    /** Returns what no part of a matrix has of {@code ranges}. */
+    static List<UpdateRange> rest(List<UpdateRange> ranges, List<MatrixPart> parts) {
+        List<MatrixPart> sorted = parts.stream()
+                .filter(part -> part.count > 0)
+                .sorted(Comparator.comparingLong(MatrixPart::gradientOffset))
+                .toList();
+        List<UpdateRange> rest = new ArrayList<>();
+        for (UpdateRange range : ranges) {
+            long begin = range.gradientOffset();
+            long end = begin + range.count();
+            for (MatrixPart part : sorted) {
+                if (part.gradientOffset >= begin && part.gradientOffset < end) {
+                    add(rest, range, begin, part.gradientOffset);
+                    begin = part.end();
+                }
+            }
+            add(rest, range, begin, end);
+        }
+        return List.copyOf(rest);
+    }
+
+    private static void add(List<UpdateRange> rest, UpdateRange range, long begin, long end) {
+        if (begin < end) {
+            rest.add(piece(range, begin, end));
+        }
+    }
+
+    private static UpdateRange piece(UpdateRange range, long begin, long end) {
+        return new UpdateRange(
+                range.weights(),
+                range.weightOffset() + begin - range.gradientOffset(),
+                begin,
+                end - begin,
+                range.group(),
+                range.weightDecay());
+    }
+}

@@ -1,0 +1,233 @@
+package dev.chagres.optim;
+
+import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.internal.Checks;
+import dev.chagres.parameter.Parameter;
+import dev.chagres.parameter.Parameters;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Muon for matrices, {@link AdamW} for the rest: {@code m = momentum m + (1 - momentum) g}, {@code w = w - lr (a O + decay w)}, where O is
+ * nearly the orthogonal matrix that is closest to {@code u = momentum m + (1 - momentum) g}, or to m without Nesterov's momentum.
+ *
+ * <p>O comes from u divided by its norm, by steps {@code X = 3.4445 X + (-4.775 A + 2.0315 A^2) X} with {@code A = X X^T}; a is {@link
+ * Adjustment}. These products are FP32, TF32 on GPUs.
+ *
+ * <p>Of sharded groups each rank sums a matrix u at a time over the ranks, into memory for one matrix, computes O, and moves its part of the
+ * weights. Matrices that tensor-parallel ranks split are refused.
+ *
+ * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; after {@link Parameters#changed} the
+ * next step copies the weights to the masters first. The state has {@code name.exp_avg}, which is m, and {@code name.exp_avg_sq}, which matrices
+ * do not use, of each trained parameter, and its master.
+ *
+ * {@snippet file="dev/chagres/optim/MuonTest.java" region="optimizer"}
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: Jordan et al., Muon (2024); Liu et al., Muon is scalable for LLM training (2025); PyTorch's {@code torch.optim.Muon}.
+ */
+public final class Muon extends FlatOptimizer {
+    /** The factor on an orthogonal matrix of R rows and C columns. */
+    public enum Adjustment {
+        /** {@code sqrt(max(1, R / C))}. */
+        ORIGINAL,
+        /** {@code 0.2 sqrt(max(R, C))}: steps as large as AdamW's, so that both have one learning rate. */
+        MATCH_RMS_ADAMW
+    }
+
+    /**
+     * Numbers of the method.
+     *
+     * @param momentum the share of the mean that a step keeps, above 0 and below 1
+     * @param kind what a step goes by: the mean, or with Nesterov's momentum the mean and the gradient
+     * @param iterations towards an orthogonal matrix, at least 1
+     * @param weightDecay weight decay of the matrices, not negative
+     * @param adjustment the factor on the orthogonal matrix
+     * @param excluded parts of the names of matrices that AdamW updates
+     * @param others settings of AdamW, with moments of FLOAT32; its masters are those of all weights
+     */
+    public record Config(
+            float momentum,
+            SGD.Momentum kind,
+            int iterations,
+            float weightDecay,
+            Adjustment adjustment,
+            List<String> excluded,
+            AdamW.Config others)
+            implements OptimizerConfig {
+        /** PyTorch's defaults with steps as large as AdamW's; AdamW's own for the rest, embeddings and heads. */
+        public static Config standard() {
+            return new Config(
+                    0.95f,
+                    SGD.Momentum.NESTEROV,
+                    5,
+                    0.1f,
+                    Adjustment.MATCH_RMS_ADAMW,
+                    List.of("embed", "head"),
+                    AdamW.Config.standard());
+        }
+
+        /**
+         * Checks the numbers.
+         *
+         * @throws IllegalArgumentException when one is out of its range
+         */
+        public Config {
+            if (!(momentum > 0 && momentum < 1)) {
+                throw new IllegalArgumentException(
+                        "momentum: expected a number above 0 and below 1, got " + momentum);
+            }
+            Checks.given("kind", kind);
+            Checks.atLeastOne("iterations", iterations);
+            if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
+                throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
+            }
+            Checks.given("adjustment", adjustment);
+            excluded = Checks.givenAll("excluded", excluded);
+            if (Checks.given("others", others).momentDType() != DType.FLOAT32) {
+                throw new IllegalArgumentException(
+                        "others: expected moments of FLOAT32, got " + others.momentDType());
+            }
+        }
+
+        /** Returns names and numbers in brackets. */
+        String text() {
+            return "(momentum=" + momentum + ", kind=" + kind + ", iterations=" + iterations + ", weightDecay="
+                    + weightDecay + ", adjustment=" + adjustment + ", excluded=" + excluded + ", others="
+                    + others.text() + ")";
+        }
+
+        @Override
+        public Muon make(Parameters parameters, List<ParameterGroup> groups) {
+            return new Muon(parameters, this, groups);
+        }
+
+        /**
+         * Returns this with another momentum.
+         *
+         * @throws IllegalArgumentException when it is not above 0 and below 1
+         */
+        public Config withMomentum(float newMomentum) {
+            return new Config(newMomentum, kind, iterations, weightDecay, adjustment, excluded, others);
+        }
+
+        /** Returns this with another kind of momentum. */
+        public Config withKind(SGD.Momentum newKind) {
+            return new Config(momentum, newKind, iterations, weightDecay, adjustment, excluded, others);
+        }
+
+        /**
+         * Returns this with another weight decay of the matrices.
+         *
+         * @throws IllegalArgumentException when it is negative
+         */
+        public Config withWeightDecay(float newWeightDecay) {
+            return new Config(momentum, kind, iterations, newWeightDecay, adjustment, excluded, others);
+        }
+
+        /** Returns this with another factor on orthogonal matrices. */
+        public Config withAdjustment(Adjustment newAdjustment) {
+            return new Config(momentum, kind, iterations, weightDecay, newAdjustment, excluded, others);
+        }
+
+        /** Returns this with other parts of names of matrices that AdamW updates. */
+        public Config withExcluded(List<String> newExcluded) {
+            return new Config(momentum, kind, iterations, weightDecay, adjustment, newExcluded, others);
+        }
+
+        /**
+         * Returns this with other settings of AdamW.
+         *
+         * @throws IllegalArgumentException when its moments are not FLOAT32
+         */
+        public Config withOthers(AdamW.Config newOthers) {
+            return new Config(momentum, kind, iterations, weightDecay, adjustment, excluded, newOthers);
+        }
+
+        @Override
+        public Config withMasters(AdamW.Masters masters) {
+            return withOthers(others.withMasters(masters));
+        }
+
+        private boolean takes(Parameter parameter) {
+            return !parameter.isFrozen()
+                    && parameter.shape().rank() == 2
+                    && parameter.shape().count() > 0
+                    && excluded.stream().noneMatch(parameter.name()::contains);
+        }
+    }
+
+    private static final List<String> VECTORS = List.of(".exp_avg", StateVector.SQUARE);
+
+    private final List<MatrixUpdate> matrices;
+    private final AdamUpdate rest;
+
+    /**
+     * Allocates memory for the state, in a scope of its own, for 16-bit weights masters with the present values of the weights, and for the
+     * products of the largest matrix.
+     *
+     * @throws IllegalArgumentException when a weight that is not frozen is kept {@code QUANTIZED_ONLY}, or ranks split a matrix
+     * @throws IllegalStateException when the parameters are closed
+     */
+    public Muon(Parameters parameters, Config config) {
+        this(parameters, config, List.of());
+    }
+
+    /**
+     * Allocates memory for the state as the other constructor does, with parameter groups.
+     *
+     * @param groups parameters with their own rate or decay; a parameter belongs to the first group that accepts it. All ranks of a pipeline
+     *     make the same groups; a group may have parameters of other stages alone
+     * @throws IllegalArgumentException when a group has no trained parameter, masters are remainders of FLOAT16 weights, a weight that is
+     *     not frozen is kept {@code QUANTIZED_ONLY}, or ranks split a matrix
+     * @throws IllegalStateException when the parameters are closed
+     */
+    public Muon(Parameters parameters, Config config, List<ParameterGroup> groups) {
+        List<ParameterGroup> own = check(parameters, config, groups);
+        List<Parameter> taken =
+                parameters.all().stream().filter(config::takes).toList();
+        taken.forEach(Muon::ensureUnsplit);
+        List<UpdateRange> ofMatrices = UpdateRange.of(parameters, config.weightDecay(), own);
+        List<UpdateRange> ofOthers = UpdateRange.of(parameters, config.others().weightDecay(), own);
+        List<MatrixPart> parts =
+                taken.stream().map(matrix -> MatrixPart.of(parameters, matrix)).toList();
+        OptimizerState.Masters masters = MasterCopies.of(parameters, config.others().masters());
+        super(
+                parameters,
+                "Muon" + config.text(),
+                new OptimizerState("Muon", parameters, DType.FLOAT32, VECTORS, masters, ofMatrices, own));
+        rest = begun(() ->
+                new AdamUpdate(config.others(), MatrixPart.rest(ofOthers, parts), parameters.gradients(), state));
+        matrices = begun(() -> {
+            var scratch = new MatrixUpdate.Scratch(config, parts, state.scope());
+            List<MatrixUpdate> made = new ArrayList<>();
+            for (MatrixPart part : parts) {
+                made.add(new MatrixUpdate(config, part, part.range(ofMatrices), scratch, parameters, state));
+            }
+            return List.copyOf(made);
+        });
+    }
+
+    private static void ensureUnsplit(Parameter parameter) {
+        if (parameter.split() != null) {
+            throw new IllegalArgumentException("parameters: expected matrices that no tensor-parallel ranks split, got "
+                    + parameter.name() + "; name it in Muon.Config.withExcluded, and AdamW updates it");
+        }
+    }
+
+    @Override
+    public String explain() {
+        return matrices.size() + " matrices, each by ops_optimizer_step for the mean, products of matrices, and ops_optimizer_step for the"
+                + " weights; the rest: " + rest.explain();
+    }
+
+    @Override
+    void update(Tensor gradientScale, Tensor skip) {
+        rest.run(gradientScale, skip);
+        for (int i = 0; i < matrices.size(); i++) {
+            matrices.get(i).run(gradientScale, skip);
+        }
+    }
+}
