@@ -21,12 +21,17 @@ import dev.chagres.pass.Pass;
 import dev.chagres.pass.Sequential;
 import dev.chagres.sharding.RankedRun.Saved;
 import dev.chagres.sharding.RankedRun.Sharing;
+import dev.chagres.sharding.RankedRun.Span;
 import dev.chagres.sharding.RankedRun.Variant;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -73,6 +78,25 @@ class FullyShardedTest {
                     .assertSame(
                             Ranks.local(2).run(rank -> RankedRun.of(rank, stage(zero), 2, DType.BFLOAT16, variant)));
         }
+    }
+
+    /** What shares a scale belongs to one rank, however many there are: a file of four ranks loads on two, and on one, byte for byte. */
+    @Test
+    void statesOfEightBitsAreThoseOfAnyNumberOfRanks(@TempDir Path folder) throws IOException {
+        DevicesNeeded.assume(4);
+        Path four = folder.resolve("four");
+        Path two = folder.resolve("two");
+        Path one = folder.resolve("one");
+        Sharing sharing = stage(ZeroStage.TWO);
+        Span trained = new Span(0, 3, null, four);
+        Ranks.local(4)
+                .run(rank -> RankedRun.of(rank, sharing, 1, DType.BFLOAT16, Variant.EIGHT_BITS, trained));
+        Span again = new Span(3, 3, four, two);
+        Ranks.local(2)
+                .run(rank -> RankedRun.of(rank, sharing, 2, DType.BFLOAT16, Variant.EIGHT_BITS, again));
+        RankedRun.ofOne(4, DType.BFLOAT16, Variant.EIGHT_BITS, new Span(3, 3, two, one));
+        assertArrayEquals(Files.readAllBytes(four), Files.readAllBytes(two));
+        assertArrayEquals(Files.readAllBytes(four), Files.readAllBytes(one));
     }
 
     /** Stage 3 sums each micro-batch, also one that comes after the last. */

@@ -86,7 +86,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         /** Signs of a mean, with remainders beside weights of 16 bits. */
         LION,
         /** Averages of steps. */
-        SCHEDULE_FREE;
+        SCHEDULE_FREE,
+        /** Moments of Adam in eight bits. */
+        EIGHT_BITS;
 
         /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
         private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
@@ -124,8 +126,14 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 case SGD -> new SGD(parameters, new SGD.Config(0.9f, 0.01f), groups);
                 case LION -> new Lion(parameters, Lion.Config.standard().withMasters(AdamW.Masters.REMAINDER), groups);
                 case SCHEDULE_FREE -> new ScheduleFreeAdamW(parameters, ScheduleFreeAdamW.Config.standard(), groups);
+                case EIGHT_BITS -> new AdamW(parameters, adam().withMomentDType(DType.BYTE));
                 default -> new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
             };
+        }
+
+        private ModelPlan aligned(ModelPlan plan) {
+            plan.alignParameters(this == EIGHT_BITS ? 256 : 16);
+            return plan;
         }
 
         float dropout() {
@@ -306,7 +314,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                         variant.dropout(),
                         variant.wrapper(),
                         variant.frozen(),
-                        plan -> Parameters.allocate(device, plan, dtype, 7),
+                        plan -> Parameters.allocate(device, variant.aligned(plan), dtype, 7),
                         new ModelPlan(),
                         layer);
                 Optimizer optimizer = variant.optimizer(model.parameters);
@@ -392,7 +400,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                         variant.wrapper(),
                         variant.frozen(),
                         plan -> {
-                            made[0] = sharing.share(plan, dtype, rank);
+                            made[0] = sharing.share(variant.aligned(plan), dtype, rank);
                             return made[0].parameters();
                         },
                         empty,
@@ -402,7 +410,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Map<String, Saved> first = state(strategy, optimizer, stream);
-            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder|x|z)"));
+            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder|x|z|averages)"));
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor labelled = scope.tensor(DType.INT32, 1);
             float[] losses = new float[STEPS];
