@@ -87,6 +87,38 @@ class EvaluateTest {
         return lines(report, "step").stream().map(line -> line.get("loss")).toList();
     }
 
+    /** The file tells the optimizer; of schedule-free AdamW averages are evaluated, during the run and after it. */
+    @ParameterizedTest
+    @ValueSource(strings = {"schedule-free", "lion8bit", "muon"})
+    void theFileTellsTheOptimizer(String optimizer) throws IOException {
+        Path fasta = folder.resolve("held-out.fasta");
+        Files.writeString(fasta, ">a\nMKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ\n");
+        Path report = folder.resolve("r.jsonl");
+        Path saved = folder.resolve("state");
+        int status = train(
+                "--steps=4",
+                "--optimizer=" + optimizer,
+                "--eval-fasta=" + fasta,
+                "--report=" + report,
+                "--save=" + saved);
+        assertEquals(0, status, err());
+        Path own = folder.resolve("evaluation.json");
+        assertEquals(
+                0,
+                evaluate("--resume", saved.toString(), "--fasta", fasta.toString(), "--report", own.toString()),
+                this::err);
+        assertEquals(
+                (double) lines(report, "evaluation").getFirst().get("loss"),
+                (double) lines(own, "evaluation").getFirst().get("loss"),
+                1e-6);
+        assertEquals(2, train("--steps=6", "--resume=" + saved));
+        assertTrue(
+                err().contains("--resume: " + saved + ": expected a file of optimizer adamw, got " + optimizer
+                        + "; give --optimizer " + optimizer),
+                err());
+        assertEquals(0, train("--steps=6", "--optimizer=" + optimizer, "--resume=" + saved), this::err);
+    }
+
     @Test
     void trainingWritesEvaluationsAndTheCommandFindsTheSame() throws IOException {
         Path fasta = folder.resolve("held-out.fasta");
