@@ -75,6 +75,9 @@ generate() {
   "$jextract" --output "$generated/java" --target-package "dev.chagres.bindings.$library" \
     --header-class-name "$class" "${@/#/-I}" "@$library.txt" "$header" 2>&1 | filter_messages
   drop_opaque_structs "$library"
+  # Not the class loader's libraries: those of a second class loader would be refused.
+  sed -i 's/SymbolLookup\.loaderLookup()/dev.chagres.bindings.OpenedLibraries.LOOKUP/' \
+    "$generated/java/dev/chagres/bindings/$library"/*.java
   python3 "$bindings/pointers.py" "$generated/java/dev/chagres/bindings/$library"
   echo "$library: $(grep -c -- --include-function "$library.txt") functions"
 }

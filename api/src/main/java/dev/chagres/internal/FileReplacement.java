@@ -17,8 +17,6 @@ import java.nio.file.attribute.BasicFileAttributes;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Objects;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.stream.Stream;
 import java.util.zip.CRC32C;
@@ -35,9 +33,6 @@ public final class FileReplacement {
     private static final String SUFFIX = ".tmp";
     /** What nobody has written to for so long, and nobody holds, is left of a program that was killed. */
     private static final Duration ABANDONED = Duration.ofHours(1);
-
-    /** What this process writes at present. */
-    private static final Set<Path> WRITTEN = ConcurrentHashMap.newKeySet();
 
     private FileReplacement() {}
 
@@ -152,7 +147,7 @@ public final class FileReplacement {
                 Path path = target.resolveSibling(ownPrefix(target, prefix)
                         + Long.toHexString(ThreadLocalRandom.current().nextLong())
                         + SUFFIX);
-                WRITTEN.add(path);
+                ProcessFiles.add(path);
                 try {
                     NewFile made = new NewFile(
                             path, FileChannel.open(path, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE));
@@ -161,7 +156,7 @@ public final class FileReplacement {
                     }
                     made.close();
                 } catch (IOException | RuntimeException failure) {
-                    WRITTEN.remove(path);
+                    ProcessFiles.remove(path);
                     throw failure;
                 }
             }
@@ -181,7 +176,7 @@ public final class FileReplacement {
             try (channel) {
                 Files.deleteIfExists(path);
             } finally {
-                WRITTEN.remove(path);
+                ProcessFiles.remove(path);
             }
         }
     }
@@ -212,7 +207,7 @@ public final class FileReplacement {
 
     private static void removeIfAbandoned(Path file, Instant latest) {
         // To close a second channel of this process would release the lock of the first.
-        if (WRITTEN.contains(file)) {
+        if (ProcessFiles.contains(file)) {
             return;
         }
         try (FileChannel channel = FileChannel.open(file, StandardOpenOption.WRITE)) {

@@ -1,5 +1,6 @@
 package dev.chagres.io;
 
+import dev.chagres.internal.ProcessFiles;
 import java.io.Closeable;
 import java.io.IOException;
 import java.nio.channels.FileChannel;
@@ -14,8 +15,6 @@ import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileTime;
 import java.util.List;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -28,9 +27,6 @@ import org.jspecify.annotations.Nullable;
 final class PartFileLock implements Closeable {
     /** The most attempts: each fails if another process publishes its file at that moment. */
     private static final int ATTEMPTS = 100;
-
-    /** The parts that are open in this process. To close a second channel to one would release its lock. */
-    private static final Set<Path> OPEN = ConcurrentHashMap.newKeySet();
 
     private static final Path LOCKS = Path.of("/proc/locks");
     private static final int PROCESS = 4;
@@ -51,13 +47,13 @@ final class PartFileLock implements Closeable {
      */
     static PartFileLock open(Path name, Path part) throws IOException {
         Path own = real(part);
-        if (!OPEN.add(own)) {
+        if (!ProcessFiles.add(own)) {
             throw FileProblems.inUse(name, "this process", part);
         }
         try {
             return new PartFileLock(lock(name, part), own);
         } catch (IOException | RuntimeException e) {
-            OPEN.remove(own);
+            ProcessFiles.remove(own);
             throw e;
         }
     }
@@ -72,7 +68,7 @@ final class PartFileLock implements Closeable {
         try {
             channel.close();
         } finally {
-            OPEN.remove(own);
+            ProcessFiles.remove(own);
         }
     }
 

@@ -101,10 +101,11 @@ public final class Doctor {
         Driver driver;
         Choice choice;
         try {
+            OwnLibraries.requireLinux(surroundings);
             NativeAccess.ensure();
             driver = probe.get();
             choice = Provider.choose(surroundings.property(Provider.PROPERTY).orElse("auto"), () -> driver);
-        } catch (IllegalArgumentException | IllegalStateException refused) {
+        } catch (NativeException | IllegalArgumentException | IllegalStateException refused) {
             return new Report("none", List.of(), List.of(), String.valueOf(refused.getMessage()));
         }
         Examination examination = new Examination(surroundings, choice.provider());

@@ -25,6 +25,7 @@ record Driver(int deviceCount, int cudaVersion, String description) {
 
     /** Opens the driver's library, initialises it and counts GPUs. */
     static Driver probe() {
+        OwnLibraries.requireLinux(Surroundings.ofProcess());
         NativeAccess.ensure();
         MemorySegment library;
         try {

@@ -6,6 +6,7 @@ import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.nio.file.Path;
@@ -13,7 +14,7 @@ import java.util.Optional;
 
 /**
  * The C library's {@code dlopen}: {@link System#load} cannot put a library into the global scope, which Transformer Engine
- * needs of NVRTC, and says less when it fails.
+ * needs of NVRTC, gives a library to one class loader alone, and says less when it fails.
  *
  * <p>Source: dlopen(3).
  */
@@ -75,15 +76,19 @@ final class DynamicLinker {
 
     /** A function of an opened library, or of what that library brought along. */
     static Optional<MethodHandle> function(MemorySegment library, String name, FunctionDescriptor descriptor) {
-        MemorySegment address;
-        try (Arena arena = Arena.ofConfined()) {
-            address = (MemorySegment) SYMBOL.invokeExact(library, arena.allocateFrom(name));
-        } catch (Throwable unexpected) {
-            throw new AssertionError("dlsym could not be called", unexpected);
-        }
-        return address.equals(MemorySegment.NULL)
-                ? Optional.empty()
-                : Optional.of(LINKER.downcallHandle(address, descriptor));
+        return lookup(library).find(name).map(address -> LINKER.downcallHandle(address, descriptor));
+    }
+
+    /** What an opened library has, or what that library brought along. */
+    static SymbolLookup lookup(MemorySegment library) {
+        return name -> {
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment address = (MemorySegment) SYMBOL.invokeExact(library, arena.allocateFrom(name));
+                return address.equals(MemorySegment.NULL) ? Optional.empty() : Optional.of(address);
+            } catch (Throwable unexpected) {
+                throw new AssertionError("dlsym could not be called", unexpected);
+            }
+        };
     }
 
     private static MethodHandle handle(String name, FunctionDescriptor descriptor) {

@@ -6,7 +6,6 @@ import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.SymbolLookup;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.util.Optional;
@@ -91,7 +90,7 @@ final class ErrorTexts {
     }
 
     private static Optional<MethodHandle> handle(String function, FunctionDescriptor descriptor) {
-        return SymbolLookup.loaderLookup()
+        return OpenedLibraries.LOOKUP
                 .find(function)
                 .map(address -> Linker.nativeLinker().downcallHandle(address, descriptor));
     }

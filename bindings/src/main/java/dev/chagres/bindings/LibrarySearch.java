@@ -24,6 +24,9 @@ import java.util.stream.Collectors;
  */
 final class LibrarySearch {
 
+    private static final LoadFault.Supply FETCHED =
+            new LoadFault.Supply("native/vendor/fetch.sh", Surroundings.CACHE_ELSEWHERE);
+
     private final Surroundings surroundings;
     private final SearchPlaces places;
 
@@ -170,6 +173,14 @@ final class LibrarySearch {
     /** A file of the wrong version at a place that the user named goes through: opening it says the same with more words. */
     private Sight look(Place place, VendorLibrary library) {
         Sight sight = look(place.path(), library);
+        if (sight.serves() && place.origin().equals(SearchPlaces.PINNED)) {
+            Optional<LoadFault> fault = sight.files().stream()
+                    .flatMap(file -> FileOwnership.fault(file, FETCHED).stream())
+                    .findFirst();
+            if (fault.isPresent()) {
+                return Sight.broken(fault.get());
+            }
+        }
         if (!sight.serves() || place.isBinding() || !VendorLibraries.isStrict(surroundings)) {
             return sight;
         }

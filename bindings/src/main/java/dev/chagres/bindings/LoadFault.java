@@ -63,7 +63,6 @@ record LoadFault(String cause, String remedy) {
             "libz.so.1", "zlib1g");
 
     private static final List<Rule> RULES = List.of(
-            Rule.of("already loaded in another class ?loader", _ -> otherClassLoader()),
             Rule.of("(?i)failed to map segment.*cannot allocate memory|cannot map .*memory", _ -> noMemory()),
             Rule.of("failed to map segment.*Permission denied", LoadFault::forbidden),
             Rule.of("failed to map segment", LoadFault::notExecutable),
@@ -136,9 +135,7 @@ record LoadFault(String cause, String remedy) {
      * @param supply how the file came to its place
      */
     static LoadFault of(Path file, String text, Supply supply, Surroundings surroundings) {
-        Optional<LoadFault> seen = text.contains("classloader") || !Files.exists(file)
-                ? Optional.empty()
-                : before(file, supply, surroundings);
+        Optional<LoadFault> seen = Files.exists(file) ? before(file, supply, surroundings) : Optional.empty();
         return seen.or(() -> RULES.stream()
                         .flatMap(rule -> {
                             Matcher said = rule.text.matcher(text);
@@ -186,14 +183,6 @@ record LoadFault(String cause, String remedy) {
         return new LoadFault(
                 "the file system " + mount + " is mounted noexec, so no library on it can be opened",
                 "name a folder on a file system without noexec: " + supply.elsewhere());
-    }
-
-    private static LoadFault otherClassLoader() {
-        return new LoadFault(
-                "another class loader of this JVM has opened it, such as that of another application of the same server:"
-                        + " a JVM opens a native library for one class loader alone",
-                "load Chagres once, in a class loader that is the parent of both: put its jars into the server's lib"
-                        + " folder, and take them out of the applications");
     }
 
     private static LoadFault notExecutable(Refusal refusal) {

@@ -1,8 +1,11 @@
 package dev.chagres.bindings;
 
 import dev.chagres.bindings.LibrarySearch.Found;
+import dev.chagres.bindings.MissingLibraryException.Finding;
+import dev.chagres.bindings.MissingLibraryException.Reason;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.function.Function;
@@ -66,9 +69,10 @@ public final class NativeLibraries {
     }
 
     private static void load() {
+        Surroundings surroundings = Surroundings.ofProcess();
+        OwnLibraries.requireLinux(surroundings);
         NativeAccess.ensure();
         Provider provider = Provider.current();
-        Surroundings surroundings = Surroundings.ofProcess();
         VendorLibraries.requireVersionsProperty(surroundings);
         OwnLibraries own = OwnLibraries.find(surroundings, provider);
         switch (provider) {
@@ -111,11 +115,26 @@ public final class NativeLibraries {
             throw VendorLibraries.notLoadable(te.library(), te.mainFile(), text, surroundings);
         });
         give(own, own.operations());
+        requireOwn(surroundings.cache());
         StartCalls.opsOpen(
                 runtime.mainFile(),
                 nvrtc.mainFile(),
                 headers,
                 surroundings.cache().resolve("kernels"));
+    }
+
+    /** Compiled kernels lie in the cache, too: they run on the GPU, over this process's memory. */
+    private static void requireOwn(Path cache) {
+        FileOwnership.fault(cache, new LoadFault.Supply("", Surroundings.CACHE_ELSEWHERE)).ifPresent(fault -> {
+            throw new MissingLibraryException(
+                    OwnLibraries.NAME,
+                    new Finding(
+                            Reason.NOT_LOADABLE,
+                            "compiled operations in " + cache + " are not used: " + fault.cause(),
+                            List.of(),
+                            "",
+                            fault.remedy()));
+        });
     }
 
     private static void warnOfPassedOver(Found found) {
@@ -138,12 +157,12 @@ public final class NativeLibraries {
         give(file, refusal -> VendorLibraries.notLoadable(found.library(), file, refusal, surroundings));
     }
 
-    /** Gives a library to this class loader, where the generated bindings look symbols up. */
+    /** Gives a library to {@link OpenedLibraries}, where the generated bindings look symbols up. */
     private static void give(Path file, Function<String, MissingLibraryException> fault) {
         try {
-            System.load(file.toAbsolutePath().toString());
-        } catch (UnsatisfiedLinkError refusal) {
-            throw fault.apply(String.valueOf(refusal.getMessage()));
+            OpenedLibraries.add(DynamicLinker.lookup(DynamicLinker.open(file, DynamicLinker.LAZY)));
+        } catch (DynamicLinker.Refusal refusal) {
+            throw fault.apply(refusal.loaderText());
         }
     }
 }

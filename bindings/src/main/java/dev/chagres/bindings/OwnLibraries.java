@@ -31,6 +31,10 @@ record OwnLibraries(Path folder, LoadFault.Supply supply, Surroundings surroundi
     private static final LoadFault.Supply UNPACKED =
             new LoadFault.Supply("use a whole chagres-native jar", Surroundings.CACHE_ELSEWHERE);
 
+    /** What runs where. */
+    private static final String RUNS_ON =
+            "run on Linux on x86-64: the reference on any such machine, cuda where an NVIDIA GPU of compute capability 9.0 is";
+
     private static final String GUARD = "libchagres_te.so";
     private static final String OPERATIONS = "libchagres_ops.so";
     private static final String REFERENCE = "libchagres_reference.so";
@@ -45,6 +49,32 @@ record OwnLibraries(Path folder, LoadFault.Supply supply, Surroundings surroundi
 
     Path reference() {
         return folder.resolve(REFERENCE);
+    }
+
+    /**
+     * Checks the platform before anything of it is asked.
+     *
+     * @throws MissingLibraryException when it is not Linux
+     */
+    static void requireLinux(Surroundings surroundings) {
+        String system = surroundings.property("os.name").orElse("unknown");
+        if (!system.equals("Linux")) {
+            String seen = ForeignText.plain(system + " on " + surroundings.processor());
+            throw new MissingLibraryException(
+                    NAME,
+                    new Finding(
+                            Reason.NOT_FOUND,
+                            "no libraries for " + seen,
+                            List.of(new Attempt("this platform, " + seen, "none are built for it, of either provider")),
+                            "",
+                            RUNS_ON + "; here that is " + instead(system)));
+        }
+    }
+
+    private static String instead(String system) {
+        return system.startsWith("Windows")
+                ? "WSL 2 (wsl --install), with a JDK 25 in it; it reaches an NVIDIA GPU, too"
+                : "a container or a virtual machine: docker run --platform linux/amd64 eclipse-temurin:25";
     }
 
     /**
@@ -139,6 +169,9 @@ record OwnLibraries(Path folder, LoadFault.Supply supply, Surroundings surroundi
                 default -> fromJar(guard, resource, cache);
             };
         } catch (IOException | URISyntaxException | ClassCastException failure) {
+            if (failure instanceof UnpackedResources.UntrustedException untrusted) {
+                throw notUnpacked(untrusted.fault(), attempts);
+            }
             attempts.add(new Attempt("resource " + guard, failure.toString()));
             throw failure instanceof IOException io
                     ? notUnpacked(LoadFault.of(io, surroundings.cache(), UNPACKED), attempts)

@@ -32,6 +32,7 @@ public enum Provider {
      * @throws IllegalArgumentException when the property has another value than {@code auto}, {@code cuda} or
      *     {@code reference}
      * @throws IllegalStateException when the JVM was started with native access denied
+     * @throws MissingLibraryException on another system than Linux
      */
     public static Provider current() {
         return choice().provider();

@@ -17,6 +17,8 @@ import java.util.stream.Stream;
 
 /** The places where one of NVIDIA's libraries may be, in the order in which they are tried. */
 final class SearchPlaces {
+    /** Who names the places in our own cache. */
+    static final String PINNED = "pinned cache";
 
     /**
      * One place.
@@ -98,13 +100,13 @@ final class SearchPlaces {
 
     private Group pinned(VendorLibrary library) {
         Path vendor = surroundings.cache().resolve("vendor");
-        List<Place> places = new ArrayList<>(below(vendor, "pinned cache", library));
+        List<Place> places = new ArrayList<>(below(vendor, PINNED, library));
         List<Path> fetched = new ArrayList<>(children(vendor, "*"));
         fetched.sort(Comparator.comparing(SearchPlaces::modified).reversed());
-        fetched.forEach(child -> places.addAll(below(child, "pinned cache", library)));
+        fetched.forEach(child -> places.addAll(below(child, PINNED, library)));
         String seen =
                 Files.isDirectory(vendor) ? "has no " + library.pythonFolders().getFirst() : "no such folder";
-        return new Group("pinned cache " + vendor, seen, places);
+        return new Group(PINNED + " " + vendor, seen, places);
     }
 
     /** Fetched folders are named by a hash; the latest is the one that the latest pins brought. */

@@ -6,7 +6,6 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.SymbolLookup;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.nio.file.Path;
@@ -52,7 +51,7 @@ final class StartCalls {
     private static int call(String function, @Nullable String... arguments) {
         MemorySegment[] parameters = new MemorySegment[arguments.length];
         ValueLayout[] layouts = new ValueLayout[arguments.length];
-        MemorySegment address = SymbolLookup.loaderLookup().find(function).orElseThrow(() -> lacks(function));
+        MemorySegment address = OpenedLibraries.LOOKUP.find(function).orElseThrow(() -> lacks(function));
         try (Arena arena = Arena.ofConfined()) {
             for (int i = 0; i < arguments.length; i++) {
                 String argument = arguments[i];

@@ -40,17 +40,25 @@ record Surroundings(Lookup properties, Lookup environment, Path root, Supplier<L
         return Optional.ofNullable(environment.get(name)).filter(value -> !value.isBlank());
     }
 
-    /** The folder for unpacked and compiled files: {@code -Dchagres.cache}, {@code CHAGRES_CACHE}, {@code ~/.cache/chagres}. */
+    /**
+     * The folder for unpacked and compiled files: {@code -Dchagres.cache}, {@code CHAGRES_CACHE}, {@code ~/.cache/chagres}; of a user
+     * without a home a folder of that user's own among the temporary files.
+     */
     Path cache() {
         return property("chagres.cache")
                 .or(() -> variable("CHAGRES_CACHE"))
                 .map(Path::of)
-                .orElseGet(() -> home().resolve(".cache").resolve("chagres"))
+                .or(() -> home().map(home -> home.resolve(".cache").resolve("chagres")))
+                .orElseGet(() -> Path.of(property("java.io.tmpdir").orElse("/tmp"), "chagres-" + FileOwnership.user()))
                 .toAbsolutePath();
     }
 
-    Path home() {
-        return Path.of(property("user.home").orElse("/"));
+    /** The user's folder; in a container whose user no file names, the JVM says that it is "?". */
+    Optional<Path> home() {
+        return property("user.home")
+                .filter(home -> home.startsWith("/"))
+                .or(() -> variable("HOME").filter(home -> home.startsWith("/")))
+                .map(Path::of);
     }
 
     /** A path of the file system, as seen under {@link #root}. */

@@ -43,7 +43,6 @@ class LoadFaultTest {
             delimiter = '|',
             quoteCharacter = '"',
             value = {
-                "Native Library /c/libx.so already loaded in another classloader | another class loader of this JVM | parent of both: put its jars into the server's lib folder",
                 "/absent/libx.so: failed to map segment from shared object: Operation not permitted | mounted noexec | file system without noexec: -Dplace=DIR",
                 "/absent/libx.so: failed to map segment from shared object: Permission denied | SELinux | chcon -t lib_t FILE",
                 "/absent/libx.so: failed to map segment from shared object: Cannot allocate memory | no memory to map it | ulimit -v",

@@ -10,6 +10,7 @@ import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -170,5 +171,41 @@ class OwnLibrariesTest {
         assertEquals(
                 folder.resolve("home/user/.cache/chagres"),
                 machine.surroundings().cache());
+    }
+
+    /** A container that runs as a number: the JVM's home of a user whom no file names is "?". */
+    @Test
+    void theCacheOfAUserWithoutAHomeIsAFolderOfTheirOwn() {
+        machine.properties.put("chagres.cache", "");
+        machine.properties.put("user.home", "?");
+        machine.environment.put("HOME", "/somewhere");
+        assertEquals(Path.of("/somewhere/.cache/chagres"), machine.surroundings().cache());
+        machine.environment.remove("HOME");
+        machine.properties.put("java.io.tmpdir", "/temporary");
+        assertEquals(
+                Path.of("/temporary/chagres-" + FileOwnership.user()),
+                machine.surroundings().cache());
+        assertTrue(FileOwnership.user() >= 0, "this system tells the user's number");
+    }
+
+    @Test
+    void aCacheThatOthersMayWriteToIsNamed() throws IOException {
+        Path shared = Files.createDirectories(folder.resolve("shared"));
+        Files.setPosixFilePermissions(shared, PosixFilePermissions.fromString("rwxrwxrwx"));
+        machine.properties.put("chagres.cache", shared.resolve("cache").toString());
+        URL[] urls = {FakeLibraries.jar(folder.resolve("a.jar"), 7).toUri().toURL()};
+        try (URLClassLoader loader = new URLClassLoader(urls, null)) {
+            String refusal = String.valueOf(assertThrows(
+                            MissingLibraryException.class,
+                            () -> OwnLibraries.find(machine.surroundings(), Provider.REFERENCE, loader))
+                    .getMessage());
+            assertTrue(
+                    refusal.contains("which cannot be unpacked: other users may write to " + shared + " (mode 777)"),
+                    refusal);
+            assertTrue(
+                    refusal.contains("to mend it: take the permission away (chmod go-w " + shared
+                            + "), or name another folder: -Dchagres.cache=DIR"),
+                    refusal);
+        }
     }
 }

@@ -8,6 +8,8 @@ import com.sun.management.ThreadMXBean;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.te.TransformerEngine;
+import java.lang.foreign.Arena;
+import java.lang.foreign.SymbolLookup;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Path;
 import java.util.List;
@@ -52,7 +54,7 @@ class StatusTest {
                         .getMessage());
         Path file = folder.resolve("libtexts.so");
         FakeLibrary.compile(file, LIBRARY);
-        System.load(file.toString());
+        OpenedLibraries.add(SymbolLookup.libraryLookup(file, Arena.global()));
     }
 
     static Stream<Arguments> failures() {

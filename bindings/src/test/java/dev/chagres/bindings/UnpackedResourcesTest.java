@@ -3,11 +3,15 @@ package dev.chagres.bindings;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
 import java.net.URI;
 import java.nio.file.Files;
+import java.nio.file.LinkOption;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -16,6 +20,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.jar.JarFile;
 import java.util.stream.Stream;
+import java.util.zip.CRC32;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -74,6 +79,129 @@ class UnpackedResourcesTest {
                 damagedFile,
                 Files.getAttribute(flipped, "unix:ino"),
                 "a process that has the old file open must keep it");
+    }
+
+    /** With the same size and CRC-32, as one that forges a library would make it. */
+    @Test
+    void aForgedFileIsReplaced() throws IOException {
+        Path jar = FakeLibraries.jar(folder.resolve("a.jar"), 1);
+        Path forged = unpack(jar).resolve("libchagres_te.so");
+        byte[] bytes = Files.readAllBytes(forged);
+        long before = crc(bytes);
+        bytes[0] ^= 1;
+        // CRC-32 is linear: some choice of 32 later bits takes the change back.
+        long[] effects = new long[32];
+        for (int bit = 0; bit < 32; bit++) {
+            byte[] other = bytes.clone();
+            other[1000 + bit / 8] ^= (byte) (1 << bit % 8);
+            effects[bit] = crc(other) ^ crc(bytes);
+        }
+        long choice = solve(effects, crc(bytes) ^ before);
+        for (int bit = 0; bit < 32; bit++) {
+            if ((choice >>> bit & 1) != 0) {
+                bytes[1000 + bit / 8] ^= (byte) (1 << bit % 8);
+            }
+        }
+        assertEquals(before, crc(bytes), "the forged file has the checksum of the right one");
+        Files.write(forged, bytes);
+        FakeLibraries.assertUnpacked(unpack(jar), 1);
+    }
+
+    private static long crc(byte[] bytes) {
+        CRC32 crc = new CRC32();
+        crc.update(bytes);
+        return crc.getValue();
+    }
+
+    /** Which of the effects add up to the sum, over two elements, by Gauss's elimination. */
+    private static long solve(long[] effects, long sum) {
+        long[] rows = new long[32];
+        for (int row = 0; row < 32; row++) {
+            for (int column = 0; column < 32; column++) {
+                rows[row] |= (effects[column] >>> row & 1) << column;
+            }
+            rows[row] |= (sum >>> row & 1) << 32;
+        }
+        for (int column = 0; column < 32; column++) {
+            int pivot = column;
+            while ((rows[pivot] >>> column & 1) == 0) {
+                pivot++;
+            }
+            long row = rows[pivot];
+            rows[pivot] = rows[column];
+            rows[column] = row;
+            for (int other = 0; other < 32; other++) {
+                if (other != column && (rows[other] >>> column & 1) != 0) {
+                    rows[other] ^= row;
+                }
+            }
+        }
+        long choice = 0;
+        for (int row = 0; row < 32; row++) {
+            choice |= (rows[row] >>> 32) << row;
+        }
+        return choice;
+    }
+
+    @Test
+    void filesAndFoldersAreThisUsersAlone() throws IOException {
+        Path unpacked = unpack(FakeLibraries.jar(folder.resolve("a.jar"), 1));
+        for (Path part : List.of(unpacked, unpacked.resolve("libchagres_te.so"), unpacked.getParent())) {
+            assertEquals("rwxr-xr-x", PosixFilePermissions.toString(Files.getPosixFilePermissions(part)), part.toString());
+        }
+    }
+
+    @Test
+    void aFileThatOthersMayWriteToIsReplaced() throws IOException {
+        Path jar = FakeLibraries.jar(folder.resolve("a.jar"), 1);
+        Path file = unpack(jar).resolve("libchagres_te.so");
+        Files.setPosixFilePermissions(file, PosixFilePermissions.fromString("rwxrwxrwx"));
+        unpack(jar);
+        assertEquals("rwxr-xr-x", PosixFilePermissions.toString(Files.getPosixFilePermissions(file)));
+    }
+
+    @Test
+    void aFolderOfAnotherUserIsRefused() throws IOException {
+        Path jar = FakeLibraries.jar(folder.resolve("a.jar"), 1);
+        Path unpacked = unpack(jar);
+        int user = FileOwnership.user();
+        String refusal;
+        if (user == 0) {
+            Files.setAttribute(unpacked, "unix:uid", 65534);
+            refusal = String.valueOf(
+                    assertThrows(IOException.class, () -> unpack(jar)).getMessage());
+            user = 65534;
+        } else { // Only root can give a folder to another user; this one looks with another's eyes.
+            refusal = FileOwnership.fault(unpacked, 65534, new LoadFault.Supply("", "another"))
+                    .orElseThrow()
+                    .cause();
+        }
+        assertTrue(
+                refusal.startsWith(unpacked + " belongs to the user with number " + user + ", who may have changed it"),
+                refusal);
+    }
+
+    @Test
+    void aLinkInThePlaceOfAFileIsReplaced() throws IOException {
+        Path jar = FakeLibraries.jar(folder.resolve("a.jar"), 1);
+        Path file = unpack(jar).resolve("libchagres_te.so");
+        Path elsewhere = folder.resolve("elsewhere.so");
+        Files.move(file, elsewhere);
+        Files.createSymbolicLink(file, elsewhere);
+        FakeLibraries.assertUnpacked(unpack(jar), 1);
+        assertTrue(Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS));
+    }
+
+    /** The checksums that a jar has beside its files are believed; files that differ from them are damaged. */
+    @Test
+    void aJarWhoseFilesAreNotThoseOfItsChecksumsIsRefused() throws IOException {
+        Path files = Files.createDirectories(folder.resolve("libraries"));
+        Files.writeString(files.resolve("a.so"), "a");
+        Files.writeString(files.resolve("SHA256SUMS"), "0".repeat(64) + "  a.so\n");
+        String refusal = String.valueOf(assertThrows(
+                        IOException.class, () -> UnpackedResources.of(files, folder.resolve("cache/native")))
+                .getMessage());
+        assertEquals("the resource a.so is damaged: its SHA-256 is not that of SHA256SUMS", refusal);
     }
 
     /** The JDK's own image stands for one that jlink made: both are read as jrt:, file by file. */

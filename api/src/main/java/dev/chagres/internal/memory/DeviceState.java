@@ -53,8 +53,14 @@ public final class DeviceState {
     public DeviceState(int index) {
         Driver.refuseVirtual();
         this.index = index;
-        ensureCurrent();
-        multiprocessors = new Multiprocessors(index, attribute(CudaRuntime.cudaDevAttrMultiProcessorCount()));
+        driver.take();
+        try {
+            ensureCurrent();
+            multiprocessors = new Multiprocessors(index, attribute(CudaRuntime.cudaDevAttrMultiProcessorCount()));
+        } catch (RuntimeException refused) {
+            driver.release();
+            throw refused;
+        }
     }
 
     /** Returns CUDA's number of this device. */
@@ -320,6 +326,9 @@ public final class DeviceState {
 
     /** Detaches the driver from the device. */
     public synchronized void detach() {
+        if (owner != null) {
+            driver.release();
+        }
         owner = null;
         detached = true;
     }
@@ -336,7 +345,12 @@ public final class DeviceState {
                     "device " + index + " belongs to thread " + ForeignText.quoted(present.name())
                             + ", which is alive and may be inside a call; call Device.detach() there first");
         }
-        driver = Driver.ofThread();
+        Driver next = Driver.ofThread();
+        next.take();
+        if (!detached) {
+            present.release(); // Its thread is this one, or has ended.
+        }
+        driver = next;
         owner = driver;
         detached = false;
     }
@@ -355,6 +369,9 @@ public final class DeviceState {
             attachments.close();
         } finally {
             closed = true;
+            if (owner != null) {
+                driver.release();
+            }
             owner = null;
             arena.close();
         }

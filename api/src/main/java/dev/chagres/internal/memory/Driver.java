@@ -1,5 +1,6 @@
 package dev.chagres.internal.memory;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import org.jspecify.annotations.Nullable;
@@ -13,7 +14,17 @@ import org.jspecify.annotations.Nullable;
 final class Driver {
     private static final ThreadLocal<Driver> DRIVERS = ThreadLocal.withInitial(Driver::new);
 
+    /** This copy of the classes, of which two applications of a server have one each. */
+    private static final String COPY = Driver.class.getClassLoader() + "@"
+            + Integer.toHexString(System.identityHashCode(Driver.class.getClassLoader()));
+
     private final Thread thread = Thread.currentThread();
+    /** A property, since copies of this class share no variable: the copy whose devices the thread drives. */
+    private final String drivingCopy = "dev.chagres.driver." + thread.threadId();
+
+    /** The open devices that the thread drives. */
+    private int devices;
+
     private int current = -1;
     /** Whether a group of collectives is open, which NCCL runs at its end. */
     private boolean grouping;
@@ -52,6 +63,31 @@ final class Driver {
 
     String name() {
         return thread.getName();
+    }
+
+    /**
+     * Counts a device that the thread drives from now on.
+     *
+     * @throws IllegalStateException when it drives one of another copy of these classes: each would take its own device for the current one
+     */
+    synchronized void take() {
+        if (devices == 0) {
+            Object other = System.getProperties().putIfAbsent(drivingCopy, COPY);
+            if (other != null && !other.equals(COPY)) {
+                throw new IllegalStateException("thread " + ForeignText.quoted(thread.getName())
+                        + " drives a device of another copy of Chagres, which class loader "
+                        + ForeignText.plain(other) + " has loaded: close or detach that device first, or use another thread");
+            }
+            current = -1;
+        }
+        devices++;
+    }
+
+    /** Counts a device that the thread drives no longer; any thread may say so. */
+    synchronized void release() {
+        if (--devices == 0) {
+            System.getProperties().remove(drivingCopy);
+        }
     }
 
     /** Makes a device CUDA's current one on the thread, which is the calling one. */

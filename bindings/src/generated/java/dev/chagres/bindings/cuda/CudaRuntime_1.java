@@ -20,7 +20,7 @@ class CudaRuntime_1 extends CudaRuntime$shared {
 
     static final Arena LIBRARY_ARENA = Arena.ofAuto();
 
-    static final SymbolLookup SYMBOL_LOOKUP = SymbolLookup.loaderLookup()
+    static final SymbolLookup SYMBOL_LOOKUP = dev.chagres.bindings.OpenedLibraries.LOOKUP
             .or(Linker.nativeLinker().defaultLookup());
 
     private static final int CUDART_VERSION = (int)13000L;

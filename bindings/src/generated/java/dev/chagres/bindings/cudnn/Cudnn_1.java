@@ -20,7 +20,7 @@ class Cudnn_1 extends Cudnn$shared {
 
     static final Arena LIBRARY_ARENA = Arena.ofAuto();
 
-    static final SymbolLookup SYMBOL_LOOKUP = SymbolLookup.loaderLookup()
+    static final SymbolLookup SYMBOL_LOOKUP = dev.chagres.bindings.OpenedLibraries.LOOKUP
             .or(Linker.nativeLinker().defaultLookup());
 
     private static final int CUDNN_MAJOR = (int)9L;

@@ -20,7 +20,7 @@ public class TransformerEngine extends TransformerEngine$shared {
 
     static final Arena LIBRARY_ARENA = Arena.ofAuto();
 
-    static final SymbolLookup SYMBOL_LOOKUP = SymbolLookup.loaderLookup()
+    static final SymbolLookup SYMBOL_LOOKUP = dev.chagres.bindings.OpenedLibraries.LOOKUP
             .or(Linker.nativeLinker().defaultLookup());
 
     private static final int NVTETensorPack_MAX_SIZE = (int)10L;
