@@ -328,7 +328,8 @@ final class Transfer {
         if (!host.isNative()) {
             throw new IllegalArgumentException(
                     argument + ": expected native memory, which the device can be sent, got a"
-                            + " segment of the Java heap; copy it into a HostBuffer");
+                            + " segment of the Java heap; take it from an Arena or a HostBuffer, or call set and toFloats with"
+                            + " an array");
         }
         if (host.byteSize() < tensor.byteSize()) {
             throw new IllegalArgumentException(argument + ": expected at least " + tensor.byteSize() + " bytes for "

@@ -316,8 +316,8 @@ class MisuseOfSequencesTest extends AttentionMisuse {
         assertArrayEquals(new int[] {0, 3, 8}, lengths.offsets().toInts(device.stream()), "at an odd address");
         assertThrown(
                 ARGUMENT,
-                "source: expected native memory, which the device can be sent, got a segment of the Java heap; copy it into"
-                        + " a HostBuffer",
+                "source: expected native memory, which the device can be sent, got a segment of the Java heap; take it from"
+                        + " an Arena or a HostBuffer, or call set and toFloats with an array",
                 () -> lengths.set(scope, MemorySegment.ofArray(new byte[12]), 2));
         Arena arena = Arena.ofConfined();
         MemorySegment closed = arena.allocate(12);

@@ -291,8 +291,8 @@ class TransferTest {
             assertEquals(-1, MemorySegment.mismatch(in, 0, 12, out, 0, 12));
         }
         MemorySegment heap = MemorySegment.ofArray(new int[3]);
-        String text = ": expected native memory, which the device can be sent, got a segment of the Java heap; copy it"
-                + " into a HostBuffer";
+        String text = ": expected native memory, which the device can be sent, got a segment of the Java heap; take it"
+                + " from an Arena or a HostBuffer, or call set and toFloats with an array";
         assertThrown(IllegalArgumentException.class, "source" + text, () -> tensor.copyFrom(stream, heap));
         assertThrown(IllegalArgumentException.class, "target" + text, () -> tensor.copyTo(stream, heap));
         try (HostBuffer buffer = HostBuffer.pinned(device, 12)) {

@@ -48,7 +48,8 @@ final class FileOwnership {
             return Optional.empty();
         } catch (IOException | UnsupportedOperationException | IllegalArgumentException unknown) {
             return Optional.of(new LoadFault(
-                    "the owner of " + file + " cannot be read (" + unknown + ")", "name another folder: " + supply.elsewhere()));
+                    "the owner of " + file + " cannot be read (" + unknown + ")",
+                    "name another folder: " + supply.elsewhere()));
         }
     }
 
@@ -60,7 +61,8 @@ final class FileOwnership {
         String elsewhere = "name another folder: " + supply.elsewhere();
         if (owner != user && owner != ROOT) {
             return Optional.of(new LoadFault(
-                    part + " belongs to the user with number " + owner + ", who may have changed it; this one has number " + user,
+                    part + " belongs to the user with number " + owner
+                            + ", who may have changed it; this one has number " + user,
                     elsewhere));
         }
         boolean isOwnGroup = owner == (int) seen.get("gid");

@@ -125,16 +125,17 @@ public final class NativeLibraries {
 
     /** Compiled kernels lie in the cache, too: they run on the GPU, over this process's memory. */
     private static void requireOwn(Path cache) {
-        FileOwnership.fault(cache, new LoadFault.Supply("", Surroundings.CACHE_ELSEWHERE)).ifPresent(fault -> {
-            throw new MissingLibraryException(
-                    OwnLibraries.NAME,
-                    new Finding(
-                            Reason.NOT_LOADABLE,
-                            "compiled operations in " + cache + " are not used: " + fault.cause(),
-                            List.of(),
-                            "",
-                            fault.remedy()));
-        });
+        FileOwnership.fault(cache, new LoadFault.Supply("", Surroundings.CACHE_ELSEWHERE))
+                .ifPresent(fault -> {
+                    throw new MissingLibraryException(
+                            OwnLibraries.NAME,
+                            new Finding(
+                                    Reason.NOT_LOADABLE,
+                                    "compiled operations in " + cache + " are not used: " + fault.cause(),
+                                    List.of(),
+                                    "",
+                                    fault.remedy()));
+                });
     }
 
     private static void warnOfPassedOver(Found found) {

@@ -26,6 +26,8 @@ public final class OpenedLibraries {
     }
 
     private static Optional<MemorySegment> find(String name) {
-        return LIBRARIES.stream().flatMap(library -> library.find(name).stream()).findFirst();
+        return LIBRARIES.stream()
+                .flatMap(library -> library.find(name).stream())
+                .findFirst();
     }
 }

@@ -33,9 +33,7 @@ final class PythonFolders {
                     .ifPresent(prefix -> addVersions(folders, Path.of(prefix).resolve("lib"), variable));
         }
         surroundings.python().get().forEach(folder -> add(folders, folder, "python3"));
-        surroundings
-                .home()
-                .ifPresent(home -> addVersions(folders, home.resolve(".local/lib"), "user's Python"));
+        surroundings.home().ifPresent(home -> addVersions(folders, home.resolve(".local/lib"), "user's Python"));
         addVersions(folders, surroundings.absolute("/usr/local/lib"), "system's Python");
         add(folders, surroundings.absolute("/usr/lib/python3/dist-packages"), "system's Python");
         addVersions(folders, surroundings.absolute("/usr/lib"), "system's Python");

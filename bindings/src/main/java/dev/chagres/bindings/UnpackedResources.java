@@ -131,8 +131,7 @@ final class UnpackedResources {
         Files.createDirectories(cache, OWN_ALONE);
         Path folder = cache.resolve(name);
         Files.createDirectories(folder, OWN_ALONE);
-        Optional<LoadFault> fault = FileOwnership.fault(
-                folder, new LoadFault.Supply("", Surroundings.CACHE_ELSEWHERE));
+        Optional<LoadFault> fault = FileOwnership.fault(folder, new LoadFault.Supply("", Surroundings.CACHE_ELSEWHERE));
         if (fault.isPresent()) {
             throw new UntrustedException(fault.get());
         }
@@ -186,7 +185,8 @@ final class UnpackedResources {
                 content.transferTo(target);
             }
             if (!HexFormat.of().formatHex(digest.digest()).equals(packed.checksum())) {
-                throw new IOException("the resource " + packed.name() + " is damaged: its SHA-256 is not that of " + CHECKSUMS);
+                throw new IOException(
+                        "the resource " + packed.name() + " is damaged: its SHA-256 is not that of " + CHECKSUMS);
             }
             Files.move(written, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
         } finally {

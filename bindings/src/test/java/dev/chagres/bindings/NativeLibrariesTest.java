@@ -220,8 +220,7 @@ class NativeLibrariesTest {
     @Test
     void twoClassLoadersOpenTheLibraries() {
         List<String> lines = lines(ForkedJvm.run(List.of(REFERENCE), LoadInTwoClassLoaders.class));
-        assertEquals(
-                2, lines.stream().filter("loaded, devices 8"::equals).count(), lines.toString());
+        assertEquals(2, lines.stream().filter("loaded, devices 8"::equals).count(), lines.toString());
     }
 
     @ParameterizedTest

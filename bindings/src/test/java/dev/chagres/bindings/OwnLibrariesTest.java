@@ -179,7 +179,8 @@ class OwnLibrariesTest {
         machine.properties.put("chagres.cache", "");
         machine.properties.put("user.home", "?");
         machine.environment.put("HOME", "/somewhere");
-        assertEquals(Path.of("/somewhere/.cache/chagres"), machine.surroundings().cache());
+        assertEquals(
+                Path.of("/somewhere/.cache/chagres"), machine.surroundings().cache());
         machine.environment.remove("HOME");
         machine.properties.put("java.io.tmpdir", "/temporary");
         assertEquals(

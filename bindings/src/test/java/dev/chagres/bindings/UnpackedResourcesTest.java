@@ -147,7 +147,8 @@ class UnpackedResourcesTest {
     void filesAndFoldersAreThisUsersAlone() throws IOException {
         Path unpacked = unpack(FakeLibraries.jar(folder.resolve("a.jar"), 1));
         for (Path part : List.of(unpacked, unpacked.resolve("libchagres_te.so"), unpacked.getParent())) {
-            assertEquals("rwxr-xr-x", PosixFilePermissions.toString(Files.getPosixFilePermissions(part)), part.toString());
+            assertEquals(
+                    "rwxr-xr-x", PosixFilePermissions.toString(Files.getPosixFilePermissions(part)), part.toString());
         }
     }
 
@@ -198,9 +199,9 @@ class UnpackedResourcesTest {
         Path files = Files.createDirectories(folder.resolve("libraries"));
         Files.writeString(files.resolve("a.so"), "a");
         Files.writeString(files.resolve("SHA256SUMS"), "0".repeat(64) + "  a.so\n");
-        String refusal = String.valueOf(assertThrows(
-                        IOException.class, () -> UnpackedResources.of(files, folder.resolve("cache/native")))
-                .getMessage());
+        String refusal = String.valueOf(
+                assertThrows(IOException.class, () -> UnpackedResources.of(files, folder.resolve("cache/native")))
+                        .getMessage());
         assertEquals("the resource a.so is damaged: its SHA-256 is not that of SHA256SUMS", refusal);
     }
 

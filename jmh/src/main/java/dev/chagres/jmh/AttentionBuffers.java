@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.te.AttentionProblem;

@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.jmh.states.LayerShape;
 import com.fasterxml.jackson.jr.ob.JSON;
 import java.io.IOException;
 import java.io.PrintStream;

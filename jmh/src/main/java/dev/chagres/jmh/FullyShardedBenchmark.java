@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.sharding.GradientReduction;
 import dev.chagres.sharding.Reshard;

@@ -1,12 +1,12 @@
 package dev.chagres.jmh;
 
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Rectangle;
-import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import java.util.SplittableRandom;
+import dev.chagres.jmh.states.BenchmarkDevice;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.BenchmarkMode;
@@ -42,9 +42,6 @@ public abstract class OperationBenchmark {
     /** Calls before each wait. */
     static final int CALLS = 20;
 
-    /** Different numbers of {@link #normal}; a prime, so that rows of a matrix differ. */
-    private static final int DRAWN = 1_000_003;
-
     /** Shape of the layer in which the operation would stand. */
     @Param({"CPU"})
     public LayerShape shape;
@@ -52,7 +49,7 @@ public abstract class OperationBenchmark {
     Device device;
     dev.chagres.Scope scope;
     Stream stream;
-    private SplittableRandom random;
+    private final BenchmarkDevice made = new BenchmarkDevice();
     private int calls;
 
     /** For the benchmarks of this package. */
@@ -61,10 +58,10 @@ public abstract class OperationBenchmark {
     /** Opens the device, makes the tensors, and checks the answers. */
     @Setup
     public void open() {
-        device = Device.open();
-        scope = device.openScope();
-        stream = device.stream();
-        random = new SplittableRandom(1);
+        made.open();
+        device = made.device();
+        scope = made.scope();
+        stream = made.stream();
         calls = 1;
         prepare();
         stream.synchronize();
@@ -77,8 +74,7 @@ public abstract class OperationBenchmark {
     /** Closes what was opened. */
     @TearDown
     public void close() {
-        scope.close();
-        device.close();
+        made.close();
     }
 
     /** Calls, {@value #CALLS} times once all is prepared, and waits. */
@@ -90,41 +86,23 @@ public abstract class OperationBenchmark {
     }
 
     final Tensor empty(DType dtype, long... sizes) {
-        return scope.tensor(dtype, Shape.of(sizes));
+        return made.empty(dtype, sizes);
     }
 
     final Tensor zeros(DType dtype, long... sizes) {
-        Tensor tensor = empty(dtype, sizes);
-        tensor.zero(stream);
-        return tensor;
+        return made.zeros(dtype, sizes);
     }
 
     final Tensor filled(DType dtype, float value, long... sizes) {
-        Tensor tensor = empty(dtype, sizes);
-        fill(tensor, value);
-        return tensor;
+        return made.filled(dtype, value, sizes);
     }
 
-    /** Makes a tensor of normally distributed numbers, which repeat after the first {@value #DRAWN}. */
     final Tensor normal(DType dtype, long... sizes) {
-        Tensor tensor = empty(dtype, sizes);
-        float[] values = new float[Math.toIntExact(Math.min(tensor.count(), DRAWN))];
-        for (int i = 0; i < values.length; i++) {
-            values[i] = (float) random.nextGaussian();
-        }
-        fill(tensor, values);
-        return tensor;
+        return made.normal(dtype, sizes);
     }
 
-    /** Repeats these values until the end. On the device, since a host takes a second for a large matrix. */
     final void fill(Tensor tensor, float... values) {
-        long filled = values.length;
-        scope.view(tensor, 0, filled).set(stream, values);
-        while (filled < tensor.count()) {
-            long more = Math.min(filled, tensor.count() - filled);
-            scope.view(tensor, filled, more).copyFrom(stream, scope.view(tensor, 0, more));
-            filled += more;
-        }
+        made.fill(tensor, values);
     }
 
     final Tensor ints(int... values) {
@@ -135,7 +113,7 @@ public abstract class OperationBenchmark {
 
     /** Returns numbers from 0 to {@code bound - 1}. */
     final int[] drawn(int count, int bound) {
-        return random.ints(count, 0, bound).toArray();
+        return made.drawn(count, bound);
     }
 
     final float[] read(Tensor tensor) {

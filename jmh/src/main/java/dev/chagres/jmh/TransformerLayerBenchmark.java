@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.Tensor;
 import dev.chagres.ops.ProductPlan;
 import java.util.concurrent.TimeUnit;

@@ -1,5 +1,6 @@
 package dev.chagres.jmh;
 
+import dev.chagres.jmh.states.LayerShape;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;

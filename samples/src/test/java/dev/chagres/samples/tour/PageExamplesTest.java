@@ -56,23 +56,26 @@ class PageExamplesTest {
     }
 
     /** A block of code after the link to a file of samples/consumers is a part of that file, but for its indentation. */
-    @Test
-    void theGuideShowsPartsOfTheConsumers() throws IOException {
-        String guide = Files.readString(PROJECT.resolve("docs/using.md"));
+    @ParameterizedTest
+    @CsvSource({"using.md, 10", "benchmarks.md, 2"})
+    void thePageShowsPartsOfTheConsumers(String page, int fewest) throws IOException {
         Matcher blocks = Pattern.compile(
                         "]\\(\\.\\./(samples/consumers/[^)]+)\\):?\n\n```\\w*\n(.*?)```", Pattern.DOTALL)
-                .matcher(guide);
+                .matcher(Files.readString(PROJECT.resolve("docs").resolve(page)));
         int count = 0;
         while (blocks.find()) {
             String file = blocks.group(1);
             String source = Files.readString(PROJECT.resolve(file));
-            Matcher version = Pattern.compile("<chagres.version>(.*?)<").matcher(source);
+            Matcher version =
+                    Pattern.compile("<chagres.version>(.*?)<").matcher(source);
             String whole = version.find() ? source.replace("${chagres.version}", version.group(1)) : source;
             String shown = blocks.group(2);
-            assertTrue(withoutIndentation(whole).contains(withoutIndentation(shown)), () -> file + " has no\n" + shown);
+            assertTrue(
+                    withoutIndentation(whole).contains(withoutIndentation(shown)), () -> file + " has no\n" + shown);
             count++;
         }
-        assertTrue(count >= 10, "expected blocks of consumers, got " + count);
+        int blocksFound = count;
+        assertTrue(count >= fewest, () -> page + ": expected blocks of consumers, got " + blocksFound);
     }
 
     private static String withoutIndentation(String text) {

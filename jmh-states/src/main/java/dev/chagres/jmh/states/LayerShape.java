@@ -1,4 +1,4 @@
-package dev.chagres.jmh;
+package dev.chagres.jmh.states;
 
 /** The shapes at which layers are measured; names and sizes are those of the published comparison. */
 public enum LayerShape {
@@ -25,27 +25,33 @@ public enum LayerShape {
         this.length = length;
     }
 
-    long hidden() {
+    /** Returns the columns of the input. */
+    public long hidden() {
         return hidden;
     }
 
-    long inner() {
+    /** Returns the columns inside the MLP. */
+    public long inner() {
         return inner;
     }
 
-    int heads() {
+    /** Returns the heads of attention. */
+    public int heads() {
         return heads;
     }
 
-    int batch() {
+    /** Returns the sequences. */
+    public int batch() {
         return batch;
     }
 
-    int length() {
+    /** Returns the tokens of a sequence. */
+    public int length() {
         return length;
     }
 
-    int tokens() {
+    /** Returns the tokens of all sequences. */
+    public int tokens() {
         return batch * length;
     }
 }
