@@ -53,6 +53,36 @@ int ops_add(const void *x, const void *residual, void *y, int64_t count, int dty
   return elementwise("ops_add", kernels, {{"x", x}, {"residual", residual}}, y, count, dtype, stream);
 } OPS_CATCH
 
+int ops_subtract(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("subtract");
+  return elementwise("ops_subtract", kernels, {{"x", x}, {"other", other}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_multiply(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("multiply");
+  return elementwise("ops_multiply", kernels, {{"x", x}, {"other", other}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("sigmoid");
+  return elementwise("ops_sigmoid", kernels, {{"x", x}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("sigmoid_backward");
+  return elementwise("ops_sigmoid_backward", kernels, {{"dy", dy}, {"y", y}}, dx, count, dtype, stream, "dx");
+} OPS_CATCH
+
+int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("erf");
+  return elementwise("ops_erf", kernels, {{"x", x}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("erf_backward");
+  return elementwise("ops_erf_backward", kernels, {{"dy", dy}, {"x", x}}, dx, count, dtype, stream, "dx");
+} OPS_CATCH
+
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
   static Kernels kernels = KERNELS("reciprocal");
   return elementwise("ops_reciprocal", kernels, {{"x", x}}, y, count, dtype, stream);

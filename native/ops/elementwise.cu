@@ -38,6 +38,12 @@ __device__ inline void map(Y *y, int64_t count, const Formula &formula, const X 
 #define BINARY(name, formula) FOR_ELEMENTS(BINARY_KERNEL, name, formula)
 
 BINARY(add, a + b)
+BINARY(subtract, a - b)
+BINARY(multiply, a * b)
+UNARY(sigmoid, 1 / (1 + expf(-a)))
+BINARY(sigmoid_backward, a * b * (1 - b))
+UNARY(erf, erff(a))
+BINARY(erf_backward, a * 1.1283792f * expf(-b * b))
 UNARY(reciprocal, 1 / a)
 UNARY(tanh, tanhf(a))
 BINARY(tanh_backward, a * (1 - b * b))

@@ -63,6 +63,24 @@ int ops_add(const void *x, const void *residual, void *y, int64_t count, int dty
 int ops_bias_add(const void *x, const void *bias, const void *residual, void *y, int64_t rows, int64_t columns,
                  int dtype, OpsStream stream);
 
+/* y[i] = x[i] - other[i]. y may be x or other. */
+int ops_subtract(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* y[i] = x[i] * other[i]. y may be x or other. */
+int ops_multiply(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* y[i] = 1 / (1 + exp(-x[i])). y may be x. */
+int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* dx[i] = dy[i] * y[i] * (1 - y[i]), y being sigmoid's result. dx may be dy or y. */
+int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream);
+
+/* y[i] = erf(x[i]). y may be x. */
+int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* dx[i] = dy[i] * 2 / sqrt(pi) * exp(-x[i]^2). dx may be dy or x. */
+int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream);
+
 /* y[i] = 1 / x[i]: infinity of 0. y may be x. */
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
 

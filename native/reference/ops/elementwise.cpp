@@ -30,6 +30,30 @@ CHAGRES_CLONES void add(float (*x)[kBlock], int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[0][i] += x[1][i];
 }
 
+CHAGRES_CLONES void subtract(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] -= x[1][i];
+}
+
+CHAGRES_CLONES void multiply(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] *= x[1][i];
+}
+
+CHAGRES_CLONES void sigmoid(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] = fast_sigmoid(x[0][i]);
+}
+
+CHAGRES_CLONES void sigmoid_backward(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] *= x[1][i] * (1.0f - x[1][i]);
+}
+
+void erf_of(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] = std::erf(x[0][i]);
+}
+
+CHAGRES_CLONES void erf_backward(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] *= 1.1283792f * fast_exp(-x[1][i] * x[1][i]);
+}
+
 CHAGRES_CLONES void reciprocal(float (*x)[kBlock], int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[0][i] = 1.0f / x[0][i];
 }
@@ -65,6 +89,54 @@ int ops_add(const void *x, const void *residual, void *y, int64_t count, int dty
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_add, x, residual, y, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise(inputs, y, count, dtype, add);
+} OPS_CATCH
+
+int ops_subtract(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}, ops::Elements{"other", other}};
+  const int status = ops::check_elementwise("ops_subtract", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_subtract, x, other, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, subtract);
+} OPS_CATCH
+
+int ops_multiply(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}, ops::Elements{"other", other}};
+  const int status = ops::check_elementwise("ops_multiply", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_multiply, x, other, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, multiply);
+} OPS_CATCH
+
+int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}};
+  const int status = ops::check_elementwise("ops_sigmoid", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_sigmoid, x, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, sigmoid);
+} OPS_CATCH
+
+int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"dy", dy}, ops::Elements{"y", y}};
+  const int status = ops::check_elementwise("ops_sigmoid_backward", inputs, {"dx", dx}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_sigmoid_backward, dy, y, dx, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, dx, count, dtype, sigmoid_backward);
+} OPS_CATCH
+
+int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}};
+  const int status = ops::check_elementwise("ops_erf", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_erf, x, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, erf_of);
+} OPS_CATCH
+
+int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"dy", dy}, ops::Elements{"x", x}};
+  const int status = ops::check_elementwise("ops_erf_backward", inputs, {"dx", dx}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_erf_backward, dy, x, dx, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, dx, count, dtype, erf_backward);
 } OPS_CATCH
 
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {

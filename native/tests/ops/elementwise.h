@@ -29,6 +29,21 @@ inline double normal_density(double x) { return std::exp(-0.5 * x * x) * 0.39894
 inline const std::vector<Elementwise> &elementwise_operations() {
   static const std::vector<Elementwise> all = {
       {"ops_add", {"x", "residual"}, [](const double *x) -> double { return float(x[0]) + float(x[1]); }, 0},
+      {"ops_subtract", {"x", "other"}, [](const double *x) -> double { return float(x[0]) - float(x[1]); }, 0},
+      {"ops_multiply", {"x", "other"}, [](const double *x) -> double { return float(x[0]) * float(x[1]); }, 0},
+      {"ops_sigmoid", {"x"}, [](const double *x) { return 1 / (1 + std::exp(-x[0])); }, 8},
+      {"ops_sigmoid_backward",
+       {"dy", "y"},
+       [](const double *x) { return x[0] * x[1] * (1 - x[1]); },
+       4,
+       "dx",
+       [](const double *x) { return std::fabs(x[0] * x[1]) * (1 + std::fabs(x[1])); }},
+      {"ops_erf", {"x"}, [](const double *x) { return std::erf(x[0]); }, 8},
+      {"ops_erf_backward",
+       {"dy", "x"},
+       [](const double *x) { return x[0] * 1.12837916709551257390 * std::exp(-x[1] * x[1]); },
+       256, /* of the square, which may be 87 */
+       "dx"},
       {"ops_reciprocal", {"x"}, [](const double *x) -> double { return 1.0f / float(x[0]); }, 0},
       {"ops_gelu_erf", {"x"}, [](const double *x) { return x[0] * normal_distribution(x[0]); }, 64},
       {"ops_gelu_erf_backward",

@@ -62,7 +62,8 @@ class TwoCopiesTest {
             assertEquals(42f, second.getMethod("add").invoke(null), "before this copy opens a device");
             try (Device device = Device.open()) {
                 InvocationTargetException refused = assertThrows(
-                        InvocationTargetException.class, () -> second.getMethod("add").invoke(null));
+                        InvocationTargetException.class,
+                        () -> second.getMethod("add").invoke(null));
                 assertEquals(IllegalStateException.class, refused.getCause().getClass());
                 String text = String.valueOf(refused.getCause().getMessage());
                 assertTrue(

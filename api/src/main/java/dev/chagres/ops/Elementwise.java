@@ -10,12 +10,13 @@ import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Sums, reciprocals, casts, the exact GELU and tanh, element by element; a bias added to rows.
+ * Sums, differences, products, reciprocals, casts, the exact GELU, tanh, sigmoid and erf, element by element; a bias added to rows.
  *
  * <p>Threading: the device's thread.
  *
- * <p>Source: {@code ops_add}, {@code ops_bias_add}, {@code ops_reciprocal}, {@code ops_gelu_erf}, {@code
- * ops_gelu_erf_backward}, {@code ops_tanh}, {@code ops_tanh_backward}, {@code ops_accumulate}, {@code ops_cast} in {@code ops.h}.
+ * <p>Source: {@code ops_add}, {@code ops_subtract}, {@code ops_multiply}, {@code ops_bias_add}, {@code ops_reciprocal}, {@code
+ * ops_gelu_erf}, {@code ops_tanh}, {@code ops_sigmoid}, {@code ops_erf}, the four functions {@code …_backward} of these, {@code
+ * ops_accumulate} and {@code ops_cast} in {@code ops.h}.
  */
 public final class Elementwise {
     private Elementwise() {}
@@ -29,12 +30,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void add(Tensor x, Tensor residual, Tensor y, Stream stream) {
-        Checks.floats(stream, "x", x);
-        Checks.like(stream, "residual", residual, x);
-        Checks.like(stream, "y", y, x);
-        Checks.writable("y", y);
-        Checks.apartOrSame("y", y, "x", x);
-        Checks.apartOrSame("y", y, "residual", residual);
+        checkBinary(x, "residual", residual, y, stream);
         Status.ops(
                 Ops.ops_add(
                         x.address(),
@@ -44,6 +40,38 @@ public final class Elementwise {
                         x.dtype().code(),
                         stream.handle()),
                 "ops_add");
+    }
+
+    /**
+     * Enqueues {@code y = x - other}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param other like x
+     * @param y like x; may be x or other
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void subtract(Tensor x, Tensor other, Tensor y, Stream stream) {
+        checkBinary(x, "other", other, y, stream);
+        Status.ops(
+                Ops.ops_subtract(
+                        x.address(), other.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
+                "ops_subtract");
+    }
+
+    /**
+     * Enqueues {@code y = x other}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param other like x
+     * @param y like x; may be x or other
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void multiply(Tensor x, Tensor other, Tensor y, Stream stream) {
+        checkBinary(x, "other", other, y, stream);
+        Status.ops(
+                Ops.ops_multiply(
+                        x.address(), other.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
+                "ops_multiply");
     }
 
     /**
@@ -164,6 +192,72 @@ public final class Elementwise {
     }
 
     /**
+     * Enqueues {@code y = 1 / (1 + exp(-x))}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y like x; may be x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void sigmoid(Tensor x, Tensor y, Stream stream) {
+        checkUnary(x, y, stream);
+        Status.ops(Ops.ops_sigmoid(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_sigmoid");
+    }
+
+    /**
+     * Enqueues {@code dx = dy y (1 - y)}.
+     *
+     * @param dy gradient of y, like y
+     * @param y what {@link #sigmoid} gave, floating-point numbers of any shape
+     * @param dx gradient of x, like y; may be dy or y
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
+     */
+    public static void sigmoidBackward(Tensor dy, Tensor y, Tensor dx, Stream stream) {
+        checkGradient(dy, "y", y, dx, stream);
+        Status.ops(
+                Ops.ops_sigmoid_backward(
+                        dy.address(),
+                        y.address(),
+                        dx.address(),
+                        y.count(),
+                        y.dtype().code(),
+                        stream.handle()),
+                "ops_sigmoid_backward");
+    }
+
+    /**
+     * Enqueues {@code y = erf(x)}.
+     *
+     * @param x floating-point numbers of any shape
+     * @param y like x; may be x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
+     */
+    public static void erf(Tensor x, Tensor y, Stream stream) {
+        checkUnary(x, y, stream);
+        Status.ops(Ops.ops_erf(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_erf");
+    }
+
+    /**
+     * Enqueues {@code dx = dy 2 / sqrt(pi) exp(-x^2)}.
+     *
+     * @param dy gradient of y, like x
+     * @param x what {@link #erf} read, floating-point numbers of any shape
+     * @param dx gradient of x, like x; may be dy or x
+     * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
+     */
+    public static void erfBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
+        checkGradient(dy, "x", x, dx, stream);
+        Status.ops(
+                Ops.ops_erf_backward(
+                        dy.address(),
+                        x.address(),
+                        dx.address(),
+                        x.count(),
+                        x.dtype().code(),
+                        stream.handle()),
+                "ops_erf_backward");
+    }
+
+    /**
      * Enqueues {@code y = x}, or {@code y = y + x}.
      *
      * @param x floating-point numbers of any shape
@@ -211,6 +305,16 @@ public final class Elementwise {
         Checks.like(stream, "y", y, x);
         Checks.writable("y", y);
         Checks.apartOrSame("y", y, "x", x);
+    }
+
+    /** y may be x or the other input. */
+    private static void checkBinary(Tensor x, String argument, Tensor other, Tensor y, Stream stream) {
+        Checks.floats(stream, "x", x);
+        Checks.like(stream, argument, other, x);
+        Checks.like(stream, "y", y, x);
+        Checks.writable("y", y);
+        Checks.apartOrSame("y", y, "x", x);
+        Checks.apartOrSame("y", y, argument, other);
     }
 
     /** dx may be dy, or what forward read or gave, which is {@code kept}. */

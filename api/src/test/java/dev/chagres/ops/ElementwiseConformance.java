@@ -13,6 +13,7 @@ import dev.chagres.te.Output;
 import dev.chagres.witness.GeluWitness;
 import dev.chagres.witness.Rounding;
 import java.util.List;
+import org.apache.commons.math3.special.Erf;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -47,6 +48,73 @@ class ElementwiseConformance {
             }
             open.assertClose("y", expected, open.read(y), 1, Tolerances.rounded(dtype));
         }
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
+    void subtractAndMultiply(DType dtype) {
+        for (int count : COUNTS) {
+            double[] x = open.normal(dtype, count, 1);
+            double[] other = open.normal(dtype, count, 1);
+            double[] difference = new double[count];
+            double[] product = new double[count];
+            for (int i = 0; i < count; i++) {
+                difference[i] = x[i] - other[i];
+                product[i] = x[i] * other[i];
+            }
+            Tensor right = open.tensor(dtype, other, count);
+            Tensor y = open.unwritten(dtype, count);
+            Elementwise.subtract(open.tensor(dtype, x, count), right, y, open.stream());
+            open.assertClose("difference", difference, open.read(y), 1, Tolerances.rounded(dtype));
+            Elementwise.multiply(open.tensor(dtype, x, count), right, right, open.stream());
+            open.assertClose("product over other", product, open.read(right), 1, Tolerances.rounded(dtype));
+        }
+        Tensor x = open.unwritten(dtype, 2);
+        Tensor longer = open.unwritten(dtype, 3);
+        String text = "other: expected " + dtype + "[2], got " + dtype + "[3]";
+        assertThrown(
+                IllegalArgumentException.class, text, () -> Elementwise.subtract(x, longer, x, open.stream()));
+        assertThrown(
+                IllegalArgumentException.class, text, () -> Elementwise.multiply(x, longer, x, open.stream()));
+    }
+
+    @ParameterizedTest
+    @MethodSource("floats")
+    void sigmoidAndErfWithGradients(DType dtype) {
+        for (int count : COUNTS) {
+            double[] x = open.normal(dtype, count, 1);
+            double[] dy = open.normal(dtype, count, 1);
+            double[] sigmoid = new double[count];
+            double[] sigmoidGradient = new double[count];
+            double[] erf = new double[count];
+            double[] erfGradient = new double[count];
+            for (int i = 0; i < count; i++) {
+                sigmoid[i] = 1 / (1 + Math.exp(-x[i]));
+                sigmoidGradient[i] = dy[i] * x[i] * (1 - x[i]); // x stands for what forward gave
+                erf[i] = Erf.erf(x[i]);
+                erfGradient[i] = dy[i] * 2 / Math.sqrt(Math.PI) * Math.exp(-x[i] * x[i]);
+            }
+            Tensor y = open.tensor(dtype, x, count);
+            Elementwise.sigmoid(y, y, open.stream());
+            open.assertClose("sigmoid over x", sigmoid, open.read(y), 1, Tolerances.rounded(dtype));
+            Tensor dx = open.tensor(dtype, dy, count);
+            Elementwise.sigmoidBackward(dx, open.tensor(dtype, x, count), dx, open.stream());
+            open.assertClose("its gradient over dy", sigmoidGradient, open.read(dx), 1, Tolerances.rounded(dtype));
+            Tensor z = open.tensor(dtype, x, count);
+            Elementwise.erf(z, z, open.stream());
+            open.assertClose("erf over x", erf, open.read(z), 1, Tolerances.rounded(dtype));
+            Tensor dz = open.tensor(dtype, x, count);
+            Elementwise.erfBackward(open.tensor(dtype, dy, count), dz, dz, open.stream());
+            open.assertClose("its gradient over x", erfGradient, open.read(dz), 1, Tolerances.rounded(dtype));
+        }
+        Tensor two = open.unwritten(dtype, 2);
+        Tensor three = open.unwritten(dtype, 3);
+        String types = "expected " + dtype + "[2], got " + dtype + "[3]";
+        Class<IllegalArgumentException> argument = IllegalArgumentException.class;
+        assertThrown(argument, "y: " + types, () -> Elementwise.sigmoid(two, three, open.stream()));
+        assertThrown(argument, "y: " + types, () -> Elementwise.erf(two, three, open.stream()));
+        assertThrown(argument, "dy: " + types, () -> Elementwise.sigmoidBackward(three, two, two, open.stream()));
+        assertThrown(argument, "dx: " + types, () -> Elementwise.erfBackward(two, two, three, open.stream()));
     }
 
     @ParameterizedTest

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 
 /**
@@ -56,8 +57,8 @@ final class FileOwnership {
     /** Of this file or folder alone, as user {@code user} sees it. */
     static Optional<LoadFault> fault(Path part, int user, LoadFault.Supply supply) throws IOException {
         Map<String, Object> seen = Files.readAttributes(part, "unix:uid,gid,mode");
-        int owner = (int) seen.get("uid");
-        int mode = (int) seen.get("mode");
+        int owner = number(seen, "uid");
+        int mode = number(seen, "mode");
         String elsewhere = "name another folder: " + supply.elsewhere();
         if (owner != user && owner != ROOT) {
             return Optional.of(new LoadFault(
@@ -65,7 +66,7 @@ final class FileOwnership {
                             + ", who may have changed it; this one has number " + user,
                     elsewhere));
         }
-        boolean isOwnGroup = owner == (int) seen.get("gid");
+        boolean isOwnGroup = owner == number(seen, "gid");
         boolean isOpen = (mode & OTHERS_WRITE) != 0 || (mode & GROUP_WRITES) != 0 && !isOwnGroup;
         boolean isSticky = (mode & STICKY) != 0 && Files.isDirectory(part);
         if (isOpen && !isSticky) {
@@ -74,5 +75,9 @@ final class FileOwnership {
                     "take the permission away (chmod go-w " + part + "), or " + elsewhere));
         }
         return Optional.empty();
+    }
+
+    private static int number(Map<String, Object> seen, String name) {
+        return (int) Objects.requireNonNull(seen.get(name), name);
     }
 }

@@ -1,8 +1,8 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;

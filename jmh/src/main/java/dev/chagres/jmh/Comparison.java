@@ -1,7 +1,7 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.jmh.states.LayerShape;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.file.Files;

@@ -65,6 +65,10 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         float other = at(residual, 0);
         add();
         near("add", first + other, at(y, 0), 0.01);
+        subtract();
+        near("subtract", first - other, at(y, 0), 0.01);
+        multiply();
+        near("multiply", first * other, at(y, 0), 0.01 * (1 + Math.abs(first * other)));
         biasAdd();
         near("biasAdd", first + at(bias, 0) + other, at(y, 0), 0.01);
         reciprocal();
@@ -79,6 +83,14 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         near("tanh", Math.tanh(first), at(y, 0), 0.02);
         tanhBackward();
         near("tanhBackward", other * (1 - first * first), at(y, 0), 0.02 * (1 + Math.abs(other * first * first)));
+        sigmoid();
+        near("sigmoid", 1 / (1 + Math.exp(-first)), at(y, 0), 0.01);
+        sigmoidBackward();
+        near("sigmoidBackward", other * first * (1 - first), at(y, 0), 0.02 * (1 + Math.abs(other) * (1 + first * first)));
+        erf();
+        near("erf", erf(first), at(y, 0), 0.01);
+        erfBackward();
+        near("erfBackward", other * 2 / Math.sqrt(Math.PI) * Math.exp(-first * first), at(y, 0), 0.02 * (1 + Math.abs(other)));
         accumulate();
         near("accumulate", first, at(wide, 0), 0);
         cast();
@@ -126,6 +138,20 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         repeat(() -> Elementwise.add(x, residual, y, stream));
     }
 
+    /** y = x - residual. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void subtract() {
+        repeat(() -> Elementwise.subtract(x, residual, y, stream));
+    }
+
+    /** y = x residual. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void multiply() {
+        repeat(() -> Elementwise.multiply(x, residual, y, stream));
+    }
+
     /** y = (x + bias) + residual. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
@@ -166,6 +192,34 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void tanhBackward() {
         repeat(() -> Elementwise.tanhBackward(residual, x, y, stream));
+    }
+
+    /** y = 1 / (1 + exp(-x)). */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void sigmoid() {
+        repeat(() -> Elementwise.sigmoid(x, y, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void sigmoidBackward() {
+        repeat(() -> Elementwise.sigmoidBackward(residual, x, y, stream));
+    }
+
+    /** y = erf(x). */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void erf() {
+        repeat(() -> Elementwise.erf(x, y, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void erfBackward() {
+        repeat(() -> Elementwise.erfBackward(residual, x, y, stream));
     }
 
     /** BFLOAT16 into FP32. */

@@ -1,7 +1,7 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.Graph;
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.ops.ProductPlan;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;

@@ -1,8 +1,8 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.Scope;
 import dev.chagres.attention.Sequences;
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.te.QkvFormat;
 import java.util.Arrays;
 

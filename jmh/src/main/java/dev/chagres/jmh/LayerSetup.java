@@ -1,9 +1,9 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.DType;
 import dev.chagres.MultiprocessorMargin;
 import dev.chagres.jmh.FullyShardedBenchmark.LayerGroups;
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.launch.Rank;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;

@@ -1,11 +1,11 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.launch.Rank;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.MlpConfig;

@@ -1,12 +1,12 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.attention.Sequences;
+import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.layer.AttentionConfig;
 import dev.chagres.layer.MlpConfig;
 import dev.chagres.layer.TransformerLayer;

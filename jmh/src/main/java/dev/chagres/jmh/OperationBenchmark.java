@@ -1,12 +1,12 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Rectangle;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.jmh.states.BenchmarkDevice;
+import dev.chagres.jmh.states.LayerShape;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.BenchmarkMode;

@@ -1,8 +1,8 @@
 package dev.chagres.jmh;
 
-import dev.chagres.jmh.states.LayerShape;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.jmh.states.LayerShape;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

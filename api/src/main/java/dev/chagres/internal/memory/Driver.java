@@ -72,11 +72,12 @@ final class Driver {
      */
     synchronized void take() {
         if (devices == 0) {
-            Object other = System.getProperties().putIfAbsent(drivingCopy, COPY);
+            @Nullable Object other = System.getProperties().putIfAbsent(drivingCopy, COPY);
             if (other != null && !other.equals(COPY)) {
                 throw new IllegalStateException("thread " + ForeignText.quoted(thread.getName())
                         + " drives a device of another copy of Chagres, which class loader "
-                        + ForeignText.plain(other) + " has loaded: close or detach that device first, or use another thread");
+                        + ForeignText.plain(other)
+                        + " has loaded: close or detach that device first, or use another thread");
             }
             current = -1;
         }

@@ -417,6 +417,394 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_subtract {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_subtract");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_subtract(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_subtract$descriptor() {
+        return ops_subtract.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_subtract(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_subtract$handle() {
+        return ops_subtract.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_subtract(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_subtract$address() {
+        return ops_subtract.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_subtract(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_subtract(long x, long other, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_subtract.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_subtract", x, other, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, other, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_multiply {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_multiply");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_multiply(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_multiply$descriptor() {
+        return ops_multiply.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_multiply(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_multiply$handle() {
+        return ops_multiply.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_multiply(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_multiply$address() {
+        return ops_multiply.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_multiply(const void *x, const void *other, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_multiply(long x, long other, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_multiply.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_multiply", x, other, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, other, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_sigmoid {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_sigmoid");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_sigmoid$descriptor() {
+        return ops_sigmoid.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_sigmoid$handle() {
+        return ops_sigmoid.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_sigmoid$address() {
+        return ops_sigmoid.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_sigmoid(long x, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_sigmoid.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_sigmoid", x, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_sigmoid_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_sigmoid_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_sigmoid_backward$descriptor() {
+        return ops_sigmoid_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_sigmoid_backward$handle() {
+        return ops_sigmoid_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_sigmoid_backward$address() {
+        return ops_sigmoid_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_sigmoid_backward(long dy, long y, long dx, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_sigmoid_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_sigmoid_backward", dy, y, dx, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, y, dx, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_erf {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_erf");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_erf$descriptor() {
+        return ops_erf.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_erf$handle() {
+        return ops_erf.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_erf$address() {
+        return ops_erf.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_erf(long x, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_erf.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_erf", x, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_erf_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_erf_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_erf_backward$descriptor() {
+        return ops_erf_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_erf_backward$handle() {
+        return ops_erf_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_erf_backward$address() {
+        return ops_erf_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_erf_backward(long dy, long x, long dx, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_erf_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_erf_backward", dy, x, dx, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, x, dx, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_reciprocal {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,

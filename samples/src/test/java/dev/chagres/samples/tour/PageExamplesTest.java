@@ -66,12 +66,10 @@ class PageExamplesTest {
         while (blocks.find()) {
             String file = blocks.group(1);
             String source = Files.readString(PROJECT.resolve(file));
-            Matcher version =
-                    Pattern.compile("<chagres.version>(.*?)<").matcher(source);
+            Matcher version = Pattern.compile("<chagres.version>(.*?)<").matcher(source);
             String whole = version.find() ? source.replace("${chagres.version}", version.group(1)) : source;
             String shown = blocks.group(2);
-            assertTrue(
-                    withoutIndentation(whole).contains(withoutIndentation(shown)), () -> file + " has no\n" + shown);
+            assertTrue(withoutIndentation(whole).contains(withoutIndentation(shown)), () -> file + " has no\n" + shown);
             count++;
         }
         int blocksFound = count;
