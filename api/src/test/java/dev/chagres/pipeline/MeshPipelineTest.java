@@ -11,6 +11,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.bindings.Provider;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
@@ -224,6 +225,11 @@ class MeshPipelineTest {
                 });
     }
 
+    /** Returns the folder of the checkpoints that ranks save beside a file. */
+    private static Path steps(Path saved) {
+        return saved.resolveSibling(saved.getFileName() + ".steps");
+    }
+
     private static Run ofRank(Rank rank, Division division, Span span) {
         AtomicReference<Strategy> made = new AtomicReference<>();
         Stream stream = rank.device().stream();
@@ -259,7 +265,9 @@ class MeshPipelineTest {
                 finish(run, step, model, norm, optimizer);
             }
             if (span.saved != null) {
-                RunState.of(strategy).stages(pipeline).optimizer(optimizer).save(span.saved, Map.of());
+                RunState state = RunState.of(strategy).stages(pipeline).optimizer(optimizer);
+                state.save(span.saved, Map.of());
+                state.save(CheckpointFolder.of(steps(span.saved)), span.end, Map.of());
             }
             if (strategy instanceof FullySharded sharded) {
                 sharded.gatherState(optimizer, run.sink(stream));
@@ -331,7 +339,7 @@ class MeshPipelineTest {
         ofOne(division, new Span(0, 3, null, one));
         Ranks.local(4).each(rank -> ofRank(rank, division, new Span(0, 0, one, several)));
         assertArrayEquals(Files.readAllBytes(one), Files.readAllBytes(several));
-        List<Run> on = Ranks.local(4).run(rank -> ofRank(rank, division, new Span(3, 6, several, later)));
+        List<Run> on = Ranks.local(4).run(rank -> ofRank(rank, division, new Span(3, 6, steps(several), later)));
         Run expected = ofOne(division, new Span(3, 6, one, null));
         for (int step = 3; step < 6; step++) {
             float loss = 0;
@@ -343,7 +351,7 @@ class MeshPipelineTest {
             assertEquals(expected.losses[step], loss, 1e-2 * loss, "loss " + step);
             assertEquals(expected.evaluated[step], evaluated, 1e-2 * evaluated, "evaluation " + step);
         }
-        ofOne(division, new Span(6, 7, later, null));
+        ofOne(division, new Span(6, 7, steps(later), null));
     }
 
     private static void assertSame(Run expected, List<Run> runs, int tensor) {
