@@ -22,7 +22,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.function.Function;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
@@ -282,13 +281,13 @@ public final class RunState {
      * Fills the weights from elsewhere than a file of this state, such as a checkpoint of another program. Rank 0 asks for the source of each
      * entry of {@link #specs}, in their order, and then for its bytes, piece by piece. Gradients of the current step are discarded.
      *
-     * @param sources returns what has the bytes of an entry, in its type and shape; called on rank 0 alone
+     * @param sources returns what has the bytes of an entry, in its type and shape, or null, which leaves it as it is; called on rank 0 alone
      * @throws IllegalArgumentException as {@link #save}, or when a source has another spec than it was asked for
      * @throws IllegalStateException as {@link #save}, or when this is more than weights; of other ranks, when rank 0 failed
      * @throws dev.chagres.bindings.CaptureException while the stream captures
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
-    public void loadFrom(Function<TensorSpec, TensorSource> sources) {
+    public void loadFrom(TensorSource.Lookup sources) {
         Checks.given("sources", sources);
         if (optimizer != null || !others.isEmpty()) {
             throw new IllegalStateException("loadFrom: expected weights alone, got " + this);

@@ -30,7 +30,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
@@ -190,14 +189,16 @@ final class ShardedState {
      * @throws CaptureException while the stream captures
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
-    public void loadFrom(Function<TensorSpec, TensorSource> sources) {
+    public void loadFrom(TensorSource.Lookup sources) {
         transfer(begin(Call.LOAD_FROM), transfer -> {
-            List<TensorSource> asked = tensors.stream()
-                    .map(tensor -> Safetensors.asked(sources, tensor.spec()))
-                    .toList();
+            List<@Nullable TensorSource> asked = new ArrayList<>();
+            tensors.forEach(tensor -> asked.add(Safetensors.asked(sources, tensor.spec())));
             try (HostBuffer host = HostBuffer.pinned(stream().device(), StateTransfer.PIECE_BYTES)) {
                 for (int i = 0; i < tensors.size(); i++) {
-                    read(i, asked.get(i)::copyTo, host, transfer);
+                    TensorSource source = asked.get(i);
+                    if (source != null) {
+                        read(i, source::copyTo, host, transfer);
+                    }
                 }
             }
         });

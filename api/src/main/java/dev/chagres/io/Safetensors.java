@@ -17,8 +17,8 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.function.Function;
 import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Saves a {@link State} to a safetensors file, and loads it: each tensor under its name, each number of the host as an I64 scalar.
@@ -121,18 +121,23 @@ public final class Safetensors {
      * in eight bits are cast from the type that {@link #specs} names, with their scales. A state with weights discards the gradients of the
      * current step, and their sums over ranks.
      *
-     * @param sources returns what has the bytes of one of {@link #specs}
+     * @param sources returns what has the bytes of one of {@link #specs}; null leaves that tensor as it is
      * @throws IllegalArgumentException when the state has numbers of the host, or a source has another spec than it was asked for
      */
-    public static void loadFrom(Function<TensorSpec, TensorSource> sources, State state, Stream stream) {
+    public static void loadFrom(TensorSource.Lookup sources, State state, Stream stream) {
         Checks.given("sources", sources);
         Checks.given("stream", stream);
         if (!Checks.given("state", state).numbers().isEmpty()) {
             throw new IllegalArgumentException("state: expected tensors alone, got numbers of the host: "
                     + state.numbers().keySet());
         }
-        List<TensorSource> asked =
-                specs(state).stream().map(spec -> asked(sources, spec)).toList();
+        List<TensorSource> asked = new ArrayList<>();
+        for (TensorSpec spec : specs(state)) {
+            TensorSource source = asked(sources, spec);
+            if (source != null) {
+                asked.add(source);
+            }
+        }
         try (HostBuffer host = HostBuffer.pinned(stream.device(), PIECE_BYTES);
                 Scope views = stream.device().openScope(stream)) {
             for (TensorSource source : asked) {
@@ -155,14 +160,13 @@ public final class Safetensors {
     }
 
     /**
-     * For sharding: returns the source of {@code spec}.
+     * For sharding: returns the source of {@code spec}, or null where it stays as it is.
      *
      * @throws IllegalArgumentException when it has another spec
      */
-    public static TensorSource asked(Function<TensorSpec, TensorSource> sources, TensorSpec spec) {
-        TensorSource source =
-                Checks.given("the source", Checks.given("sources", sources).apply(Checks.given("spec", spec)));
-        if (!source.spec().equals(spec)) {
+    public static @Nullable TensorSource asked(TensorSource.Lookup sources, TensorSpec spec) {
+        TensorSource source = Checks.given("sources", sources).find(Checks.given("spec", spec));
+        if (source != null && !source.spec().equals(spec)) {
             throw new IllegalArgumentException("sources: expected that of " + spec + ", got that of " + source.spec());
         }
         return source;

@@ -2,6 +2,7 @@ package dev.chagres.io;
 
 import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A tensor to be written: its spec, and the source of its bytes. Large tensors are fetched in pieces, so that host memory need not hold a
@@ -21,6 +22,14 @@ public interface TensorSource {
      * @param target native memory that the source may use until it returns
      */
     void copyTo(long offset, MemorySegment target);
+
+    /** Finds the sources of tensors that are to be filled. */
+    @FunctionalInterface
+    interface Lookup {
+        /** Returns what has the bytes of {@code spec}; null leaves the tensor as it is. */
+        @Nullable
+        TensorSource find(TensorSpec spec);
+    }
 
     /**
      * Returns a source whose bytes lie in memory.

@@ -6,11 +6,13 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.Trainable;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Function;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * An ESM-2 with a head that classifies. A trainer makes the model of it.
@@ -72,6 +74,23 @@ public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels, Pr
      */
     public Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels) {
         this(encoder, task, labels, Problem.SINGLE_LABEL);
+    }
+
+    /**
+     * Returns what trains the head and the layers from the last one down, with the norm behind them.
+     *
+     * @param count layers, from 0, where the head alone is trained, to all
+     * @throws IllegalArgumentException when there are not as many
+     */
+    public Trainable lastLayers(int count) {
+        if (count < 0 || count > encoder.layers()) {
+            throw new IllegalArgumentException("count: expected 0 to " + encoder.layers() + " layers, got " + count);
+        }
+        Stream<String> trained =
+                IntStream.range(encoder.layers() - count, encoder.layers()).mapToObj(i -> "layers." + i);
+        return Trainable.only(
+                Stream.concat(trained, count == 0 ? Stream.of("classifier") : Stream.of("norm", "classifier"))
+                        .toArray(String[]::new));
     }
 
     @Override

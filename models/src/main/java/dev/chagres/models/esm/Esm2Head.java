@@ -50,6 +50,6 @@ final class Esm2Head extends Layer {
 
     @Override
     public boolean requiresGradient() {
-        return true;
+        return anyRequiresGradient(dense, norm, decoder);
     }
 }

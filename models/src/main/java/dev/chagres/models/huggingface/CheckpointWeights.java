@@ -247,12 +247,15 @@ final class CheckpointWeights implements AutoCloseable {
         }
     }
 
-    /** Copies weights to where a state keeps them, on each rank its parts. */
-    void load(List<Target> targets, String model, RunState state) {
+    /** Copies weights to where a state keeps them, on each rank its parts, but for those that are {@code left} as they are. */
+    void load(List<Target> targets, String model, Predicate<String> left, RunState state) {
         Map<String, Target> byName = new HashMap<>();
         targets.forEach(target -> byName.put(target.parameter(), target));
         state.loadFrom(spec -> {
             Target target = byName.get(spec.name());
+            if (target == null && left.test(spec.name())) {
+                return null;
+            }
             if (target == null) {
                 throw new IllegalArgumentException(
                         "weights: expected those of " + model + " in " + tensors.main() + ", got " + spec);
@@ -263,7 +266,7 @@ final class CheckpointWeights implements AutoCloseable {
 
     /** Returns the bytes of a parameter, whose rows are those of its tensors and then padding. */
     private TensorSource source(Target target, TensorSpec spec) {
-        long own = target.parts().stream().mapToLong(Part::count).sum();
+        long own = target.count();
         if (own > spec.shape().count()
                 || target.padding() == Padding.NONE && own != spec.shape().count()) {
             List<String> names = target.parts().stream().map(Part::tensor).toList();
@@ -332,7 +335,11 @@ final class CheckpointWeights implements AutoCloseable {
     }
 
     static void ensureWhole(TrainedModel model) {
-        for (Parameter parameter : model.parameters().all()) {
+        ensureWhole(model.parameters());
+    }
+
+    static void ensureWhole(Parameters parameters) {
+        for (Parameter parameter : parameters.all()) {
             if (!parameter.shape().equals(parameter.wholeShape())) {
                 throw new IllegalArgumentException("model: expected whole parameters on one rank, got "
                         + parameter.shape() + " of " + parameter.name() + ", which has " + parameter.wholeShape());

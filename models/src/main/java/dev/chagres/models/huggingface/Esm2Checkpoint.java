@@ -67,6 +67,17 @@ public final class Esm2Checkpoint {
     }
 
     /**
+     * Returns the names of the classes of a classifier in a folder; empty where it has another head.
+     *
+     * @throws CheckpointException as {@link #config}
+     */
+    public static List<String> labels(Path folder) {
+        try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
+            return source.architecture().task() == null ? List.of() : source.labelNames();
+        }
+    }
+
+    /**
      * Makes the model in a folder; its context is {@code max_position_embeddings}.
      *
      * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
@@ -146,6 +157,22 @@ public final class Esm2Checkpoint {
     }
 
     /**
+     * Copies the weights in a folder to where ranks keep them, as {@link #load(RunState, Path)} does, of a model that a run fine-tunes: low-rank
+     * adapters stay as they are, and so does the head of a classifier where the folder has an {@code EsmForMaskedLM}.
+     *
+     * @param weights alone
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException on rank 0, when the weights are those of another model
+     * @throws IllegalStateException when this is more than weights, or rank 0 failed
+     */
+    public static void begin(RunState weights, Path folder) {
+        Objects.requireNonNull(weights, "weights");
+        try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
+            source.begin(weights);
+        }
+    }
+
+    /**
      * Copies the weights in a folder into a classifier. Of {@code EsmForMaskedLM} these are all but the classifier's head, which stays as it
      * is: so a classifier begins with a trained model.
      *
@@ -207,7 +234,7 @@ public final class Esm2Checkpoint {
     public static Optional<ModelFiles> files(Esm2ClassifierConfig config, DType dtype) {
         CheckpointWeights.ensureFloat(dtype);
         return Esm2Files.areOf(Objects.requireNonNull(config, "config").encoder())
-                ? Optional.of(new Esm2Files(config, dtype))
+                ? Optional.of(new Esm2Files(config, List.of(), dtype))
                 : Optional.empty();
     }
 
@@ -250,7 +277,7 @@ public final class Esm2Checkpoint {
         Objects.requireNonNull(config, "config");
         try (Esm2Source source = maskedLm(from)) {
             Esm2Config target = inLayout(source.config(), config.layout());
-            try (Esm2 model = filled(() -> new Esm2(device, target, source.dtype(), 0), source, from)) {
+            try (Esm2 model = CheckpointWeights.filled(() -> new Esm2(device, target, source.dtype(), 0), source::load, from)) {
                 save(model, to, config);
             }
         }

@@ -34,6 +34,7 @@ final class Esm2Files implements ModelFiles {
     private final Esm2Config sizes;
     private final List<Target> targets;
     private final @Nullable Esm2ClassifierConfig classifier;
+    private final List<String> labels;
     private final DType dtype;
 
     Esm2Files(Esm2Config config, DType dtype, EsmLayout layout) {
@@ -42,10 +43,17 @@ final class Esm2Files implements ModelFiles {
         sizes = config;
         targets = isNvidia() ? NvEsmTensors.targets(config, config.heads()) : Esm2Tensors.targets(config);
         classifier = null;
+        labels = List.of();
         this.dtype = dtype;
     }
 
-    Esm2Files(Esm2ClassifierConfig config, DType dtype) {
+    /** {@code labels}: names of the classes; none for LABEL_0 and so on. */
+    Esm2Files(Esm2ClassifierConfig config, List<String> labels, DType dtype) {
+        if (!labels.isEmpty() && labels.size() != config.labels()) {
+            throw new IllegalArgumentException(
+                    "labels: expected a name for each of " + config.labels() + " classes, got " + labels);
+        }
+        this.labels = labels;
         layout = EsmLayout.TRANSFORMERS;
         architecture = EsmArchitecture.of(config.task());
         sizes = config.encoder();
@@ -160,8 +168,9 @@ final class Esm2Files implements ModelFiles {
             Map<String, Object> names = new LinkedHashMap<>();
             Map<String, Object> numbers = new LinkedHashMap<>();
             for (int i = 0; i < classifier.labels(); i++) {
-                names.put(String.valueOf(i), "LABEL_" + i);
-                numbers.put("LABEL_" + i, i);
+                String name = labels.isEmpty() ? "LABEL_" + i : labels.get(i);
+                names.put(String.valueOf(i), name);
+                numbers.put(name, i);
             }
             fields.put("id2label", names);
             fields.put("label2id", numbers);

@@ -24,6 +24,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class Esm2Source implements AutoCloseable {
+    private static final String CLASSIFIER = "classifier.";
+
     private final EsmArchitecture architecture;
     private final EsmFields fields;
     private final Esm2Config config;
@@ -158,6 +160,16 @@ final class Esm2Source implements AutoCloseable {
         return fields.classifier(config, Objects.requireNonNull(architecture.task(), "task"));
     }
 
+    /** Returns the names of the classes, LABEL_0 and so on where the file has none. */
+    List<String> labelNames() {
+        int count = fields.labels();
+        Map<String, String> given =
+                fields.json().has("id2label") ? fields.json().textsByName("id2label") : Map.of();
+        return IntStream.range(0, count)
+                .mapToObj(i -> given.getOrDefault(String.valueOf(i), "LABEL_" + i))
+                .toList();
+    }
+
     /** Returns the type that the weights were saved in: that of the file's text, else that of the embedding. */
     DType dtype() {
         return fields.json()
@@ -188,7 +200,30 @@ final class Esm2Source implements AutoCloseable {
 
     /** Copies all weights to where a state keeps them, on each rank its parts. */
     void load(RunState state) {
-        weights.load(targets, architecture.className(), state);
+        weights.load(targets, architecture.className(), name -> false, state);
+    }
+
+    /** The same of a model that may have adapters, and a head of its own where the folder has that of the masked-language model. */
+    void begin(RunState state) {
+        boolean hasHead = state.specs().stream().anyMatch(spec -> spec.name().startsWith(CLASSIFIER));
+        boolean leavesHead = hasHead && architecture == EsmArchitecture.MASKED_LM;
+        weights.load(
+                leavesHead ? Esm2Tensors.encoder(config) : targets,
+                architecture.className(),
+                name -> PeftModules.isAdapter(name) || (leavesHead && name.startsWith(CLASSIFIER)),
+                state);
+    }
+
+    /** Returns the first row of a module's weight in that of a product. */
+    long firstRow(String product, String module) {
+        Target target = targets.stream()
+                .filter(one -> one.parameter().equals(product + ".weight"))
+                .findFirst()
+                .orElseThrow();
+        return target.parts().stream()
+                .takeWhile(part -> !part.tensor().equals(module + ".weight"))
+                .mapToLong(part -> part.sizes()[0])
+                .sum();
     }
 
     @Override

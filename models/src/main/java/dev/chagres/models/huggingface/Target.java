@@ -42,6 +42,11 @@ record Target(String parameter, List<Part> parts, Padding padding, int heads) {
         this(parameter, tensors.stream().map(tensor -> new Part(tensor, sizes)).toList(), padding);
     }
 
+    /** Returns how many elements the tensors have together. */
+    long count() {
+        return parts.stream().mapToLong(Part::count).sum();
+    }
+
     /** Returns where a tensor has an element of the parameter, counted from the tensor's first, and how many follow it there. */
     Run run(Part part, long element) {
         if (heads == 0) {

@@ -40,7 +40,7 @@ class HuggingFaceClassifierTest {
     private Path parent;
 
     /** The columns that count, of each token, or of each sequence's first. */
-    private static float[] used(Tensor logits, Esm2ClassifierConfig config, int[] lengths, Device device) {
+    static float[] used(Tensor logits, Esm2ClassifierConfig config, int[] lengths, Device device) {
         float[] all = logits.toFloats(device.stream());
         int columns = Math.toIntExact(logits.size(1));
         boolean tokens = config.task() == Task.TOKENS;
@@ -55,7 +55,7 @@ class HuggingFaceClassifierTest {
     }
 
     /** Of each token: of a sequence's its first. */
-    private static int[] labels(StoredModel stored, Task task) {
+    static int[] labels(StoredModel stored, Task task) {
         int[] given = stored.ints("labels");
         if (task == Task.TOKENS) {
             return given;

@@ -1,0 +1,213 @@
+package dev.chagres.models.huggingface;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.Scope;
+import dev.chagres.batch.TrainedModel;
+import dev.chagres.io.SafetensorsWriter;
+import dev.chagres.io.TensorSource;
+import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Classifier;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.parameter.LoraConfig;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Low-rank adapters of an ESM-2 in and out of folders of PEFT: {@code adapter_config.json} and {@code adapter_model.safetensors}. The weights that
+ * they adapt are in another folder, of transformers.
+ *
+ * {@snippet file="dev/chagres/models/huggingface/PeftAdaptersTest.java" region="peft"}
+ *
+ * <p>Every field of {@code adapter_config.json} is either taken or refused by name, and so is each tensor. Where the model's folder has an {@code
+ * EsmForMaskedLM} and {@code task_type} is that of a classifier, its head is that of {@code modules_to_save}.
+ *
+ * <p>Threading: the device's thread.
+ *
+ * <p>Source: {@code LoraConfig} and {@code save_pretrained} of PEFT 0.21.
+ */
+public final class PeftAdapters {
+    private PeftAdapters() {}
+
+    /**
+     * Returns the adapters in a folder.
+     *
+     * @param model folder of the model that they adapt
+     * @throws CheckpointException when a file cannot be read, or says something that is not supported; file and field or tensor are named
+     * @throws dev.chagres.io.SafetensorsException when a safetensors file is damaged
+     */
+    public static LoraConfig config(Path model, Path adapters) {
+        try (PeftSource source = open(model, adapters)) {
+            return source.lora();
+        }
+    }
+
+    private static PeftSource open(Path model, Path adapters) {
+        return PeftSource.open(Objects.requireNonNull(model, "model"), Objects.requireNonNull(adapters, "adapters"));
+    }
+
+    /**
+     * Makes a classifier with adapters, which can be trained on.
+     *
+     * @param model folder of the model
+     * @param adapters folder of the adapters
+     * @param dtype of weights, adapters and activations
+     * @throws CheckpointException as {@link #config}, or when they are not those of a classifier
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Esm2Classifier openClassifier(Device device, Path model, Path adapters, DType dtype) {
+        try (PeftSource source = open(model, adapters)) {
+            Esm2ClassifierConfig config = classifier(source);
+            Esm2Classifier made = new Esm2Classifier(device, config, adapted(source.lora()), allocation(device, dtype));
+            return loaded(made, () -> source.load(made.parameters()));
+        }
+    }
+
+    /**
+     * Makes a masked-language model with adapters, as {@link #openClassifier}.
+     *
+     * @param model folder of the model
+     * @param adapters folder of the adapters
+     * @param dtype of weights, adapters and activations
+     * @throws CheckpointException as {@link #config}, or when they are those of a classifier
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Esm2 open(Device device, Path model, Path adapters, DType dtype) {
+        try (PeftSource source = open(model, adapters)) {
+            if (source.classifier() != null) {
+                throw source.refused("a masked-language model");
+            }
+            Esm2Config config = source.config();
+            Esm2 made = new Esm2(device, config, adapted(source.lora()), allocation(device, dtype));
+            return loaded(made, () -> source.load(made.parameters()));
+        }
+    }
+
+    /**
+     * Makes a classifier without adapters, whose weights are {@code W + factor B A}, computed in FP32 and rounded once. It is as fast as one that
+     * was never adapted, and {@link Esm2Checkpoint#save(Esm2Classifier, Path, SaveConfig)} saves it for transformers.
+     *
+     * @param model folder of the model
+     * @param adapters folder of the adapters
+     * @param dtype of weights and activations
+     * @throws CheckpointException as {@link #config}, or when they are not those of a classifier
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Esm2Classifier openMergedClassifier(Device device, Path model, Path adapters, DType dtype) {
+        try (PeftSource source = open(model, adapters)) {
+            Esm2ClassifierConfig config = classifier(source);
+            Esm2Classifier made = new Esm2Classifier(device, config, new ModelPlan(), allocation(device, dtype));
+            return loaded(made, () -> source.loadMerged(made.parameters()));
+        }
+    }
+
+    private static Esm2ClassifierConfig classifier(PeftSource source) {
+        Esm2ClassifierConfig config = source.classifier();
+        if (config == null) {
+            throw source.refused("a classifier");
+        }
+        return config;
+    }
+
+    private static ModelPlan adapted(LoraConfig lora) {
+        ModelPlan plan = new ModelPlan();
+        plan.adapt(lora);
+        return plan;
+    }
+
+    private static Function<ModelPlan, Parameters> allocation(Device device, DType dtype) {
+        return declared -> Parameters.allocate(device, declared, dtype, 0);
+    }
+
+    private static <M extends TrainedModel> M loaded(M model, Runnable load) {
+        try {
+            load.run();
+            return model;
+        } catch (RuntimeException | Error failure) {
+            model.close();
+            throw failure;
+        }
+    }
+
+    /**
+     * Saves the adapters of a classifier, and its head where that is trained, as PEFT does. All files appear at once.
+     *
+     * @param lora what the model was made with
+     * @param base what {@code base_model_name_or_path} says: a folder or name of the model that is adapted; null for none
+     * @param folder one that does not exist, or is empty; its parent exists
+     * @throws CheckpointException when the folder has files or cannot be written
+     * @throws IllegalArgumentException when the model has other adapters, or a parameter is split among ranks
+     */
+    public static void save(Esm2Classifier model, LoraConfig lora, @Nullable Path base, Path folder) {
+        Esm2ClassifierConfig config = Objects.requireNonNull(model, "model").config();
+        save(model, new PeftModules(config.encoder(), config), lora, base, folder);
+    }
+
+    /**
+     * Saves the adapters of a masked-language model, as {@link #save(Esm2Classifier, LoraConfig, Path, Path)}.
+     *
+     * @param lora what the model was made with
+     * @param base what {@code base_model_name_or_path} says; null for none
+     * @param folder one that does not exist, or is empty; its parent exists
+     * @throws CheckpointException when the folder has files or cannot be written
+     * @throws IllegalArgumentException when the model has other adapters, or a parameter is split among ranks
+     */
+    public static void save(Esm2 model, LoraConfig lora, @Nullable Path base, Path folder) {
+        save(model, new PeftModules(Objects.requireNonNull(model, "model").config(), null), lora, base, folder);
+    }
+
+    private static void save(
+            TrainedModel model, PeftModules modules, LoraConfig lora, @Nullable Path base, Path folder) {
+        List<Target> targets = modules.tensors(Objects.requireNonNull(lora, "lora"));
+        check(model.parameters(), targets, modules, lora);
+        CheckpointWriter.write(Objects.requireNonNull(folder, "folder"), whole -> {
+            write(model.parameters(), targets, whole.resolve(PeftSource.TENSORS));
+            JsonText.write(whole.resolve(PeftConfig.FILE), PeftConfig.fields(lora, modules, base));
+        });
+    }
+
+    private static void check(Parameters parameters, List<Target> targets, PeftModules modules, LoraConfig lora) {
+        CheckpointWeights.ensureWhole(parameters);
+        for (String pattern : lora.trained()) {
+            if (!pattern.equals(modules.head())) {
+                throw new IllegalArgumentException(
+                        "lora: expected " + (modules.head() == null ? "nothing" : modules.head())
+                                + " to be trained besides, which modules_to_save can name, got " + pattern);
+            }
+        }
+        long saved = targets.stream()
+                .filter(target -> PeftModules.isAdapter(target.parameter()))
+                .count();
+        long present = parameters.all().stream()
+                .filter(parameter -> PeftModules.isAdapter(parameter.name()))
+                .count();
+        boolean fits = saved == present
+                && targets.stream()
+                        .allMatch(target -> parameters.all().stream()
+                                .filter(parameter -> parameter.name().equals(target.parameter()))
+                                .anyMatch(parameter -> !PeftModules.isAdapter(parameter.name())
+                                        || parameter.shape().count()
+                                                == target.count()));
+        if (!fits) {
+            throw new IllegalArgumentException("lora: expected the adapters that the model was made with, got " + lora
+                    + " of a model with " + present + " matrices of adapters");
+        }
+    }
+
+    private static void write(Parameters parameters, List<Target> targets, Path file) throws IOException {
+        var stream = parameters.scope().stream();
+        try (Scope views = stream.device().openScope(stream)) {
+            List<TensorSource> sources = List.copyOf(
+                    CheckpointWriter.sources(targets, parameters, 0, views).values());
+            SafetensorsWriter.write(file, sources, Map.of("format", "pt"));
+        }
+    }
+}
