@@ -42,8 +42,7 @@ class DecoderConfigTest {
                 () -> mistral.withAttentionBias(Bias.PRESENT));
         assertRefused(
                 "mlpBias: expected ABSENT, as always in QWEN2, got PRESENT", () -> qwen2.withMlpBias(Bias.PRESENT));
-        assertRefused(
-                "normEpsilon: expected a finite number above 0, got 0.0", () -> LLAMA.withNormEpsilon(0));
+        assertRefused("normEpsilon: expected a finite number above 0, got 0.0", () -> LLAMA.withNormEpsilon(0));
         assertRefused(
                 "windows: expected none, for LLAMA sees all keys, got [4, 4]", () -> LLAMA.withWindows(List.of(4, 4)));
         assertRefused(
@@ -66,8 +65,8 @@ class DecoderConfigTest {
                 () -> config.withForm(DecoderForm.of(DecoderArchitecture.LLAMA, 8)));
         assertRefused(
                 "form: expected a window for each of 2 layers, or none, got 1",
-                () -> config.withForm(DecoderForm.of(DecoderArchitecture.MISTRAL, 16)
-                        .withWindows(List.of(3))));
+                () -> config.withForm(
+                        DecoderForm.of(DecoderArchitecture.MISTRAL, 16).withWindows(List.of(3))));
         assertRefused("lossTokens: expected at least 1, or 0 for all, got -1", () -> config.withLossTokens(-1));
         assertRefused(
                 "tokens: expected tokens from 0 to 99, got 100",

@@ -48,10 +48,7 @@ class DecoderRefusalsTest {
     void whatIsRefused() throws IOException {
         assertRefused("llama", "hidden_act", "gelu", "hidden_act: expected silu, got gelu");
         assertRefused(
-                "llama",
-                "attention_dropout",
-                1,
-                "attention_dropout: expected 0: dropout is not supported here, got 1");
+                "llama", "attention_dropout", 1, "attention_dropout: expected 0: dropout is not supported here, got 1");
         assertRefused(
                 "llama", "model_type", "qwen2", "model_type: expected llama, that of LlamaForCausalLM, got qwen2");
         assertRefused(
