@@ -94,7 +94,7 @@ public final class Score extends ProteinCommand {
     private LongSequences longer = LongSequences.REFUSE;
 
     /** What becomes a line, once its sequences are computed. */
-    private final class Asked {
+    private static final class Asked {
         private final Map<String, Object> line;
         private final String key;
         /** Masked places, and the tokens that count there for and against. */
