@@ -55,7 +55,8 @@ class FullDiskTest {
     @Test
     void theEarlierCheckpointStays() throws IOException, InterruptedException {
         List<String> command = new ArrayList<>(List.of("sh", "-c", "ulimit -f 512 && exec \"$0\" \"$@\""));
-        command.addAll(ChildJvm.of(List.of("-XX:-UsePerfData"), Save.class, folder.toString()).command());
+        command.addAll(ChildJvm.of(List.of("-XX:-UsePerfData"), Save.class, folder.toString())
+                .command());
         Process process = new ProcessBuilder(command)
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();

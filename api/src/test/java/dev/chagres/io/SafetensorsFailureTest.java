@@ -47,7 +47,8 @@ class SafetensorsFailureTest {
                 () -> SafetensorsFile.open(absent));
         assertThrown(
                 SafetensorsException.class,
-                folder + ": expected a safetensors file, or the folder of a checkpoint, which has chagres.json, got a folder"
+                folder
+                        + ": expected a safetensors file, or the folder of a checkpoint, which has chagres.json, got a folder"
                         + " without it",
                 () -> SafetensorsFile.open(folder));
         assertThrown(

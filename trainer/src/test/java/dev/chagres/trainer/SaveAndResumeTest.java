@@ -162,16 +162,21 @@ class SaveAndResumeTest {
         String file = "--save=" + folder.resolve("state");
         String run = "--save=" + folder.resolve("run") + "/";
         assertEquals(2, run("--keep-last=2", file));
-        assertTrue(told().startsWith("train: --keep-last: expected --save DIR/ beside it, a folder whose name ends with a"
-                + " slash or that exists, got " + folder.resolve("state")), this::told);
+        assertTrue(
+                told().startsWith("train: --keep-last: expected --save DIR/ beside it, a folder whose name ends with a"
+                        + " slash or that exists, got " + folder.resolve("state")),
+                this::told);
         assertEquals(2, run("--keep-best=2", run));
-        assertTrue(told().startsWith("train: --keep-best: expected --keep-last beside it, without which all checkpoints"
-                + " stay, got none"), this::told);
+        assertTrue(
+                told().startsWith("train: --keep-best: expected --keep-last beside it, without which all checkpoints"
+                        + " stay, got none"),
+                this::told);
         assertEquals(2, run("--keep-every=-2", run));
         assertTrue(told().startsWith("train: --keep-every: expected at least 0"), this::told);
         Files.writeString(folder.resolve("run"), "in the way");
         assertEquals(1, run("--steps=2", run));
-        assertEquals("train: --save: " + folder.resolve("run") + ": expected a folder or a new name, got a file", told());
+        assertEquals(
+                "train: --save: " + folder.resolve("run") + ": expected a folder or a new name, got a file", told());
     }
 
     private static double loss(Map<String, Object> step) {

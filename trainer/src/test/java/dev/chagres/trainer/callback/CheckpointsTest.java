@@ -52,9 +52,7 @@ class CheckpointsTest {
     private static final BatchShape SHAPE = new BatchShape(BatchLayout.PACKED, 128, 32, 2);
     private static final ModelFiles FILES =
             Esm2Checkpoint.files(CONFIG, DType.FLOAT32).orElseThrow();
-    private static final Trainer TRAINER = Trainer.of(CONFIG, SHAPE)
-            .withSeed(7)
-            .withModelFiles(FILES);
+    private static final Trainer TRAINER = Trainer.of(CONFIG, SHAPE).withSeed(7).withModelFiles(FILES);
 
     @TempDir
     private Path folder;
@@ -66,8 +64,7 @@ class CheckpointsTest {
     private static Evaluation evaluation() {
         FastaSource few = FastaSource.shipped().only(new HeldOut(0.03));
         return Evaluation.of(
-                        () -> new MaskedProteins(new FastaSequences(few)),
-                        new BatchShape(BatchLayout.PACKED, 128, 32))
+                        () -> new MaskedProteins(new FastaSequences(few)), new BatchShape(BatchLayout.PACKED, 128, 32))
                 .withEvery(2);
     }
 
@@ -129,7 +126,8 @@ class CheckpointsTest {
                 int theirs = (int) FILES.tensors(parameter.name()).stream()
                         .mapToLong(tensor -> tensor.shape().count())
                         .sum();
-                float[] weight = loaded.parameters().get(parameter.name()).weight().toFloats(device.stream());
+                float[] weight =
+                        loaded.parameters().get(parameter.name()).weight().toFloats(device.stream());
                 assertArrayEquals(
                         Arrays.copyOf(weight, theirs),
                         Arrays.copyOf(parameter.weight().toFloats(device.stream()), theirs),
