@@ -196,7 +196,8 @@ public final class AdamW extends FlatOptimizer {
      * Allocates memory for the state, in a scope of its own: mean, square and, for 16-bit weights, masters with the present values of the
      * weights.
      *
-     * @throws IllegalArgumentException when a weight that is not frozen is kept {@code QUANTIZED_ONLY}
+     * @throws IllegalArgumentException when a weight that is not frozen is kept {@code QUANTIZED_ONLY}, or moments have eight bits and
+     *     parameters are not aligned for it
      * @throws IllegalStateException when the parameters are closed
      */
     public AdamW(Parameters parameters, Config config) {

@@ -50,8 +50,8 @@ record MatrixPart(Parameter matrix, long first, long count, long gradientOffset)
             return null;
         }
         UpdateRange whole = ranges.stream()
-                .filter(range -> range.gradientOffset() <= gradientOffset
-                        && end() <= range.gradientOffset() + range.count())
+                .filter(range ->
+                        range.gradientOffset() <= gradientOffset && end() <= range.gradientOffset() + range.count())
                 .findFirst()
                 .orElseThrow();
         return piece(whole, gradientOffset, end());

@@ -69,7 +69,9 @@ final class MatrixUpdate {
                 largest = Math.max(largest, part.matrix().shape().count());
                 side = Math.max(
                         side,
-                        Math.min(part.matrix().shape().size(0), part.matrix().shape().size(1)));
+                        Math.min(
+                                part.matrix().shape().size(0),
+                                part.matrix().shape().size(1)));
             }
             direction = zeros(largest);
             product = zeros(largest);
@@ -80,7 +82,8 @@ final class MatrixUpdate {
             notFinite = scope.tensor(DType.INT32, 1);
             notFinite.zero(scope.stream());
             later = scope.tensor(DType.INT32, 1);
-            later.set(scope.stream(), 2); // So that no step is the first one, which would take the gradient as its mean.
+            later.set(
+                    scope.stream(), 2); // So that no step is the first one, which would take the gradient as its mean.
             epsilon = number(EPSILON);
             zero = number(0);
             one = number(1);
@@ -247,7 +250,12 @@ final class MatrixUpdate {
         Elementwise.reciprocal(scratch.norm, scratch.norm, stream);
         scaled(rows, null, rows, scratch.norm);
         for (int i = 0; i < scratch.ofSquare.size(); i++) {
-            product(direction, direction, square, isTall ? Transpose.YES : Transpose.NO, isTall ? Transpose.NO : Transpose.YES);
+            product(
+                    direction,
+                    direction,
+                    square,
+                    isTall ? Transpose.YES : Transpose.NO,
+                    isTall ? Transpose.NO : Transpose.YES);
             product(square, square, powers, Transpose.NO, Transpose.NO);
             scaled(powers, square, powers, scratch.ofSquare.get(i));
             product(isTall ? direction : powers, isTall ? powers : direction, product, Transpose.NO, Transpose.NO);

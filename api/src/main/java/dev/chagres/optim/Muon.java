@@ -76,8 +76,7 @@ public final class Muon extends FlatOptimizer {
          */
         public Config {
             if (!(momentum > 0 && momentum < 1)) {
-                throw new IllegalArgumentException(
-                        "momentum: expected a number above 0 and below 1, got " + momentum);
+                throw new IllegalArgumentException("momentum: expected a number above 0 and below 1, got " + momentum);
             }
             Checks.given("kind", kind);
             Checks.atLeastOne("iterations", iterations);
@@ -87,8 +86,7 @@ public final class Muon extends FlatOptimizer {
             Checks.given("adjustment", adjustment);
             excluded = Checks.givenAll("excluded", excluded);
             if (Checks.given("others", others).momentDType() != DType.FLOAT32) {
-                throw new IllegalArgumentException(
-                        "others: expected moments of FLOAT32, got " + others.momentDType());
+                throw new IllegalArgumentException("others: expected moments of FLOAT32, got " + others.momentDType());
             }
         }
 
@@ -186,20 +184,20 @@ public final class Muon extends FlatOptimizer {
      */
     public Muon(Parameters parameters, Config config, List<ParameterGroup> groups) {
         List<ParameterGroup> own = check(parameters, config, groups);
-        List<Parameter> taken =
-                parameters.all().stream().filter(config::takes).toList();
+        List<Parameter> taken = parameters.all().stream().filter(config::takes).toList();
         taken.forEach(Muon::ensureUnsplit);
         List<UpdateRange> ofMatrices = UpdateRange.of(parameters, config.weightDecay(), own);
         List<UpdateRange> ofOthers = UpdateRange.of(parameters, config.others().weightDecay(), own);
         List<MatrixPart> parts =
                 taken.stream().map(matrix -> MatrixPart.of(parameters, matrix)).toList();
-        OptimizerState.Masters masters = MasterCopies.of(parameters, config.others().masters());
+        OptimizerState.Masters masters =
+                MasterCopies.of(parameters, config.others().masters());
         super(
                 parameters,
                 "Muon" + config.text(),
                 new OptimizerState("Muon", parameters, DType.FLOAT32, VECTORS, masters, ofMatrices, own));
-        rest = begun(() ->
-                new AdamUpdate(config.others(), MatrixPart.rest(ofOthers, parts), parameters.gradients(), state));
+        rest = begun(
+                () -> new AdamUpdate(config.others(), MatrixPart.rest(ofOthers, parts), parameters.gradients(), state));
         matrices = begun(() -> {
             var scratch = new MatrixUpdate.Scratch(config, parts, state.scope());
             List<MatrixUpdate> made = new ArrayList<>();
@@ -219,7 +217,8 @@ public final class Muon extends FlatOptimizer {
 
     @Override
     public String explain() {
-        return matrices.size() + " matrices, each by ops_optimizer_step for the mean, products of matrices, and ops_optimizer_step for the"
+        return matrices.size()
+                + " matrices, each by ops_optimizer_step for the mean, products of matrices, and ops_optimizer_step for the"
                 + " weights; the rest: " + rest.explain();
     }
 

@@ -11,7 +11,8 @@ import java.util.List;
  *
  * <p>Source: the arguments of PyTorch's optimizers.
  */
-public sealed interface OptimizerConfig permits AdamW.Config, SGD.Config, Lion.Config, Muon.Config, ScheduleFreeAdamW.Config {
+public sealed interface OptimizerConfig
+        permits AdamW.Config, SGD.Config, Lion.Config, Muon.Config, ScheduleFreeAdamW.Config {
     /**
      * Makes the optimizer.
      *

@@ -33,7 +33,8 @@ class MuonTest {
     static final OpenDevice open = new OpenDevice();
 
     private static RealMatrix gradient(Parameter parameter, int step) {
-        SplittableRandom random = new SplittableRandom(31L * step + parameter.name().hashCode());
+        SplittableRandom random =
+                new SplittableRandom(31L * step + parameter.name().hashCode());
         int columns = (int) parameter.shape().size(1);
         RealMatrix made = MatrixUtils.createRealMatrix((int) parameter.shape().count() / columns, columns);
         for (int i = 0; i < made.getRowDimension(); i++) {
@@ -100,7 +101,8 @@ class MuonTest {
     @EnumSource
     void agreesWithDoublePrecision(Adjustment adjustment) {
         for (Momentum kind : Momentum.values()) {
-            Muon.Config config = Muon.Config.standard().withAdjustment(adjustment).withKind(kind);
+            Muon.Config config =
+                    Muon.Config.standard().withAdjustment(adjustment).withKind(kind);
             ModelPlan plan = new ModelPlan();
             plan.declare("wide", Initializer.normal(1), 17, 60);
             plan.declare("tall", Initializer.normal(1), 70, 9);
@@ -108,8 +110,9 @@ class MuonTest {
             plan.declare("square", Initializer.normal(1), 24, 24);
             try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.FLOAT32, 3);
                     Muon muon = new Muon(parameters, config)) {
-                List<Parameter> matrices =
-                        parameters.all().stream().filter(one -> one.shape().rank() == 2).toList();
+                List<Parameter> matrices = parameters.all().stream()
+                        .filter(one -> one.shape().rank() == 2)
+                        .toList();
                 List<RealMatrix> first = matrices.stream().map(MuonTest::matrix).toList();
                 // @start region="optimizer"
                 for (int step = 0; step < STEPS; step++) {
@@ -121,7 +124,11 @@ class MuonTest {
                     RealMatrix expected = stepped(matrices.get(i), first.get(i), config);
                     double error = matrix(matrices.get(i)).subtract(expected).getFrobeniusNorm();
                     // Of FP32; TF32 products have 1e-3, which steps of 0.01 make smaller.
-                    assertEquals(0, error / expected.getFrobeniusNorm(), 1e-4, matrices.get(i).name());
+                    assertEquals(
+                            0,
+                            error / expected.getFrobeniusNorm(),
+                            1e-4,
+                            matrices.get(i).name());
                 }
             }
         }

@@ -89,11 +89,9 @@ class FullyShardedTest {
         Path one = folder.resolve("one");
         Sharing sharing = stage(ZeroStage.TWO);
         Span trained = new Span(0, 3, null, four);
-        Ranks.local(4)
-                .run(rank -> RankedRun.of(rank, sharing, 1, DType.BFLOAT16, Variant.EIGHT_BITS, trained));
+        Ranks.local(4).run(rank -> RankedRun.of(rank, sharing, 1, DType.BFLOAT16, Variant.EIGHT_BITS, trained));
         Span again = new Span(3, 3, four, two);
-        Ranks.local(2)
-                .run(rank -> RankedRun.of(rank, sharing, 2, DType.BFLOAT16, Variant.EIGHT_BITS, again));
+        Ranks.local(2).run(rank -> RankedRun.of(rank, sharing, 2, DType.BFLOAT16, Variant.EIGHT_BITS, again));
         RankedRun.ofOne(4, DType.BFLOAT16, Variant.EIGHT_BITS, new Span(3, 3, two, one));
         assertArrayEquals(Files.readAllBytes(four), Files.readAllBytes(two));
         assertArrayEquals(Files.readAllBytes(four), Files.readAllBytes(one));

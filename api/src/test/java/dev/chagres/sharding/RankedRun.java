@@ -410,7 +410,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 Pass pass = Pass.training(device);
                 Scope scope = device.openScope()) {
             Map<String, Saved> first = state(strategy, optimizer, stream);
-            first.keySet().removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder|x|z|averages)"));
+            first.keySet()
+                    .removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder|x|z|averages)"));
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor labelled = scope.tensor(DType.INT32, 1);
             float[] losses = new float[STEPS];

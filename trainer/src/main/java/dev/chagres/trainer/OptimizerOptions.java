@@ -107,8 +107,9 @@ final class OptimizerOptions {
                     + tensorRanks + " that split them");
         }
         if (save != null && (optimizer == Choice.ADAMW_8_BIT || optimizer == Choice.LION_8_BIT)) {
-            throw new IllegalArgumentException("--optimizer: expected no --save beside " + optimizer + " and "
-                    + tensorRanks + " ranks that split matrices, whose states of eight bits are not saved, got " + save);
+            throw new IllegalArgumentException(
+                    "--optimizer: expected no --save beside " + optimizer + " and " + tensorRanks
+                            + " ranks that split matrices, whose states of eight bits are not saved, got " + save);
         }
     }
 
