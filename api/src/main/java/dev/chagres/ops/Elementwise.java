@@ -54,7 +54,12 @@ public final class Elementwise {
         checkBinary(x, "other", other, y, stream);
         Status.ops(
                 Ops.ops_subtract(
-                        x.address(), other.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
+                        x.address(),
+                        other.address(),
+                        y.address(),
+                        x.count(),
+                        x.dtype().code(),
+                        stream.handle()),
                 "ops_subtract");
     }
 
@@ -70,7 +75,12 @@ public final class Elementwise {
         checkBinary(x, "other", other, y, stream);
         Status.ops(
                 Ops.ops_multiply(
-                        x.address(), other.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
+                        x.address(),
+                        other.address(),
+                        y.address(),
+                        x.count(),
+                        x.dtype().code(),
+                        stream.handle()),
                 "ops_multiply");
     }
 
@@ -200,7 +210,8 @@ public final class Elementwise {
      */
     public static void sigmoid(Tensor x, Tensor y, Stream stream) {
         checkUnary(x, y, stream);
-        Status.ops(Ops.ops_sigmoid(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_sigmoid");
+        Status.ops(
+                Ops.ops_sigmoid(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_sigmoid");
     }
 
     /**

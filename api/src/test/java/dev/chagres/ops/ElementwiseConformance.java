@@ -72,10 +72,8 @@ class ElementwiseConformance {
         Tensor x = open.unwritten(dtype, 2);
         Tensor longer = open.unwritten(dtype, 3);
         String text = "other: expected " + dtype + "[2], got " + dtype + "[3]";
-        assertThrown(
-                IllegalArgumentException.class, text, () -> Elementwise.subtract(x, longer, x, open.stream()));
-        assertThrown(
-                IllegalArgumentException.class, text, () -> Elementwise.multiply(x, longer, x, open.stream()));
+        assertThrown(IllegalArgumentException.class, text, () -> Elementwise.subtract(x, longer, x, open.stream()));
+        assertThrown(IllegalArgumentException.class, text, () -> Elementwise.multiply(x, longer, x, open.stream()));
     }
 
     @ParameterizedTest

@@ -86,11 +86,19 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
         sigmoid();
         near("sigmoid", 1 / (1 + Math.exp(-first)), at(y, 0), 0.01);
         sigmoidBackward();
-        near("sigmoidBackward", other * first * (1 - first), at(y, 0), 0.02 * (1 + Math.abs(other) * (1 + first * first)));
+        near(
+                "sigmoidBackward",
+                other * first * (1 - first),
+                at(y, 0),
+                0.02 * (1 + Math.abs(other) * (1 + first * first)));
         erf();
         near("erf", erf(first), at(y, 0), 0.01);
         erfBackward();
-        near("erfBackward", other * 2 / Math.sqrt(Math.PI) * Math.exp(-first * first), at(y, 0), 0.02 * (1 + Math.abs(other)));
+        near(
+                "erfBackward",
+                other * 2 / Math.sqrt(Math.PI) * Math.exp(-first * first),
+                at(y, 0),
+                0.02 * (1 + Math.abs(other)));
         accumulate();
         near("accumulate", first, at(wide, 0), 0);
         cast();

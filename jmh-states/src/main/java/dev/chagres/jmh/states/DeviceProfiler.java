@@ -45,7 +45,7 @@ public final class DeviceProfiler implements InternalProfiler {
     }
 
     @Override
-    public Collection<? extends Result> afterIteration(
+    public Collection<? extends Result<?>> afterIteration(
             BenchmarkParams benchmark, IterationParams iteration, IterationResult result) {
         long calls = CALLS.sum();
         if (calls == 0) {

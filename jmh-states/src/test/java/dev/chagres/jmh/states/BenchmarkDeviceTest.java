@@ -15,6 +15,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.openjdk.jmh.results.Result;
 
+/** The state and the profiler as JMH calls them. */
 @Tag("L0")
 class BenchmarkDeviceTest {
     private final BenchmarkDevice state = new BenchmarkDevice();
@@ -60,14 +61,14 @@ class BenchmarkDeviceTest {
         float first = state.deviceMillis(() -> Elementwise.add(x, x, x, state.stream()));
         float second = state.deviceMillis(() -> Elementwise.add(x, x, x, state.stream()));
         assertEquals(4, x.toFloats(state.stream())[999]);
-        Collection<? extends Result> results = profiler.afterIteration(null, null, null);
+        Collection<? extends Result<?>> results = profiler.afterIteration(null, null, null);
         assertEquals((first + second) / 2 * 1000, score(results, "device.time"), 1e-3 * (first + second) * 1000 + 1e-6);
         assertEquals(2, score(results, "device.calls"));
         assertTrue(score(results, "device.memory") >= 4000, results.toString());
         assertFalse(profiler.getDescription().isBlank());
     }
 
-    private static double score(Collection<? extends Result> results, String label) {
+    private static double score(Collection<? extends Result<?>> results, String label) {
         return results.stream()
                 .filter(result -> result.getLabel().equals(label))
                 .findFirst()
