@@ -200,7 +200,11 @@ class LayersTest {
             .that()
             .resideInAnyPackage(GENERATED)
             .should()
-            .dependOnClassesThat(resideInAnyPackage("dev.chagres..").and(resideOutsideOfPackages(GENERATED)));
+            .dependOnClassesThat(resideInAnyPackage("dev.chagres..")
+                    .and(resideOutsideOfPackages(GENERATED))
+                    .and(resideOutsideOfPackages(BINDINGS)
+                            .or(nameMatching("dev\\.chagres\\.bindings\\.(?!OpenedLibraries$).*")))
+                    .as("belong to Chagres, but for where functions are looked up"));
 
     @ArchTest
     static void theArchitecturePageNamesEveryPublicType(JavaClasses all) throws IOException {
