@@ -9,6 +9,7 @@ import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
@@ -217,7 +218,7 @@ public final class Evaluate implements Callable<Integer> {
         try (Training training = platform.open(plan)) {
             Path folder = plan.start().folder();
             if (resume == null && folder != null) {
-                training.begin(folder);
+                training.begin(weights -> Esm2Checkpoint.load(weights, folder));
             }
             saved.load(training, resume, Wording.OPTIONS);
             List<RuntimeException> failures = new ArrayList<>();

@@ -19,7 +19,6 @@ import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.launch.Rank;
-import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
@@ -40,6 +39,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
@@ -384,8 +384,8 @@ final class ModelTraining implements Training {
     }
 
     @Override
-    public void begin(Path folder) {
-        Esm2Checkpoint.load(ranks.state(optimizer.parameters()), folder);
+    public void begin(Consumer<RunState> start) {
+        start.accept(ranks.state(optimizer.parameters()));
     }
 
     @Override

@@ -9,6 +9,7 @@ import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
@@ -331,8 +332,8 @@ final class RankedTraining implements Training {
     }
 
     @Override
-    public void begin(Path folder) {
-        tell(training -> training.begin(folder));
+    public void begin(Consumer<RunState> start) {
+        tell(training -> training.begin(start));
     }
 
     @Override

@@ -10,6 +10,7 @@ import dev.chagres.batch.PackingOrder;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.TokenSequences;
 import dev.chagres.batch.TrainedModel;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.launch.Rank;
 import dev.chagres.mesh.MeshDimension;
@@ -29,6 +30,7 @@ import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
@@ -56,6 +58,7 @@ public final class Trainer {
     private Map<String, String> description = Map.of();
     private @Nullable Checkpoints saved;
     private @Nullable Path resumed;
+    private @Nullable Consumer<RunState> start;
 
     private Trainer(ModelSetup setup) {
         this.setup = setup;
@@ -68,6 +71,7 @@ public final class Trainer {
         description = other.description;
         saved = other.saved;
         resumed = other.resumed;
+        start = other.start;
     }
 
     /**
@@ -188,6 +192,18 @@ public final class Trainer {
         return copy;
     }
 
+    /**
+     * Returns the same that begins with other weights than first ones, where it does not resume a run.
+     *
+     * @param weights loads them; called on each rank with its weights before the first step, such as {@code weights ->
+     *     Esm2Checkpoint.begin(weights, folder)}
+     */
+    public Trainer withStart(Consumer<RunState> weights) {
+        var copy = new Trainer(this);
+        copy.start = weights;
+        return copy;
+    }
+
     /** Returns the same that goes on from a saved file, or from a checkpoint or the last one of a folder, on as many ranks as it likes. */
     public Trainer withResume(Path file) {
         var copy = new Trainer(this);
@@ -229,6 +245,9 @@ public final class Trainer {
                         : new RankedTraining(setup, purpose(), Wording.CALLS, () -> false)) {
             try {
                 before.load(model, resumed, Wording.CALLS);
+                if (start != null && resumed == null) {
+                    model.begin(start);
+                }
                 return run(model, batches).run(before, steps);
             } catch (RuntimeException | InterruptedException | Error failure) {
                 model.fail(failure);
@@ -302,6 +321,9 @@ public final class Trainer {
         }
         checkEvaluations();
         try (Training model = ModelTraining.ofOwnData(rank, setup)) {
+            if (start != null) {
+                model.begin(start);
+            }
             return run(model, batches).run(steps);
         }
     }

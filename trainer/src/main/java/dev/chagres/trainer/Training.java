@@ -4,12 +4,14 @@ import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
 import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -117,12 +119,12 @@ interface Training extends AutoCloseable {
     void load(Path file);
 
     /**
-     * Begins with the weights in a folder of Hugging Face. Called before the first step.
+     * Begins with weights that {@code start} loads, which is given them on each rank. Called before the first step.
      *
-     * @throws dev.chagres.models.huggingface.CheckpointException when it has another model
+     * @throws RuntimeException what it throws
      */
-    default void begin(Path folder) {
-        throw new IllegalStateException("begin: expected a model that can be loaded from a folder, got " + this);
+    default void begin(Consumer<RunState> start) {
+        throw new IllegalStateException("begin: expected a model whose weights can be loaded, got " + this);
     }
 
     /**

@@ -10,6 +10,7 @@ import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
@@ -225,7 +226,7 @@ final class TrainingSession {
         Map<String, String> description = checkpoints == null ? Map.of() : SavedRun.description(plan);
         Path folder = plan.start().folder();
         if (folder != null && plan.saving().resumed() == null) {
-            model.begin(folder);
+            model.begin(weights -> Esm2Checkpoint.load(weights, folder));
         }
         RecipeDifferences differences = before.load(model, plan.saving().resumed(), Wording.OPTIONS);
         if (before.otherRecipe() != null) {

@@ -35,6 +35,9 @@ class PageExamplesTest {
         "recipes-products.md, te/Float8ByHandTest, gradients",
         "cudnn.md, cudnn/GraphExamplesTest, graph",
         "cudnn.md, cudnn/GraphExamplesTest, plan",
+        "fine-tuning.md, parameter/TrainableTest, trainable",
+        "fine-tuning.md, adapter/LoraExampleTest, lora",
+        "fine-tuning.md, models/huggingface/PeftAdaptersTest, peft",
         "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder",
         "decoders.md, trainer/DecoderTextTest, text",
         "training-evaluation.md, trainer/callback/EvaluationTest, evaluation"

@@ -1,0 +1,76 @@
+package dev.chagres.trainer.finetune;
+
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.parameter.LoraConfig;
+import dev.chagres.parameter.LoraConfig.Scaling;
+import java.util.ArrayList;
+import java.util.List;
+import picocli.CommandLine.ITypeConverter;
+import picocli.CommandLine.TypeConversionException;
+
+/** Reads {@code r=16,alpha=32,dropout=0.05,scaling=root,target=query,value}: what stands behind target without a name is a target, too. */
+final class LoraOption implements ITypeConverter<LoraConfig> {
+    private static final List<String> TARGETS = List.of("query", "key", "value", "projection", "fc1", "fc2");
+
+    @Override
+    public LoraConfig convert(String value) {
+        int rank = 16;
+        float alpha = 0;
+        float dropout = 0;
+        Scaling scaling = Scaling.RANK;
+        List<String> targets = new ArrayList<>();
+        boolean inTargets = false;
+        for (String part : value.split(",", -1)) {
+            int end = part.indexOf('=');
+            String key = end < 0 ? inTargets ? "target" : "" : part.substring(0, end);
+            String given = part.substring(end + 1);
+            inTargets = key.equals("target");
+            switch (key) {
+                case "r" -> rank = (int) number(key, given);
+                case "alpha" -> alpha = number(key, given);
+                case "dropout" -> dropout = number(key, given);
+                case "scaling" -> scaling = scaling(given);
+                case "target" -> targets.add(target(given));
+                default ->
+                    throw new TypeConversionException(
+                            "expected r=, alpha=, dropout=, scaling= or target=, got " + ForeignText.plain(part));
+            }
+        }
+        String[] names = targets.isEmpty() ? new String[] {"query", "value"} : targets.toArray(String[]::new);
+        try {
+            return LoraConfig.of(rank, names)
+                    .withAlpha(alpha == 0 ? 2 * rank : alpha)
+                    .withDropout(dropout)
+                    .withScaling(scaling)
+                    .withTrained("classifier");
+        } catch (IllegalArgumentException wrong) {
+            throw new TypeConversionException(String.valueOf(wrong.getMessage()));
+        }
+    }
+
+    private static float number(String key, String given) {
+        try {
+            return key.equals("r") ? Integer.parseInt(given) : Float.parseFloat(given);
+        } catch (NumberFormatException e) {
+            throw new TypeConversionException(key + ": expected a " + (key.equals("r") ? "whole " : "") + "number, got "
+                    + ForeignText.plain(given));
+        }
+    }
+
+    private static Scaling scaling(String given) {
+        return switch (given) {
+            case "rank" -> Scaling.RANK;
+            case "root" -> Scaling.ROOT_OF_RANK;
+            default ->
+                throw new TypeConversionException("scaling: expected rank or root, got " + ForeignText.plain(given));
+        };
+    }
+
+    private static String target(String given) {
+        if (!TARGETS.contains(given)) {
+            throw new TypeConversionException(
+                    "target: expected some of " + String.join(", ", TARGETS) + ", got " + ForeignText.plain(given));
+        }
+        return given;
+    }
+}
