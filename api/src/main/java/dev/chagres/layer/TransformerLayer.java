@@ -205,7 +205,7 @@ public final class TransformerLayer extends Layer {
 
     @Override
     public boolean requiresGradient() {
-        return anyRequiresGradient(attention, crossAttention, mlp, outputNorm);
+        return anyRequiresGradient(attention, crossAttention) || anyRequiresGradient(mlp, outputNorm);
     }
 
     @Override

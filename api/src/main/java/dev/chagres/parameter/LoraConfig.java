@@ -45,7 +45,7 @@ public record LoraConfig(
      */
     public LoraConfig {
         Checks.given("scaling", scaling);
-        targets = Set.copyOf(Checks.given("targets", targets));
+        targets = Checks.givenAll("targets", targets);
         trained = Checks.givenAll("trained", trained);
         if (rank < 1 || rank > MOST) {
             throw new IllegalArgumentException("rank: expected 1 to " + MOST + ", got " + rank);
@@ -63,7 +63,7 @@ public record LoraConfig(
 
     /** Makes adapters of the products that end in {@code targets}: alpha = rank, no dropout, nothing else trained. */
     public static LoraConfig of(int rank, String... targets) {
-        return new LoraConfig(rank, rank, Scaling.RANK, 0, Set.of(Checks.given("targets", targets)), List.of());
+        return new LoraConfig(rank, rank, Scaling.RANK, 0, Set.of(Checks.givenAll("targets", targets)), List.of());
     }
 
     /** Returns the same with another alpha. */
@@ -83,13 +83,13 @@ public record LoraConfig(
 
     /** Returns the same with other targets. */
     public LoraConfig withTargets(String... newTargets) {
-        Set<String> names = Set.of(Checks.given("newTargets", newTargets));
+        Set<String> names = Set.of(Checks.givenAll("newTargets", newTargets));
         return new LoraConfig(rank, alpha, scaling, dropout, names, trained);
     }
 
     /** Returns the same with parameters that are trained besides. */
     public LoraConfig withTrained(String... patterns) {
-        return new LoraConfig(rank, alpha, scaling, dropout, targets, List.of(Checks.given("patterns", patterns)));
+        return new LoraConfig(rank, alpha, scaling, dropout, targets, List.of(Checks.givenAll("patterns", patterns)));
     }
 
     /** Returns the factor of the adapters' products. */

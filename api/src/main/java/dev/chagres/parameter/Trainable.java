@@ -45,13 +45,12 @@ public record Trainable(List<String> only, List<String> frozen) {
 
     /** Trains those that a pattern means. */
     public static Trainable only(String... patterns) {
-        return new Trainable(Checks.givenAll("patterns", List.of(Checks.given("patterns", patterns))), List.of());
+        return new Trainable(List.of(Checks.givenAll("patterns", patterns)), List.of());
     }
 
     /** Trains those that no pattern means. */
     public static Trainable allBut(String... patterns) {
-        return new Trainable(
-                List.of(EVERYTHING), Checks.givenAll("patterns", List.of(Checks.given("patterns", patterns))));
+        return new Trainable(List.of(EVERYTHING), List.of(Checks.givenAll("patterns", patterns)));
     }
 
     /** Returns whether the parameter of that name is trained. */

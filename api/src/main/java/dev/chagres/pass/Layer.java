@@ -358,6 +358,11 @@ public abstract class Layer implements Named {
         return name + ": " + getClass().getSimpleName();
     }
 
+    /** Returns whether a parameter of one of two layers is trained, without an array that each step would make anew. */
+    protected static boolean anyRequiresGradient(@Nullable Layer first, @Nullable Layer second) {
+        return (first != null && first.requiresGradient()) || (second != null && second.requiresGradient());
+    }
+
     /** Returns whether a parameter of any of these layers is trained. */
     protected static boolean anyRequiresGradient(@Nullable Layer... layers) {
         for (Layer layer : layers) {

@@ -306,6 +306,9 @@ final class ModelTraining implements Training {
             return;
         }
         whole = quantizers == null; // A recipe may change scales in forward.
+        if (ranks.pipeline() == null) {
+            pass.seed(0, model.parameters().step(), -1); // so a resumed run drops what the whole one does
+        }
         gradients.compute(uploads, readback);
         whole = false;
         gradientNorm.compute();

@@ -50,6 +50,6 @@ final class Esm2Head extends Layer {
 
     @Override
     public boolean requiresGradient() {
-        return anyRequiresGradient(dense, norm, decoder);
+        return anyRequiresGradient(dense, norm) || decoder.requiresGradient();
     }
 }
