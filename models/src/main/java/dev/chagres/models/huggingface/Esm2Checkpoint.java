@@ -277,7 +277,8 @@ public final class Esm2Checkpoint {
         Objects.requireNonNull(config, "config");
         try (Esm2Source source = maskedLm(from)) {
             Esm2Config target = inLayout(source.config(), config.layout());
-            try (Esm2 model = CheckpointWeights.filled(() -> new Esm2(device, target, source.dtype(), 0), source::load, from)) {
+            try (Esm2 model =
+                    CheckpointWeights.filled(() -> new Esm2(device, target, source.dtype(), 0), source::load, from)) {
                 save(model, to, config);
             }
         }

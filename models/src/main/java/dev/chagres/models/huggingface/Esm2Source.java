@@ -45,8 +45,8 @@ final class Esm2Source implements AutoCloseable {
         targets = isNvidia
                 ? NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0)
                 : task == null ? Esm2Tensors.targets(sizes) : Esm2Tensors.targets(fields.classifier(sizes, task));
-        targets.forEach(target -> weights.find(
-                target, isNvidia ? CheckpointWeights.Rows.PADDED : CheckpointWeights.Rows.SAME));
+        targets.forEach(
+                target -> weights.find(target, isNvidia ? CheckpointWeights.Rows.PADDED : CheckpointWeights.Rows.SAME));
         config = sizes.withForm(sizes.form().withFrequencies(frequencies(sizes)));
         weights.refuseOthers(
                 "an " + architecture.className() + " of " + config.layers() + " layers",
@@ -172,9 +172,7 @@ final class Esm2Source implements AutoCloseable {
 
     /** Returns the type that the weights were saved in: that of the file's text, else that of the embedding. */
     DType dtype() {
-        return fields.json()
-                .dtype()
-                .orElseGet(() -> weights.entry(embedding()).dtype());
+        return fields.json().dtype().orElseGet(() -> weights.entry(embedding()).dtype());
     }
 
     private String embedding() {

@@ -28,10 +28,7 @@ final class Esm2Writer {
     }
 
     Esm2Writer(Esm2Classifier model, SaveConfig config) {
-        this(
-                new Esm2Files(model.config(), config.labels(), model.parameters().dtype()),
-                model.parameters(),
-                config);
+        this(new Esm2Files(model.config(), config.labels(), model.parameters().dtype()), model.parameters(), config);
     }
 
     private Esm2Writer(Esm2Files files, Parameters parameters, SaveConfig config) {

@@ -194,8 +194,7 @@ public final class PeftAdapters {
                         .allMatch(target -> parameters.all().stream()
                                 .filter(parameter -> parameter.name().equals(target.parameter()))
                                 .anyMatch(parameter -> !PeftModules.isAdapter(parameter.name())
-                                        || parameter.shape().count()
-                                                == target.count()));
+                                        || parameter.shape().count() == target.count()));
         if (!fits) {
             throw new IllegalArgumentException("lora: expected the adapters that the model was made with, got " + lora
                     + " of a model with " + present + " matrices of adapters");
