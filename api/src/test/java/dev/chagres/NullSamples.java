@@ -142,7 +142,6 @@ final class NullSamples implements AutoCloseable {
         sample(Dropout.class, Dropout.none());
         sample(SharedInput.class, new SharedInput("fan"));
         sample(Initializer.class, Initializer.ones());
-        sample(Initializer.Values.class, (Initializer.Values) element -> 0);
         sample(LoraConfig.class, LoraConfig.of(1, "query"));
         sample(LoraConfig.Scaling.class, LoraConfig.Scaling.RANK);
         sample(Trainable.class, Trainable.all());

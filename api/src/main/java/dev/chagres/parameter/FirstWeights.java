@@ -5,11 +5,9 @@ import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.parallel.ParameterSplit;
-import dev.chagres.parameter.Initializer.Values;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.stream.LongStream;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Draws the initial weights on the host, in parallel, and copies them to the device piece by piece.
@@ -43,22 +41,10 @@ final class FirstWeights implements AutoCloseable {
         if (parameter.initializer() instanceof Initializer.Zeros) {
             return;
         }
-        Initializer initializer = parameter.initializer();
         long key = CounterRandom.key(seed, parameter.name());
-        if (initializer instanceof Initializer.Stored(var opener)) {
-            try (Values values = opener.get()) {
-                write(parameter.split(), values, target, offset, first, end);
-            }
-        } else {
-            write(parameter.split(), element -> initializer.value(key, element), target, offset, first, end);
-        }
-    }
-
-    private void write(
-            @Nullable ParameterSplit split, Values values, Tensor target, long offset, long first, long end) {
         for (long begin = first; begin < end; begin += PIECE) {
             long count = Math.min(PIECE, end - begin);
-            draw(split, values, target.dtype(), begin, count);
+            draw(parameter, key, target.dtype(), begin, count);
             try (Scope piece = scope.open()) {
                 piece.view(target, offset + begin - first, count).copyFrom(scope.stream(), host);
             }
@@ -66,12 +52,14 @@ final class FirstWeights implements AutoCloseable {
         }
     }
 
-    private void draw(@Nullable ParameterSplit split, Values values, DType dtype, long begin, long count) {
+    private void draw(Parameter parameter, long key, DType dtype, long begin, long count) {
         MemorySegment target = host.segment();
+        Initializer initializer = parameter.initializer();
+        ParameterSplit split = parameter.split();
         LongStream.range(0, (count + TASK - 1) / TASK).parallel().forEach(task -> {
             long end = Math.min(count, (task + 1) * TASK);
             for (long i = task * TASK; i < end; i++) {
-                float value = values.value(split == null ? begin + i : split.element(begin + i));
+                float value = initializer.value(key, split == null ? begin + i : split.element(begin + i));
                 switch (dtype) {
                     case FLOAT32 -> target.setAtIndex(ValueLayout.JAVA_FLOAT, i, value);
                     case BFLOAT16 -> target.setAtIndex(ValueLayout.JAVA_SHORT, i, DType.toBfloat16(value));

@@ -1,7 +1,6 @@
 package dev.chagres.parameter;
 
 import dev.chagres.internal.Checks;
-import java.util.function.Supplier;
 
 /**
  * The initial values of a parameter.
@@ -55,37 +54,6 @@ public sealed interface Initializer {
         }
     }
 
-    /**
-     * Numbers that are stored elsewhere, such as in a file, which is opened for each use.
-     *
-     * @param opener opens the numbers of the whole parameter, of which ranks may read a part each
-     */
-    record Stored(Supplier<Values> opener) implements Initializer {
-        /** Checks that there is one. */
-        public Stored {
-            Checks.given("opener", opener);
-        }
-    }
-
-    /**
-     * The elements of a parameter.
-     *
-     * <p>Threading: several threads at once.
-     */
-    @FunctionalInterface
-    interface Values extends AutoCloseable {
-        /**
-         * Returns one element, rounded to the parameter's type.
-         *
-         * @param element its number in the whole parameter, row-major
-         */
-        float value(long element);
-
-        /** Closes what was opened; here nothing. */
-        @Override
-        default void close() {}
-    }
-
     /** Every element 0. */
     static Initializer zeros() {
         return new Zeros();
@@ -107,15 +75,6 @@ public sealed interface Initializer {
     }
 
     /**
-     * Numbers that are stored elsewhere.
-     *
-     * @param opener opens the numbers of the whole parameter; it is called for each use
-     */
-    static Initializer stored(Supplier<Values> opener) {
-        return new Stored(opener);
-    }
-
-    /**
      * Returns one element.
      *
      * @param key of the parameter: {@link CounterRandom#key}
@@ -127,11 +86,6 @@ public sealed interface Initializer {
             case Ones() -> 1;
             case Normal(float standardDeviation) -> (float) (standardDeviation * CounterRandom.normal(key, element));
             case Uniform(float bound) -> (float) (bound * (2 * CounterRandom.uniform(key, element) - 1));
-            case Stored(Supplier<Values> opener) -> {
-                try (Values values = opener.get()) {
-                    yield values.value(element);
-                }
-            }
         };
     }
 }

@@ -26,7 +26,7 @@ public final class Parameter {
 
     private final String name;
     private final Shape shape;
-    private Initializer initializer;
+    private final Initializer initializer;
     private final @Nullable DType ownType;
     /** Null if this rank has the whole parameter. */
     private final @Nullable ParameterSplit split;
@@ -109,21 +109,6 @@ public final class Parameter {
     /** Returns the initializer. */
     public Initializer initializer() {
         return initializer;
-    }
-
-    /**
-     * Replaces the initializer, such as by one of numbers in a file.
-     *
-     * @throws IllegalStateException when the parameter has memory already
-     */
-    public void initializeBy(Initializer newInitializer) {
-        Checks.given("newInitializer", newInitializer);
-        if (hasMemory()) {
-            throw new IllegalStateException(
-                    "parameter " + name
-                            + " has memory already: set its initializer before Parameters.allocate, which writes the first weights");
-        }
-        initializer = newInitializer;
     }
 
     /** Returns the type that was declared for this parameter, or null if it has the model's type. */

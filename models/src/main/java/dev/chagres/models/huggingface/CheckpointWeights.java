@@ -5,22 +5,18 @@ import dev.chagres.Tensor;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.SafetensorsEntry;
-import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.models.huggingface.CheckpointTensors.Found;
 import dev.chagres.models.huggingface.Target.Padding;
 import dev.chagres.models.huggingface.Target.Part;
 import dev.chagres.models.huggingface.Target.Run;
-import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.nio.ByteOrder;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -40,10 +36,6 @@ import java.util.function.Supplier;
 final class CheckpointWeights implements AutoCloseable {
     static final String CONFIG = "config.json";
 
-    private static final ValueLayout.OfFloat FLOAT =
-            ValueLayout.JAVA_FLOAT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final ValueLayout.OfShort SHORT =
-            ValueLayout.JAVA_SHORT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     private static final Set<DType> FLOATS = Set.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16);
 
@@ -172,79 +164,6 @@ final class CheckpointWeights implements AutoCloseable {
             }
         }
         parameters.changed();
-    }
-
-    /** Makes those parameters that are declared begin with the numbers of the folder, which is opened again when they are written. */
-    void initialize(List<Target> targets, List<Parameter> declared) {
-        Map<String, Parameter> byName = new HashMap<>();
-        declared.forEach(parameter -> byName.put(parameter.name(), parameter));
-        for (Target target : targets) {
-            Parameter parameter = byName.get(target.parameter());
-            if (parameter != null) {
-                List<StoredPart> parts = target.parts().stream()
-                        .map(part -> {
-                            Found source = Objects.requireNonNull(found.get(part.tensor()), part.tensor());
-                            return new StoredPart(source.file(), source.entry().name(), part.count());
-                        })
-                        .toList();
-                parameter.initializeBy(Initializer.stored(() -> new StoredWeight(parts)));
-            }
-        }
-    }
-
-    /** Where some elements of a parameter are stored. */
-    private record StoredPart(Path file, String tensor, long count) {}
-
-    /** The elements of a parameter in files that are open. Behind the last part there is padding, of zeros. */
-    private static final class StoredWeight implements Initializer.Values {
-        private final List<SafetensorsFile> files = new ArrayList<>();
-        private final SafetensorsEntry[] entries;
-        private final MemorySegment[] bytes;
-        private final long[] ends;
-
-        StoredWeight(List<StoredPart> parts) {
-            entries = new SafetensorsEntry[parts.size()];
-            bytes = new MemorySegment[parts.size()];
-            ends = new long[parts.size()];
-            try {
-                for (int i = 0; i < entries.length; i++) {
-                    SafetensorsFile file = SafetensorsFile.open(parts.get(i).file());
-                    files.add(file);
-                    entries[i] = file.entry(parts.get(i).tensor());
-                    entries[i].verify();
-                    bytes[i] = entries[i].bytes();
-                    ends[i] = (i == 0 ? 0 : ends[i - 1]) + parts.get(i).count();
-                }
-            } catch (RuntimeException | Error failure) {
-                close();
-                throw failure;
-            }
-        }
-
-        @Override
-        public float value(long element) {
-            long first = 0;
-            for (int i = 0; i < ends.length; i++) {
-                if (element < ends[i]) {
-                    return value(entries[i].dtype(), bytes[i], element - first);
-                }
-                first = ends[i];
-            }
-            return 0;
-        }
-
-        private static float value(DType dtype, MemorySegment bytes, long element) {
-            return switch (dtype) {
-                case FLOAT32 -> bytes.get(FLOAT, 4 * element);
-                case BFLOAT16 -> Float.intBitsToFloat(bytes.get(SHORT, 2 * element) << Short.SIZE);
-                default -> Float.float16ToFloat(bytes.get(SHORT, 2 * element));
-            };
-        }
-
-        @Override
-        public void close() {
-            files.forEach(SafetensorsFile::close);
-        }
     }
 
     /** Copies weights to where a state keeps them, on each rank its parts, but for those that are {@code left} as they are. */

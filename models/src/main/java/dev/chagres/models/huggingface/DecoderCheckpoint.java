@@ -2,16 +2,11 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.batch.LayeredModel;
-import dev.chagres.batch.TrainedModel;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderConfig;
-import dev.chagres.parameter.ModelPlan;
-import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.Objects;
-import java.util.Optional;
-import java.util.function.Function;
 
 /**
  * Decoders in and out of folders of transformers: {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM} and {@code
@@ -91,33 +86,20 @@ public final class DecoderCheckpoint {
         }
     }
 
-    /** Makes models that begin with the weights of a folder. */
-    private record FromFolder(Path folder, DecoderConfig config) implements TrainedModel.Factory {
-        @Override
-        public TrainedModel make(Device device, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
-            try (DecoderSource source = DecoderSource.open(folder)) {
-                ensureLike("config", config, source, folder);
-                return config.make(device, plan, declared -> {
-                    source.initialize(declared.parameters());
-                    return memory.apply(declared);
-                });
-            }
-        }
-
-        @Override
-        public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
-            return config.parts(declared);
-        }
-    }
-
     /**
-     * Returns what a trainer makes models of that begin with the weights of a folder. Ranks that split weights, layers or the vocabulary read
-     * what they keep, so that the folder is there for each rank; nothing is read before the model is made.
+     * Copies the weights in a folder to where ranks keep them: each of several ranks calls it with the weights that it trains together with the
+     * others. Rank 0 reads the folder and sends the others their parts, tensor by tensor in pieces.
      *
-     * @param config the folder's, which may have another context, recomputation and {@code lossTokens}
+     * @param weights alone, of a model of {@link #config}
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException on rank 0, when the weights are those of another model
+     * @throws IllegalStateException when this is more than weights, or rank 0 failed
      */
-    public static TrainedModel.Factory factory(Path folder, DecoderConfig config) {
-        return new FromFolder(Objects.requireNonNull(folder, "folder"), Objects.requireNonNull(config, "config"));
+    public static void load(RunState weights, Path folder) {
+        Objects.requireNonNull(weights, "weights");
+        try (DecoderSource source = DecoderSource.open(Objects.requireNonNull(folder, "folder"))) {
+            source.load(weights);
+        }
     }
 
     /**

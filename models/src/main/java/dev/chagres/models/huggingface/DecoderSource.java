@@ -1,10 +1,10 @@
 package dev.chagres.models.huggingface;
 
 import dev.chagres.DType;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.models.decoder.DecoderArchitecture;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.decoder.DecoderForm;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.List;
@@ -68,9 +68,9 @@ final class DecoderSource implements AutoCloseable {
         weights.load(targets, parameters);
     }
 
-    /** Makes parameters that are declared begin with the weights. */
-    void initialize(List<Parameter> declared) {
-        weights.initialize(targets, declared);
+    /** Copies all weights to where a state keeps them, on each rank its parts. */
+    void load(RunState state) {
+        weights.load(targets, config.form().architecture().className(), name -> false, state);
     }
 
     @Override
