@@ -21,7 +21,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -117,7 +116,6 @@ class SavedDecoderTest {
     @Tag("transformers")
     void transformersOpensWhatIsSaved(StoredModel stored) throws IOException, InterruptedException {
         String python = System.getProperty("chagres.test.transformers");
-        Assumptions.assumeTrue(python != null, "-Dchagres.test.transformers names no Python with transformers");
         Path saved = folder.resolve("saved");
         float[] expected;
         try (Device device = Device.open();
