@@ -1,7 +1,5 @@
 package dev.chagres.parameter;
 
-import dev.chagres.internal.Checks;
-
 /**
  * The initial values of a parameter.
  *

@@ -63,7 +63,8 @@ public record LoraConfig(
 
     /** Makes adapters of the products that end in {@code targets}: alpha = rank, no dropout, nothing else trained. */
     public static LoraConfig of(int rank, String... targets) {
-        return new LoraConfig(rank, rank, Scaling.RANK, 0, Set.of(Checks.givenAll("targets", targets)), List.of());
+        return new LoraConfig(
+                rank, rank, Scaling.RANK, 0, Set.copyOf(List.of(Checks.givenAll("targets", targets))), List.of());
     }
 
     /** Returns the same with another alpha. */
@@ -83,7 +84,7 @@ public record LoraConfig(
 
     /** Returns the same with other targets. */
     public LoraConfig withTargets(String... newTargets) {
-        Set<String> names = Set.of(Checks.givenAll("newTargets", newTargets));
+        Set<String> names = Set.copyOf(List.of(Checks.givenAll("newTargets", newTargets)));
         return new LoraConfig(rank, alpha, scaling, dropout, names, trained);
     }
 

@@ -36,7 +36,6 @@ import java.util.function.Supplier;
 final class CheckpointWeights implements AutoCloseable {
     static final String CONFIG = "config.json";
 
-
     private static final Set<DType> FLOATS = Set.of(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16);
 
     /** Which names a folder may have for a tensor. */
