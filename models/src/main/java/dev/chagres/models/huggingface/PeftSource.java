@@ -234,13 +234,7 @@ final class PeftSource implements AutoCloseable {
     private float[] floats(String tensor) {
         SafetensorsEntry entry = file.entry(tensor);
         entry.verify();
-        float[] values = new float[Math.toIntExact(entry.shape().count())];
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate((long) values.length * Float.BYTES, Long.BYTES);
-            entry.copyTo(DType.FLOAT32, 0, host);
-            MemorySegment.ofArray(values).copyFrom(host);
-        }
-        return values;
+        return CheckpointWeights.floats(entry);
     }
 
     @Override

@@ -65,14 +65,6 @@ public final class Contacts extends ProteinCommand {
     private ModelOptions model = new ModelOptions();
 
     @Option(
-            names = "--fasta",
-            required = true,
-            converter = FileChecks.FileOption.class,
-            paramLabel = "FILE",
-            description = "protein sequences, plain or gz")
-    private Path fasta = Path.of("");
-
-    @Option(
             names = "--out",
             required = true,
             converter = FileChecks.FileOption.class,
@@ -104,7 +96,7 @@ public final class Contacts extends ProteinCommand {
     @Override
     void run() throws IOException {
         EmbeddingFile.requireFormat(output);
-        FileChecks.requireName("--fasta", fasta);
+        Path fasta = model.fasta();
         FileChecks.requirePicture("--plot", plot);
         FileChecks.requireDifferent("--out", output, "--fasta", fasta);
         model.begin();

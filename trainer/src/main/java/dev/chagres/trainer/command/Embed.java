@@ -46,14 +46,6 @@ public final class Embed extends ProteinCommand {
     private ModelOptions model = new ModelOptions();
 
     @Option(
-            names = "--fasta",
-            required = true,
-            converter = FileChecks.FileOption.class,
-            paramLabel = "FILE",
-            description = "protein sequences, plain or gz")
-    private Path fasta = Path.of("");
-
-    @Option(
             names = "--out",
             required = true,
             converter = FileChecks.FileOption.class,
@@ -95,7 +87,7 @@ public final class Embed extends ProteinCommand {
     @Override
     void run() throws IOException {
         EmbeddingFile.requireFormat(output);
-        FileChecks.requireName("--fasta", fasta);
+        Path fasta = model.fasta();
         FileChecks.requireDifferent("--out", output, "--fasta", fasta);
         model.begin();
         Esm2Config config = model.config();

@@ -17,7 +17,7 @@ import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
-/** Options of the commands that compute with the ESM-2 in a folder of Hugging Face. */
+/** The ESM-2 in a folder of Hugging Face, the proteins that commands give it, and how it computes. */
 final class ModelOptions {
     private static final int GPU_TOKENS = 16_384;
     private static final int CPU_TOKENS = 4_096;
@@ -89,6 +89,24 @@ final class ModelOptions {
             paramLabel = "NAME",
             description = "cuda, reference or auto: cuda where there is an NVIDIA driver (default: auto)")
     private @Nullable ProviderChoice provider;
+
+    @Option(
+            names = "--fasta",
+            required = true,
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE",
+            description = "protein sequences, plain or gz")
+    private Path fasta = Path.of("");
+
+    /**
+     * Returns the file of the proteins.
+     *
+     * @throws IllegalArgumentException when it has no name
+     */
+    Path fasta() {
+        FileChecks.requireName("--fasta", fasta);
+        return fasta;
+    }
 
     /**
      * Checks what depends on no file, and lets the provider be chosen.

@@ -59,14 +59,6 @@ public final class Score extends ProteinCommand {
     private ModelOptions model = new ModelOptions();
 
     @Option(
-            names = "--fasta",
-            required = true,
-            converter = FileChecks.FileOption.class,
-            paramLabel = "FILE",
-            description = "protein sequences, plain or gz")
-    private Path fasta = Path.of("");
-
-    @Option(
             names = "--out",
             converter = FileChecks.FileOption.class,
             paramLabel = "FILE.jsonl",
@@ -142,7 +134,7 @@ public final class Score extends ProteinCommand {
 
     @Override
     void run() throws IOException {
-        FileChecks.requireName("--fasta", fasta);
+        Path fasta = model.fasta();
         FileChecks.requireName("--out", output);
         FileChecks.requireDifferent("--out", output, "--fasta", fasta);
         FileChecks.requireDifferent("--out", output, "--mutations", mutationFile);
