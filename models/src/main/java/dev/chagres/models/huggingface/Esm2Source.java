@@ -37,10 +37,7 @@ final class Esm2Source implements AutoCloseable {
         this.fields = fields;
         this.weights = weights;
         boolean isNvidia = architecture == EsmArchitecture.NV_MASKED_LM;
-        weights.ensureHas(
-                isNvidia
-                        ? NvEsmTensors.last(sizes)
-                        : "esm.encoder.layer." + (sizes.layers() - 1) + ".output.dense.bias");
+        weights.ensureHas(isNvidia ? NvEsmTensors.last(sizes) : Esm2Tensors.last(sizes));
         Task task = architecture.task();
         targets = isNvidia
                 ? NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0)

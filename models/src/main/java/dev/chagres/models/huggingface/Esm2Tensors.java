@@ -80,6 +80,11 @@ final class Esm2Tensors {
         return all;
     }
 
+    /** Returns a tensor of the last layer, without which there are fewer. */
+    static String last(Esm2Config config) {
+        return ENCODER + (config.layers() - 1) + ".output.dense.bias";
+    }
+
     private static long[] sizes(long... sizes) {
         return sizes;
     }
