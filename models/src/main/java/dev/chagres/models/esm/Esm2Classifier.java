@@ -11,14 +11,10 @@ import dev.chagres.batch.TokenScores;
 import dev.chagres.layer.CrossEntropy;
 import dev.chagres.layer.Linear;
 import dev.chagres.models.data.EsmVocabulary;
-import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.pass.ContextPool;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
-import dev.chagres.pass.SavedContext;
-import dev.chagres.pass.SavedTensor;
 import java.util.List;
 import java.util.Objects;
 import java.util.function.Function;
@@ -37,33 +33,6 @@ import org.jspecify.annotations.Nullable;
 public final class Esm2Classifier implements LayeredModel {
     private static final int COLUMNS = 16;
 
-    /** {@code y = tanh(x)}. */
-    private static final class Tanh extends Layer {
-        private static final class Output extends SavedContext {
-            private final SavedTensor y = new SavedTensor("the output");
-        }
-
-        private final ContextPool<Output> saved = new ContextPool<>(this, Output::new);
-
-        Tanh(String name) {
-            super(name);
-        }
-
-        @Override
-        protected void run(Tensor x, Tensor y, Pass pass) {
-            Elementwise.tanh(x, y, pass.stream());
-            Output output = saved.push(pass);
-            if (output != null) {
-                output.y.set(y);
-            }
-        }
-
-        @Override
-        protected void gradient(Tensor dy, Tensor dx, Pass pass) {
-            Elementwise.tanhBackward(dy, saved.pop(pass).y.get(), dx, pass.stream());
-        }
-    }
-
     private final Esm2ClassifierConfig config;
     private final Esm2Encoder encoder;
     /** Null where tokens are classified. */
@@ -75,6 +44,8 @@ public final class Esm2Classifier implements LayeredModel {
     private final @Nullable CrossEntropy crossEntropy;
     /** Of numbers, or classes that may be there together. */
     private final @Nullable TargetLoss targetLoss;
+    /** What labels of a trainer's batches stand for; null where they are classes, or tensors of numbers are given. */
+    private final @Nullable Targets targets;
 
     private final Scope scope;
     private final Parameters parameters;
@@ -100,7 +71,17 @@ public final class Esm2Classifier implements LayeredModel {
      */
     public Esm2Classifier(
             Device device, Esm2ClassifierConfig config, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+        this(device, config, null, plan, memory);
+    }
+
+    Esm2Classifier(
+            Device device,
+            Esm2ClassifierConfig config,
+            @Nullable Targets targets,
+            ModelPlan plan,
+            Function<ModelPlan, Parameters> memory) {
         this.config = config;
+        this.targets = targets;
         encoder = new Esm2Encoder(config.encoder(), plan);
         long hidden = config.encoder().hidden();
         long columns = (long) Math.ceilDiv(config.labels(), COLUMNS) * COLUMNS;
@@ -158,6 +139,9 @@ public final class Esm2Classifier implements LayeredModel {
 
     private Tensor lossOf(Tensor logits, Tensor labels, Pass pass) {
         scored = logits;
+        if (targetLoss != null && targets != null && labels.dtype() == DType.INT32) {
+            return targetLoss.forward(logits, labels, targets, pass);
+        }
         if (targetLoss != null) {
             return targetLoss.forward(logits, labels, pass);
         }
@@ -193,6 +177,19 @@ public final class Esm2Classifier implements LayeredModel {
     public @Nullable TokenScores scores() {
         Tensor logits = scored;
         return logits == null || crossEntropy == null ? null : new TokenScores(logits, 0, config.labels());
+    }
+
+    /**
+     * Returns the {@link #logits} from which the latest loss was computed, which are there until {@link #backward} or {@link Pass#begin()}.
+     *
+     * @throws IllegalStateException when there was no loss
+     */
+    public Tensor latestLogits() {
+        Tensor logits = scored;
+        if (logits == null) {
+            throw new IllegalStateException("latestLogits: expected a call of loss before");
+        }
+        return logits;
     }
 
     @Override

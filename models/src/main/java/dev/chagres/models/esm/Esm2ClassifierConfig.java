@@ -93,6 +93,31 @@ public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels, Pr
                         .toArray(String[]::new));
     }
 
+    /**
+     * Returns a factory of the same model whose batches have labels that stand for numbers, so that a trainer trains it. The loss is computed on
+     * the host: steps are not captured.
+     *
+     * @param targets what labels stand for
+     * @throws IllegalArgumentException when one class is chosen, whose label is its number
+     */
+    public TrainedModel.Factory reading(Targets targets) {
+        Objects.requireNonNull(targets, "targets");
+        if (problem == Problem.SINGLE_LABEL) {
+            throw new IllegalArgumentException("problem: expected REGRESSION or MULTI_LABEL, got SINGLE_LABEL");
+        }
+        return new TrainedModel.Factory() {
+            @Override
+            public TrainedModel make(Device device, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
+                return new Esm2Classifier(device, Esm2ClassifierConfig.this, targets, plan, memory);
+            }
+
+            @Override
+            public Optional<LayeredModel.Parts> parts(ModelPlan declared) {
+                return Esm2ClassifierConfig.this.parts(declared);
+            }
+        };
+    }
+
     @Override
     public Esm2Classifier make(Device device, ModelPlan plan, Function<ModelPlan, Parameters> memory) {
         return new Esm2Classifier(device, this, plan, memory);

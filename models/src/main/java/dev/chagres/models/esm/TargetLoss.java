@@ -2,6 +2,7 @@ package dev.chagres.models.esm;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.batch.Batch;
 import dev.chagres.models.esm.Esm2ClassifierConfig.Problem;
 import dev.chagres.pass.Pass;
 import org.jspecify.annotations.Nullable;
@@ -40,8 +41,32 @@ final class TargetLoss {
             throw new IllegalArgumentException("targets: expected FLOAT32 [" + x.size(0) + ", " + labels + "], got "
                     + targets.dtype() + " " + targets.shape());
         }
+        return forward(x, targets.toFloats(pass.stream()), pass);
+    }
+
+    /**
+     * The same of a batch of a trainer.
+     *
+     * @param given INT32 [T]; {@link Batch#IGNORED} leaves its token out
+     * @param targets what the others stand for
+     */
+    Tensor forward(Tensor x, Tensor given, Targets targets, Pass pass) {
+        int[] numbers = given.toInts(pass.stream());
+        float[] wanted = new float[numbers.length * labels];
+        float[] row = new float[labels];
+        for (int i = 0; i < numbers.length; i++) {
+            if (numbers[i] == Batch.IGNORED) {
+                wanted[i * labels] = Float.NaN;
+            } else {
+                targets.write(numbers[i], row);
+                System.arraycopy(row, 0, wanted, i * labels, labels);
+            }
+        }
+        return forward(x, wanted, pass);
+    }
+
+    private Tensor forward(Tensor x, float[] wanted, Pass pass) {
         float[] own = x.toFloats(pass.stream());
-        float[] wanted = targets.toFloats(pass.stream());
         int columns = Math.toIntExact(x.size(1));
         int rows = wanted.length / labels;
         int counted = 0;

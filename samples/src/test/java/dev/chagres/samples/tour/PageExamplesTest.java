@@ -38,6 +38,7 @@ class PageExamplesTest {
         "fine-tuning.md, parameter/TrainableTest, trainable",
         "fine-tuning.md, adapter/LoraExampleTest, lora",
         "fine-tuning.md, models/huggingface/PeftAdaptersTest, peft",
+        "fine-tuning.md, models/esm/TargetsTest, targets",
         "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder",
         "decoders.md, trainer/DecoderTextTest, text",
         "training-evaluation.md, trainer/callback/EvaluationTest, evaluation"

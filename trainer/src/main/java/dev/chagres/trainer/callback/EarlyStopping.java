@@ -4,12 +4,14 @@ import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.TrainingRun;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
+import java.util.function.ToDoubleFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Ends a run when the loss of held-out data no longer falls, or is no finite number. A run that
- * is resumed goes on counting, by what the saved state tells.
+ * Ends a run when the loss of held-out data no longer falls, or is no finite number; {@link #ofLargest} watches another number of an
+ * evaluation, that shall rise. A run that is resumed goes on counting, by what the saved state tells.
  *
  * <p>Threading: confined to the thread that trains, one run at a time.
  *
@@ -22,19 +24,41 @@ public final class EarlyStopping implements Callback {
 
     private final int patience;
     private final double minDelta;
-    private double best = Double.POSITIVE_INFINITY;
+    private final String name;
+    private final Aim aim;
+    private final ToDoubleFunction<Evaluation.Result> watched;
+    private double best;
     private int bestStep;
     private int without;
     private @Nullable String reason;
 
+    /** Which numbers are better. */
+    private enum Aim {
+        SMALLEST,
+        LARGEST;
+
+        double worst() {
+            return this == SMALLEST ? Double.POSITIVE_INFINITY : Double.NEGATIVE_INFINITY;
+        }
+
+        boolean isBetter(double value, double than, double minDelta) {
+            return this == SMALLEST ? value < than - minDelta : value > than + minDelta;
+        }
+    }
+
     /**
-     * Makes one.
+     * Makes one that watches the loss.
      *
      * @param patience the run ends after so many evaluations in a row without a smaller loss
      * @param minDelta a loss is smaller when it is below the smallest one so far by more than this
      * @throws IllegalArgumentException when the patience is below 1, or the change is negative or not finite
      */
     public EarlyStopping(int patience, double minDelta) {
+        this(patience, minDelta, "the loss of held-out data", Aim.SMALLEST, Evaluation.Result::loss);
+    }
+
+    private EarlyStopping(
+            int patience, double minDelta, String name, Aim aim, ToDoubleFunction<Evaluation.Result> watched) {
         if (patience < 1) {
             throw new IllegalArgumentException("patience: expected at least 1, got " + patience);
         }
@@ -43,14 +67,45 @@ public final class EarlyStopping implements Callback {
         }
         this.patience = patience;
         this.minDelta = minDelta;
+        this.name = Objects.requireNonNull(name, "name");
+        this.aim = aim;
+        this.watched = Objects.requireNonNull(watched, "watched");
+        best = aim.worst();
+    }
+
+    /**
+     * Returns one that ends a run when a number of its evaluations no longer rises, or the loss is no finite number. NaN is never larger.
+     *
+     * @param patience the run ends after so many evaluations in a row without a larger number; {@link Integer#MAX_VALUE} for never
+     * @param name of the number, for {@link #reason}
+     * @param watched returns it, asked once for each evaluation
+     * @throws IllegalArgumentException when the patience is below 1
+     */
+    public static EarlyStopping ofLargest(int patience, String name, ToDoubleFunction<Evaluation.Result> watched) {
+        return new EarlyStopping(patience, 0, name, Aim.LARGEST, watched);
+    }
+
+    /**
+     * Returns one that ends a run when a number of its evaluations no longer falls, as {@link #ofLargest}.
+     *
+     * @param patience the run ends after so many evaluations in a row without a smaller number
+     * @param name of the number, for {@link #reason}
+     * @param watched returns it, asked once for each evaluation
+     * @throws IllegalArgumentException when the patience is below 1
+     */
+    public static EarlyStopping ofSmallest(int patience, String name, ToDoubleFunction<Evaluation.Result> watched) {
+        return new EarlyStopping(patience, 0, name, Aim.SMALLEST, watched);
     }
 
     @Override
     public void onEvaluation(TrainingRun run, Evaluation.Result result) {
         if (!Double.isFinite(result.loss())) {
             end(run, "the loss of held-out data is " + result.loss());
-        } else if (result.loss() < best - minDelta) {
-            best = result.loss();
+            return;
+        }
+        double value = watched.applyAsDouble(result);
+        if (aim.isBetter(value, best, minDelta)) {
+            best = value;
             bestStep = result.step();
             without = 0;
         } else if (++without >= patience) {
@@ -58,10 +113,12 @@ public final class EarlyStopping implements Callback {
                     run,
                     String.format(
                             Locale.ROOT,
-                            "the loss of held-out data was lowest after step %,d, %.4f, and has not fallen in the last %,d"
-                                    + " evaluations",
+                            "%s was %s after step %,d, %.4f, and has not %s in the last %,d evaluations",
+                            name,
+                            aim == Aim.SMALLEST ? "lowest" : "highest",
                             bestStep,
                             best,
+                            aim == Aim.SMALLEST ? "fallen" : "risen",
                             without));
         }
     }
@@ -108,7 +165,7 @@ public final class EarlyStopping implements Callback {
         return Optional.ofNullable(reason);
     }
 
-    /** Returns the smallest loss so far that was smaller than earlier ones; infinite before the first. */
+    /** Returns the best number so far, the smallest loss unless another one is watched; infinite before the first. */
     public double best() {
         return best;
     }

@@ -2,12 +2,13 @@ package dev.chagres.trainer.finetune;
 
 import dev.chagres.trainer.Callback;
 import dev.chagres.trainer.TrainingRun;
+import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
-import dev.chagres.trainer.finetune.Predictions.Metrics;
 import java.io.PrintStream;
 import java.nio.file.Path;
 import java.util.Locale;
 import java.util.Map;
+import java.util.function.ToDoubleFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -16,37 +17,12 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: confined to the thread that trains.
  */
 final class BestModel implements Callback {
-    /** By which evaluations are compared. */
-    enum Metric {
-        LOSS,
-        ACCURACY,
-        MACRO_F1,
-        MATTHEWS;
-
-        /** Returns a number that is larger where the evaluation is better. */
-        double of(Evaluation.Result result, Metrics metrics) {
-            return switch (this) {
-                case LOSS -> -result.loss();
-                case ACCURACY -> metrics.accuracy();
-                case MACRO_F1 -> metrics.macroF1();
-                case MATTHEWS -> metrics.matthews();
-            };
-        }
-
-        @Override
-        public String toString() {
-            return name().toLowerCase(Locale.ROOT).replace('_', '-');
-        }
-    }
-
     private final Path file;
-    private final Metric metric;
-    private final int patience;
+    private final EarlyStopping stopping;
     private final Predictions predictions;
     private final PrintStream out;
-    private double best = Double.NEGATIVE_INFINITY;
+    private Metrics latest = new Metrics(Map.of());
     private @Nullable String bestText;
-    private int without;
 
     /**
      * Makes one.
@@ -56,28 +32,28 @@ final class BestModel implements Callback {
      */
     BestModel(Path file, Metric metric, int patience, Predictions predictions, PrintStream out) {
         this.file = file;
-        this.metric = metric;
-        this.patience = patience;
         this.predictions = predictions;
         this.out = out;
+        int evaluations = patience == 0 ? Integer.MAX_VALUE : patience;
+        ToDoubleFunction<Evaluation.Result> watched =
+                result -> metric == Metric.LOSS ? result.loss() : latest.of(metric);
+        stopping = metric.isError()
+                ? EarlyStopping.ofSmallest(evaluations, metric.text(), watched)
+                : EarlyStopping.ofLargest(evaluations, metric.text(), watched);
     }
 
     @Override
     public void onEvaluation(TrainingRun run, Evaluation.Result result) {
-        Metrics metrics = predictions.take();
-        double value = metric.of(result, metrics);
-        String text = String.format(Locale.ROOT, "step %d: loss %.4f, %s", result.step(), result.loss(), metrics);
-        boolean isBetter = value > best;
-        out.println(text + (isBetter ? ", best so far" : ""));
-        if (isBetter) {
-            best = value;
+        latest = predictions.take();
+        stopping.onEvaluation(run, result);
+        String text = String.format(Locale.ROOT, "step %d: loss %.4f, %s", result.step(), result.loss(), latest);
+        boolean isBest = stopping.bestStep() == result.step();
+        out.println(text + (isBest ? ", best so far" : ""));
+        if (isBest) {
             bestText = text;
-            without = 0;
             run.save(file, Map.of());
-        } else if (++without == patience) {
-            out.println("ends: " + metric + " has not become better in " + patience + " evaluations");
-            run.stop();
         }
+        stopping.reason().ifPresent(reason -> out.println("ends: " + reason));
     }
 
     /** Returns the best evaluation's text; null before the first that has a number. */

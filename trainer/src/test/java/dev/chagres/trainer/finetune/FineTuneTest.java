@@ -2,15 +2,24 @@ package dev.chagres.trainer.finetune;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
 import dev.chagres.models.esm.Esm2Classifier;
+import dev.chagres.models.esm.Esm2ClassifierConfig;
+import dev.chagres.models.esm.Esm2ClassifierConfig.Problem;
 import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.PeftAdapters;
+import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.parameter.LoraConfig;
+import dev.chagres.trainer.Callback;
+import dev.chagres.trainer.Trainer;
+import dev.chagres.trainer.callback.Evaluation;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -213,10 +222,11 @@ class FineTuneTest {
     void readsFastaAndItsLabels() throws IOException {
         Files.writeString(folder.resolve("a.fasta"), ">1\nLLKK\nGG\n>2\nAAAA\n");
         Files.writeString(folder.resolve("a.txt"), "yes\nno\n");
-        LabelledProteins read =
-                LabelledProteins.read("--train", folder.resolve("a.fasta"), folder.resolve("a.txt"), Task.SEQUENCES);
-        assertEquals(List.of("no", "yes"), read.classes());
-        var sequences = read.numbered("--train", read.classes()).once();
+        LabelledProteins read = LabelledProteins.read(
+                "--train", folder.resolve("a.fasta"), folder.resolve("a.txt"), Predicted.CLASSIFICATION);
+        var classes = new ClassLabels(Predicted.CLASSIFICATION, List.of(), read);
+        assertEquals(List.of("no", "yes"), classes.names());
+        var sequences = read.labelled("--train", classes).once();
         assertTrue(sequences.advance());
         assertEquals(8, sequences.length());
         int[] ids = new int[6];
@@ -241,6 +251,173 @@ class FineTuneTest {
                         "--save",
                         folder.resolve("none").toString()));
         assertTrue(err.endsWith("labels, 1, got more\n".replace("labels", "has labels")), err);
+    }
+
+    /** The label of a sequence is 50 and 20 times its share of L, less 10 times that of K. */
+    private void writeNumbers(String name, int count, long seed) throws IOException {
+        var random = new SplittableRandom(seed);
+        StringBuilder text = new StringBuilder("sequence,label\n");
+        for (int i = 0; i < count; i++) {
+            StringBuilder sequence = new StringBuilder();
+            int length = 10 + random.nextInt(20);
+            int leucines = random.nextInt(length + 1);
+            double label = 50;
+            for (int j = 0; j < length; j++) {
+                char letter = j < leucines ? 'L' : "KARDE".charAt(random.nextInt(5));
+                label += (letter == 'L' ? 20.0 : letter == 'K' ? -10.0 : 0) / length;
+                sequence.append(letter);
+            }
+            text.append(sequence).append(',').append(label).append('\n');
+        }
+        Files.writeString(folder.resolve(name), text);
+    }
+
+    private double saved(String metric) {
+        Matcher matcher =
+                Pattern.compile("saved: .*" + metric + " (\\S+?),?(\\s|$)").matcher(out);
+        assertTrue(matcher.find(), out + err);
+        return Double.parseDouble(matcher.group(1));
+    }
+
+    @Test
+    void learnsANumber() throws IOException {
+        writeNumbers("train.csv", 160, 1);
+        writeNumbers("eval.csv", 40, 2);
+        String[] options = {"--standardize", "--learning-rate", "0.003", "--metric", "spearman", "--epochs", "4"};
+        assertEquals(0, tune("regression", "one", options), err);
+        assertTrue(out.contains("40 sequences of " + folder.resolve("eval.csv") + ", a number each; "), out);
+        assertTrue(saved("Spearman") > 0.9, out);
+        assertTrue(saved("Pearson") > 0.9, out);
+        TargetScale scale = TargetScale.read(folder.resolve("one"));
+        assertEquals(58, scale.mean(), 3);
+        // The loss is that of standardised labels, MSE that of the data's.
+        assertEquals(saved("loss") * scale.deviation() * scale.deviation(), saved("MSE"), 0.01);
+        var config = Esm2Checkpoint.classifierConfig(folder.resolve("one"));
+        assertEquals(Problem.REGRESSION, config.problem());
+        assertEquals(1, config.labels());
+        goesOn(scale);
+    }
+
+    /** With the head and the scale of the saved folder: the first evaluation is as good as the best one before. */
+    private void goesOn(TargetScale scale) throws IOException {
+        double before = saved("MSE");
+        String first = MODEL.toString();
+        assertEquals(
+                0,
+                run(
+                        "--model",
+                        folder.resolve("one").toString(),
+                        "--task",
+                        "regression",
+                        "--train",
+                        folder.resolve("train.csv").toString(),
+                        "--eval",
+                        folder.resolve("eval.csv").toString(),
+                        "--save",
+                        folder.resolve("more").toString(),
+                        "--lora",
+                        "r=2",
+                        "--learning-rate",
+                        "1e-7",
+                        "--epochs",
+                        "1"),
+                err);
+        assertEquals(before, saved("MSE"), 0.01 * before, first);
+        assertEquals(scale, TargetScale.read(folder.resolve("more")), "beside adapters, too");
+    }
+
+    /** The same micro-batches on one rank and on two. */
+    @Test
+    void ranksLearnTheSameNumbers() throws IOException, InterruptedException {
+        writeNumbers("train.csv", 60, 1);
+        var read = LabelledProteins.read("--train", folder.resolve("train.csv"), null, Predicted.REGRESSION);
+        var labels = new NumberLabels(new TargetScale(58, 6));
+        LabelledSequences data = read.labelled("--train", labels);
+        var config = new Esm2ClassifierConfig(
+                Esm2Checkpoint.config(MODEL).withContext(32), Task.SEQUENCES, 1, Problem.REGRESSION);
+        List<List<Double>> losses = new ArrayList<>();
+        List<Metrics> metrics = new ArrayList<>();
+        for (int ranks : new int[] {1, 2}) {
+            List<Double> own = new ArrayList<>();
+            Predictions predictions = labels.predictions();
+            Trainer.of(predictions.counting(labels.factory(config)), new BatchShape(BatchLayout.PACKED, 256, 32, 2))
+                    .withRanks(ranks)
+                    .withSeed(3)
+                    .withSchedule(new LearningRateSchedule(3e-3f, 1, 6, LearningRateSchedule.Decay.LINEAR, 0))
+                    .withEvaluation(Evaluation.of(data::once, new BatchShape(BatchLayout.PACKED, 64, 32)))
+                    .withCallback(Callback.eachStep(step -> own.add(step.loss())))
+                    .train(() -> data.epochs(2, 5), 6);
+            losses.add(own);
+            metrics.add(predictions.take());
+        }
+        for (int i = 0; i < 6; i++) {
+            assertEquals(
+                    losses.get(0).get(i),
+                    losses.get(1).get(i),
+                    1e-4 * losses.get(0).get(i),
+                    "step " + i);
+        }
+        for (Metric metric : metrics.get(0).values().keySet()) {
+            assertEquals(metrics.get(0).of(metric), metrics.get(1).of(metric), 1e-3, metric.text());
+        }
+    }
+
+    /** Of each letter that is there at least three times a class. */
+    @Test
+    void learnsSeveralClasses() throws IOException {
+        for (String name : List.of("train.csv", "eval.csv")) {
+            var random = new SplittableRandom(name.length());
+            StringBuilder text = new StringBuilder("sequence,label\n");
+            for (int i = 0; i < 160; i++) {
+                boolean leucine = random.nextBoolean();
+                boolean lysine = random.nextBoolean();
+                text.append("AGAVAG".repeat(1 + random.nextInt(2)))
+                        .append(leucine ? "LLLLL" : "")
+                        .append(lysine ? "KKKKK" : "")
+                        .append(',')
+                        .append(leucine ? "greasy" : "")
+                        .append(leucine && lysine ? "; " : "")
+                        .append(lysine ? "charged" : "")
+                        .append('\n');
+            }
+            Files.writeString(folder.resolve(name), text);
+        }
+        assertEquals(
+                0,
+                tune("multi-label", "sets", "--learning-rate", "0.01", "--metric", "micro-f1", "--epochs", "6"),
+                err);
+        assertTrue(saved("micro F1") > 0.95, out);
+        assertTrue(saved("accuracy") > 0.9, out);
+        assertEquals(List.of("charged", "greasy"), Esm2Checkpoint.labels(folder.resolve("sets")));
+        assertEquals(
+                Problem.MULTI_LABEL,
+                Esm2Checkpoint.classifierConfig(folder.resolve("sets")).problem());
+    }
+
+    @Test
+    void tellsWhichNumbersAreWrong() throws IOException {
+        writeNumbers("eval.csv", 4, 2);
+        for (String label : List.of("high", "NaN", "1e300", "Infinity")) {
+            Files.writeString(folder.resolve("train.csv"), "sequence,label\nAAA,1\nKKK," + label + "\n");
+            assertEquals(1, tune("regression", "refused"));
+            assertEquals(
+                    "finetune: --train: train.csv: line 3: expected a finite number as the label, got " + label,
+                    err.strip().replace(folder + "/", ""));
+        }
+        Files.writeString(folder.resolve("train.csv"), "sequence,label\nAAA,2\nKKK,2\n");
+        assertEquals(1, tune("regression", "refused", "--standardize"));
+        assertEquals(
+                "finetune: --standardize: expected labels that differ, and whose spread is finite, got a standard"
+                        + " deviation of 0.0",
+                err.strip());
+        Files.writeString(folder.resolve(TargetScale.FILE), "{\"mean\": 2, \"standard_deviation\": 0}");
+        assertTrue(String.valueOf(assertThrows(DataException.class, () -> TargetScale.read(folder))
+                        .getMessage())
+                .endsWith(TargetScale.FILE + ": expected the numbers mean and standard_deviation, above 0"));
+        Files.writeString(folder.resolve(TargetScale.FILE), "{");
+        assertTrue(String.valueOf(assertThrows(DataException.class, () -> TargetScale.read(folder))
+                        .getMessage())
+                .endsWith("expected JSON, got something else"));
     }
 
     private String refusal(String csv, String... further) throws IOException {
@@ -270,11 +447,12 @@ class FineTuneTest {
         assertTrue(refusal("sequence,label\nAAA,a\nKKK,b\n")
                 .startsWith("finetune: --eval: eval.csv: line 2: expected one of the labels a, b, got "));
         assertEquals(
-                "finetune: --frozen: expected none beside --lora, which freezes all but the head (finetune --help lists the"
-                        + " options)",
+                "finetune: --frozen: expected none beside --lora, which freezes all but the head (finetune --help"
+                        + " lists the options)",
                 refusal(good, "--lora", "r=2", "--frozen", "trunk"));
         assertEquals(
-                "finetune: --frozen: expected trunk, or last-n=2 or another number, got head (finetune --help lists the options)",
+                "finetune: --frozen: expected trunk, or last-n=2 or another number, got head (finetune --help lists"
+                        + " the options)",
                 refusal(good, "--frozen", "head"));
         assertEquals(
                 "finetune: --frozen: expected last-n of at most 2 layers, got 9 (finetune --help lists the options)",
@@ -283,6 +461,16 @@ class FineTuneTest {
         assertTrue(
                 refusal(good, "--lora", "rank=2").contains("expected r=, alpha=, dropout=, scaling= or target="), err);
         assertTrue(
-                refusal(good, "--metric", "auc").contains("expected one of loss, accuracy, macro-f1, matthews"), err);
+                refusal(good, "--metric", "auc")
+                        .contains("expected one of loss, accuracy, micro-f1, macro-f1, matthews"),
+                err);
+        assertEquals(
+                "finetune: --metric: expected loss, accuracy, macro-f1, matthews with --task classification, got mse"
+                        + " (finetune --help lists the options)",
+                refusal(good, "--metric", "mse"));
+        assertEquals(
+                "finetune: --standardize: expected --task regression, got classification (finetune --help lists the"
+                        + " options)",
+                refusal(good, "--standardize"));
     }
 }

@@ -1,0 +1,118 @@
+package dev.chagres.trainer.finetune;
+
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.SequencePacker;
+import dev.chagres.batch.TokenSequences;
+import dev.chagres.trainer.command.EnumOption;
+import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** The options of {@code finetune} about how it trains. */
+final class TuningOptions {
+    private static final int MULTIPLE = 16;
+
+    @Option(names = "--epochs", paramLabel = "N", description = "times that the data are read (default: 3)")
+    int epochs = 3;
+
+    @Option(names = "--learning-rate", paramLabel = "R", description = "highest rate (default: 1e-4; with --lora 1e-3)")
+    @Nullable
+    Float learningRate;
+
+    @Option(names = "--tokens-per-step", paramLabel = "N", description = "tokens of a step (default: 4096)")
+    int tokens = 4096;
+
+    @Option(
+            names = "--context",
+            paramLabel = "N",
+            description = "longest sequence, with both ends; of longer ones the first residues count (default: 1024)")
+    int context = 1024;
+
+    @Option(
+            names = "--metric",
+            converter = Metric.Words.class,
+            paramLabel = "NAME",
+            description = "chooses the best evaluation: loss (default); of classes accuracy, macro-f1, matthews; of"
+                    + " multi-label accuracy, micro-f1, macro-f1; of regression spearman, pearson, mse")
+    Metric metric = Metric.LOSS;
+
+    @Option(
+            names = "--patience",
+            paramLabel = "N",
+            description = "end after so many evaluations that are not better (default: 0: never)")
+    int patience;
+
+    @Option(names = "--eval-every", paramLabel = "N", description = "steps between evaluations (default: an epoch)")
+    int every;
+
+    @Option(names = "--ranks", paramLabel = "N", description = "devices of this host that train together (default: 1)")
+    int ranks = 1;
+
+    @Option(
+            names = "--seed",
+            paramLabel = "N",
+            description = "of the head's first weights, and the data's order (default: 0)")
+    long seed;
+
+    private record Number(String option, int value, int least) {}
+
+    void check() {
+        for (var number : List.of(
+                new Number("--epochs", epochs, 1),
+                new Number("--tokens-per-step", tokens, MULTIPLE),
+                new Number("--context", context, 3),
+                new Number("--patience", patience, 0),
+                new Number("--eval-every", every, 0),
+                new Number("--ranks", ranks, 1))) {
+            if (number.value < number.least) {
+                throw new IllegalArgumentException(
+                        number.option + ": expected at least " + number.least + ", got " + number.value);
+            }
+        }
+    }
+
+    /** Refuses a metric that the task does not have. */
+    void ensureHas(Set<Metric> known, Predicted predicted) {
+        if (metric != Metric.LOSS && !known.contains(metric)) {
+            throw new IllegalArgumentException("--metric: expected loss, "
+                    + known.stream().map(EnumOption::word).collect(Collectors.joining(", ")) + " with --task "
+                    + EnumOption.word(predicted) + ", got " + EnumOption.word(metric));
+        }
+    }
+
+    /**
+     * Returns the shape of a step.
+     *
+     * @param longest tokens of a sequence
+     */
+    BatchShape shape(int longest) {
+        int kept = Math.min(context, longest);
+        return new BatchShape(BatchLayout.PACKED, rounded(Math.max(tokens, kept * ranks)), kept, ranks);
+    }
+
+    /** Returns the shape of an evaluation, the same on every number of ranks. */
+    static BatchShape evaluated(BatchShape step) {
+        return new BatchShape(step.layout(), rounded(step.context()), step.context());
+    }
+
+    private static int rounded(int count) {
+        return Math.ceilDiv(count, MULTIPLE) * MULTIPLE;
+    }
+
+    /** Packs the data once, and returns how many steps that is. */
+    int steps(LabelledSequences data, BatchShape shape) {
+        int steps = 0;
+        Batch batch = new Batch(shape);
+        try (TokenSequences all = data.epochs(epochs, seed);
+                var packer = new SequencePacker(shape, all)) {
+            while (packer.fill(batch)) {
+                steps++;
+            }
+        }
+        return steps;
+    }
+}
