@@ -1,7 +1,8 @@
 """Writes the models and vectors that HuggingFaceEsm2Test reads: make_huggingface_esm2.py FOLDER
 
 make_huggingface_esm2.py FOLDER contacts writes the contacts of the models in FOLDER alone,
-make_huggingface_esm2.py FOLDER CASE... some cases.
+make_huggingface_esm2.py FOLDER CASE... some cases,
+make_huggingface_esm2.py FOLDER base the models without a head.
 
 Needs torch and transformers (5.17 made what is stored), no GPU. Each folder is a small ESM-2 with random weights as save_pretrained
 writes it, EsmForMaskedLM or a classifier, and vectors.safetensors: identifiers and labels of packed sequences, the logits of their tokens, the
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import EsmConfig, EsmForMaskedLM, EsmForSequenceClassification, EsmForTokenClassification
+from transformers import EsmConfig, EsmForMaskedLM, EsmForSequenceClassification, EsmForTokenClassification, EsmModel
 from transformers.models.esm.modeling_esm import EsmRotaryEmbedding
 
 MASK, PAD, CLS, EOS = 32, 1, 0, 2
@@ -109,6 +110,34 @@ def write(folder, case, options, seed):
     print(folder, output.loss.item(), logits.abs().max().item())
 
 
+def write_base(folder, pools, seed):
+    """A model without a head: the states behind the last norm, and what the pooler makes of them."""
+    torch.manual_seed(seed)
+    config = EsmConfig(vocab_size=33, mask_token_id=MASK, pad_token_id=PAD, position_embedding_type="rotary",
+                       max_position_embeddings=1026, emb_layer_norm_before=False, hidden_dropout_prob=0.0,
+                       attention_probs_dropout_prob=0.0, attn_implementation="eager", hidden_size=16, num_hidden_layers=1,
+                       num_attention_heads=2, intermediate_size=64, layer_norm_eps=1e-5, token_dropout=True)
+    model = EsmModel(config, add_pooling_layer=pools).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator) + (1 if "norm" in name.lower() and name.endswith("weight") else 0))
+        for module in model.modules():
+            if isinstance(module, EsmRotaryEmbedding):
+                module.inv_freq.copy_(module.inv_freq.half().float())
+    lengths, ids, _ = sequences(generator)
+    mask = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+    with torch.no_grad():
+        output = model(input_ids=padded(ids, PAD, max(lengths)), attention_mask=mask.long())
+    vectors = {"lengths": torch.tensor(lengths, dtype=torch.int32), "ids": torch.cat(ids).int(),
+               "hidden": output.last_hidden_state[mask].contiguous()}
+    if pools:
+        vectors["pooled"] = output.pooler_output.contiguous()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    save_file(vectors, folder / "vectors.safetensors", metadata={"format": "pt"})
+
+
 def write_contacts(folder):
     """The contacts of a saved model, of padded sequences without masks: contacts.safetensors has them one after the other."""
     model = EsmForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
@@ -131,6 +160,9 @@ if sys.argv[2:] == ["contacts"]:
     for case in CASES.keys() - CLASSES.keys():
         write_contacts(Path(sys.argv[1]) / case)
     sys.exit()
+if not sys.argv[2:] or sys.argv[2:] == ["base"]:
+    write_base(Path(sys.argv[1]) / "base", False, 21)
+    write_base(Path(sys.argv[1]) / "base-pooler", True, 22)
 for index, (case, options) in enumerate(CASES.items()):
     if sys.argv[2:] and case not in sys.argv[2:]:
         continue

@@ -277,7 +277,8 @@ final class CheckpointWeights implements AutoCloseable {
         }
     }
 
-    private static <M> M made(Supplier<M> maker, Path folder) {
+    /** Makes a model of a folder, without its weights. */
+    static <M> M made(Supplier<M> maker, Path folder) {
         try {
             return maker.get();
         } catch (IllegalArgumentException refused) {

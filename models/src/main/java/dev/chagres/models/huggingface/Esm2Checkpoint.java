@@ -7,6 +7,7 @@ import dev.chagres.io.ModelFiles;
 import dev.chagres.layer.GeluForm;
 import dev.chagres.models.esm.ContactPredictor;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
@@ -18,7 +19,7 @@ import java.util.Optional;
 import java.util.stream.IntStream;
 
 /**
- * ESM-2 in and out of folders of transformers: {@code EsmForMaskedLM}, {@code EsmForTokenClassification} and {@code
+ * ESM-2 in and out of folders of transformers: {@code EsmForMaskedLM}, {@code EsmModel}, {@code EsmForTokenClassification} and {@code
  * EsmForSequenceClassification}.
  *
  * <p>In: {@code config.json}, and {@code model.safetensors} or the files that {@code model.safetensors.index.json} names. Fields that say
@@ -92,6 +93,46 @@ public final class Esm2Checkpoint {
     }
 
     /**
+     * Makes the model without a head in a folder, whose pooler is there where an {@code EsmModel} has one; of a folder with a head it leaves that
+     * out. Its context is {@code max_position_embeddings}.
+     *
+     * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Esm2Base openBase(Device device, Path folder, DType dtype) {
+        return openBase(device, folder, dtype, Optional.empty());
+    }
+
+    /**
+     * Makes the same with another context.
+     *
+     * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
+     * @param context longest sequence in tokens
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException when the type is no float, or the context is below 1
+     */
+    public static Esm2Base openBase(Device device, Path folder, DType dtype, int context) {
+        return openBase(device, folder, dtype, Optional.of(context));
+    }
+
+    private static Esm2Base openBase(Device device, Path folder, DType dtype, Optional<Integer> context) {
+        CheckpointWeights.ensureFloat(dtype);
+        try (Esm2Source source = Esm2Source.open(Objects.requireNonNull(folder, "folder"))) {
+            Esm2Config config = context.map(source.config()::withContext).orElse(source.config());
+            Esm2Base model =
+                    CheckpointWeights.made(() -> new Esm2Base(device, config, source.pooler(), dtype, 0), folder);
+            try {
+                source.loadBase(model.parameters());
+                return model;
+            } catch (RuntimeException | Error failure) {
+                model.close();
+                throw failure;
+            }
+        }
+    }
+
+    /**
      * Makes the classifier in a folder; its context is {@code max_position_embeddings}.
      *
      * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16, to which the file's numbers are rounded
@@ -158,7 +199,7 @@ public final class Esm2Checkpoint {
 
     /**
      * Copies the weights in a folder to where ranks keep them, as {@link #load(RunState, Path)} does, of a model that a run fine-tunes: low-rank
-     * adapters stay as they are, and so does the head of a classifier where the folder has an {@code EsmForMaskedLM}.
+     * adapters stay as they are, and so does the head of a classifier where the folder has an {@code EsmForMaskedLM} or {@code EsmModel}.
      *
      * @param weights alone
      * @throws CheckpointException as {@link #config}
@@ -173,7 +214,7 @@ public final class Esm2Checkpoint {
     }
 
     /**
-     * Copies the weights in a folder into a classifier. Of {@code EsmForMaskedLM} these are all but the classifier's head, which stays as it
+     * Copies the weights in a folder into a classifier. Of {@code EsmForMaskedLM} and {@code EsmModel} these are all but the classifier's head, which stays as it
      * is: so a classifier begins with a trained model.
      *
      * @param model on one rank, with whole parameters
@@ -262,6 +303,18 @@ public final class Esm2Checkpoint {
         Objects.requireNonNull(folder, "folder");
         CheckpointWeights.ensureWhole(Objects.requireNonNull(model, "model"));
         new Esm2Writer(model, Objects.requireNonNull(config, "config")).write(folder);
+    }
+
+    /**
+     * Saves a model without a head as transformers does, so that its {@code AutoModel} opens the folder.
+     *
+     * @param folder one that does not exist, or is empty; its parent exists
+     * @throws CheckpointException when the folder has files or cannot be written
+     * @throws IllegalArgumentException when the model has another GELU than transformers' ESM: {@link dev.chagres.layer.GeluForm#TANH}
+     */
+    public static void save(Esm2Base model, Path folder, SaveConfig config) {
+        Objects.requireNonNull(folder, "folder");
+        new Esm2Writer(Objects.requireNonNull(model, "model"), Objects.requireNonNull(config, "config")).write(folder);
     }
 
     /**

@@ -7,6 +7,7 @@ import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.layer.GeluForm;
 import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2Base.Pooler;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form.Masks;
@@ -47,6 +48,17 @@ final class Esm2Files implements ModelFiles {
         this.dtype = dtype;
     }
 
+    /** Of a model without a head. */
+    Esm2Files(Esm2Config config, Pooler pooler, DType dtype) {
+        layout = EsmLayout.TRANSFORMERS;
+        architecture = EsmArchitecture.BASE;
+        sizes = config;
+        targets = Esm2Tensors.withoutPrefix(Esm2Tensors.targets(config, pooler));
+        classifier = null;
+        labels = List.of();
+        this.dtype = dtype;
+    }
+
     /** {@code labels}: names of the classes; none for LABEL_0 and so on. */
     Esm2Files(Esm2ClassifierConfig config, List<String> labels, DType dtype) {
         if (!labels.isEmpty() && labels.size() != config.labels()) {
@@ -80,6 +92,12 @@ final class Esm2Files implements ModelFiles {
         return targets;
     }
 
+    /** Returns the name that a tensor of the encoder has in a file. */
+    String named(String tensor) {
+        String bare = Esm2Tensors.withoutPrefix(tensor);
+        return architecture == EsmArchitecture.BASE ? bare : Esm2Tensors.PREFIX + bare;
+    }
+
     /** Throws if the code that opens the folder computes something else. */
     Esm2Files ensureForm() {
         GeluForm gelu = sizes.form().gelu();
@@ -111,6 +129,7 @@ final class Esm2Files implements ModelFiles {
         MemorySegment frequencies = frequencies();
         Shape shape = Shape.of(sizes.headDim() / 2);
         return Esm2Tensors.frequencies(sizes.layers()).stream()
+                .map(this::named)
                 .map(name -> TensorSource.of(new TensorSpec(name, DType.FLOAT32, shape), frequencies))
                 .toList();
     }

@@ -3,6 +3,7 @@ package dev.chagres.models.huggingface;
 import dev.chagres.DType;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.models.esm.ContactPredictor;
+import dev.chagres.models.esm.Esm2Base.Pooler;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
@@ -15,6 +16,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -38,10 +41,7 @@ final class Esm2Source implements AutoCloseable {
         this.weights = weights;
         boolean isNvidia = architecture == EsmArchitecture.NV_MASKED_LM;
         weights.ensureHas(isNvidia ? NvEsmTensors.last(sizes) : Esm2Tensors.last(sizes));
-        Task task = architecture.task();
-        targets = isNvidia
-                ? NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0)
-                : task == null ? Esm2Tensors.targets(sizes) : Esm2Tensors.targets(fields.classifier(sizes, task));
+        targets = targets(sizes);
         targets.forEach(
                 target -> weights.find(target, isNvidia ? CheckpointWeights.Rows.PADDED : CheckpointWeights.Rows.SAME));
         config = sizes.withForm(sizes.form().withFrequencies(frequencies(sizes)));
@@ -51,6 +51,23 @@ final class Esm2Source implements AutoCloseable {
                         || Esm2Tensors.isUnused(name)
                         || name.equals(Esm2Tensors.TIED_DECODER));
         weights.checkTied(Esm2Tensors.TIED_DECODER, embedding());
+    }
+
+    private List<Target> targets(Esm2Config sizes) {
+        Task task = architecture.task();
+        return switch (architecture) {
+            case NV_MASKED_LM -> NvEsmTensors.targets(sizes, fields.isInterleaved() ? sizes.heads() : 0);
+            case MASKED_LM -> Esm2Tensors.targets(sizes);
+            case BASE -> Esm2Tensors.targets(sizes, pooler());
+            case TOKENS, SEQUENCES ->
+                Esm2Tensors.targets(fields.classifier(sizes, Objects.requireNonNull(task, "task")));
+        };
+    }
+
+    /** Returns whether a model without a head has a pooler, as its tensors say; of a model with a head none, though its files may have one. */
+    Pooler pooler() {
+        boolean present = Esm2Tensors.namesOf(Esm2Tensors.POOLER).stream().anyMatch(weights.all()::containsKey);
+        return architecture == EsmArchitecture.BASE && present ? Pooler.FIRST_TOKEN : Pooler.NONE;
     }
 
     /** Opens and checks a folder. */
@@ -179,7 +196,8 @@ final class Esm2Source implements AutoCloseable {
     /** Returns the tensors of the folder that the model does not compute with, by name. */
     Map<String, Found> unused() {
         Map<String, Found> unused = new HashMap<>(weights.all());
-        unused.keySet().removeIf(name -> !Esm2Tensors.isUnused(name));
+        boolean pools = pooler() != Pooler.NONE;
+        unused.keySet().removeIf(name -> !Esm2Tensors.isUnused(name) || pools && name.contains("pooler."));
         return unused;
     }
 
@@ -190,7 +208,20 @@ final class Esm2Source implements AutoCloseable {
 
     /** Copies the weights that all heads read. */
     void loadEncoder(Parameters parameters) {
-        weights.load(Esm2Tensors.encoder(config), parameters);
+        weights.load(encoder(), parameters);
+    }
+
+    /** Copies the weights of a model without a head, which may be all that is taken of one with a head. */
+    void loadBase(Parameters parameters) {
+        weights.load(architecture == EsmArchitecture.BASE ? targets : encoder(), parameters);
+    }
+
+    private List<Target> encoder() {
+        Set<String> names =
+                Esm2Tensors.encoder(config).stream().map(Target::parameter).collect(Collectors.toSet());
+        return targets.stream()
+                .filter(target -> names.contains(target.parameter()))
+                .toList();
     }
 
     /** Copies all weights to where a state keeps them, on each rank its parts. */
@@ -201,9 +232,9 @@ final class Esm2Source implements AutoCloseable {
     /** The same of a model that may have adapters, and a head of its own where the folder has that of the masked-language model. */
     void begin(RunState state) {
         boolean hasHead = state.specs().stream().anyMatch(spec -> spec.name().startsWith(CLASSIFIER));
-        boolean leavesHead = hasHead && architecture == EsmArchitecture.MASKED_LM;
+        boolean leavesHead = hasHead && architecture.beginsClassifiers();
         weights.load(
-                leavesHead ? Esm2Tensors.encoder(config) : targets,
+                leavesHead ? encoder() : targets,
                 architecture.className(),
                 name -> PeftModules.isAdapter(name) || (leavesHead && name.startsWith(CLASSIFIER)),
                 state);

@@ -1,9 +1,11 @@
 package dev.chagres.models.huggingface;
 
 import dev.chagres.models.data.EsmVocabulary;
+import dev.chagres.models.esm.Esm2Base.Pooler;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.Target.Padding;
+import dev.chagres.models.huggingface.Target.Part;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.IntStream;
@@ -17,6 +19,7 @@ import java.util.stream.IntStream;
  */
 final class Esm2Tensors {
     static final String PREFIX = "esm.";
+    static final String POOLER = "esm.pooler.dense.weight";
     static final String EMBEDDING = "esm.embeddings.word_embeddings.weight";
     static final String TIED_DECODER = "lm_head.decoder.weight";
 
@@ -52,6 +55,31 @@ final class Esm2Tensors {
         all.add(new Target(
                 "classifier.projection.bias", sizes(config.labels()), List.of(last + ".bias"), Padding.ZEROS));
         return all;
+    }
+
+    /** Returns all parameters of an {@link dev.chagres.models.esm.Esm2Base}. */
+    static List<Target> targets(Esm2Config config, Pooler pooler) {
+        List<Target> all = encoder(config);
+        if (pooler == Pooler.FIRST_TOKEN) {
+            linear(all, "pooler.dense", sizes(config.hidden(), config.hidden()), "esm.pooler.dense");
+        }
+        return all;
+    }
+
+    /** Returns the same under the names that a model without a head has. */
+    static List<Target> withoutPrefix(List<Target> targets) {
+        return targets.stream()
+                .map(target -> new Target(
+                        target.parameter(),
+                        target.parts().stream()
+                                .map(part -> new Part(withoutPrefix(part.tensor()), part.sizes()))
+                                .toList(),
+                        target.padding()))
+                .toList();
+    }
+
+    static String withoutPrefix(String tensor) {
+        return tensor.startsWith(PREFIX) ? tensor.substring(PREFIX.length()) : tensor;
     }
 
     /** Returns the parameters of what all heads read. */
@@ -131,8 +159,7 @@ final class Esm2Tensors {
 
     /** Returns whether a tensor belongs to what a masked-language model does not compute. */
     static boolean isUnused(String tensor) {
-        String name = tensor.startsWith(PREFIX) ? tensor.substring(PREFIX.length()) : tensor;
-        return switch (name) {
+        return switch (withoutPrefix(tensor)) {
             case "contact_head.regression.weight",
                     "contact_head.regression.bias",
                     "embeddings.position_ids",

@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.parameter.Parameters;
 import java.io.IOException;
@@ -29,6 +30,10 @@ final class Esm2Writer {
 
     Esm2Writer(Esm2Classifier model, SaveConfig config) {
         this(new Esm2Files(model.config(), config.labels(), model.parameters().dtype()), model.parameters(), config);
+    }
+
+    Esm2Writer(Esm2Base model, SaveConfig config) {
+        this(new Esm2Files(model.config(), model.pooler(), model.parameters().dtype()), model.parameters(), config);
     }
 
     private Esm2Writer(Esm2Files files, Parameters parameters, SaveConfig config) {
@@ -61,7 +66,8 @@ final class Esm2Writer {
                     CheckpointWriter.sources(files.targets(), parameters, files.paddedRows(), views);
             files.constants().forEach(source -> all.put(source.spec().name(), source));
             if (other != null && !files.isNvidia()) {
-                other.unused().forEach((name, found) -> all.put(name, copied(name, found)));
+                other.unused()
+                        .forEach((name, found) -> all.putIfAbsent(files.named(name), copied(files.named(name), found)));
             }
             CheckpointWriter.writeTensors(folder, all, config.shardBytes());
         }

@@ -10,6 +10,8 @@ enum EsmArchitecture {
     MASKED_LM("EsmForMaskedLM", null),
     /** With the names and the layout of NVIDIA's recipes. */
     NV_MASKED_LM("NVEsmForMaskedLM", null),
+    /** Without a head. */
+    BASE("EsmModel", null),
     TOKENS("EsmForTokenClassification", Task.TOKENS),
     SEQUENCES("EsmForSequenceClassification", Task.SEQUENCES);
 
@@ -29,6 +31,11 @@ enum EsmArchitecture {
     @Nullable
     Task task() {
         return task;
+    }
+
+    /** Returns whether training a classifier may begin with it, whose own head it then has: it has the encoder, or one with another head. */
+    boolean beginsClassifiers() {
+        return this == MASKED_LM || this == BASE;
     }
 
     static EsmArchitecture of(Task task) {

@@ -39,8 +39,11 @@ public final class Models {
                             + Stream.concat(EsmArchitecture.classNames().stream(), DecoderFields.classNames().stream())
                                     .toList());
         }
-        return EsmArchitecture.of(config).task() == null
-                ? Esm2Checkpoint.open(device, folder, dtype)
-                : Esm2Checkpoint.openClassifier(device, folder, dtype);
+        return switch (EsmArchitecture.of(config)) {
+            case MASKED_LM, NV_MASKED_LM -> Esm2Checkpoint.open(device, folder, dtype);
+            case TOKENS, SEQUENCES -> Esm2Checkpoint.openClassifier(device, folder, dtype);
+            case BASE ->
+                throw config.refused("architectures", "a model with a loss; Esm2Checkpoint.openBase opens this one");
+        };
     }
 }

@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
+import dev.chagres.models.esm.Esm2ClassifierConfig.Problem;
 import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.Target.Part;
@@ -44,7 +45,7 @@ final class PeftSource implements AutoCloseable {
         PeftModules modules = new PeftModules(base.config(), classifier);
         lora = fields.lora(modules);
         if (classifier != null
-                && base.architecture() == EsmArchitecture.MASKED_LM
+                && base.architecture().beginsClassifiers()
                 && lora.trained().isEmpty()) {
             throw fields.json().refused("modules_to_save", "classifier, for the model's folder has no such head");
         }
@@ -80,23 +81,39 @@ final class PeftSource implements AutoCloseable {
 
     /** Of a masked-language model the adapters say what is classified, and their head how many classes there are. */
     private @Nullable Esm2ClassifierConfig classifier(PeftConfig fields) {
-        if (base.architecture() != EsmArchitecture.MASKED_LM) {
+        if (!base.architecture().beginsClassifiers()) {
             return base.classifier();
         }
         return switch (fields.json().text("task_type", "")) {
-            case "SEQ_CLS" -> new Esm2ClassifierConfig(base.config(), Task.SEQUENCES, labels("classifier.out_proj"));
-            case "TOKEN_CLS" -> new Esm2ClassifierConfig(base.config(), Task.TOKENS, labels("classifier"));
-            default -> null;
+            case "SEQ_CLS" -> sequences(labels("classifier.out_proj", 1));
+            case "TOKEN_CLS" -> new Esm2ClassifierConfig(base.config(), Task.TOKENS, labels("classifier", 2));
+            default -> {
+                if (base.architecture() == EsmArchitecture.BASE) {
+                    throw fields.json()
+                            .refused(
+                                    "task_type", "SEQ_CLS or TOKEN_CLS, for the model's folder has no head of its own");
+                }
+                yield null;
+            }
         };
     }
 
-    private int labels(String module) {
+    /** As transformers goes by the labels where no file says what they mean: one is a number. */
+    private Esm2ClassifierConfig sequences(int labels) {
+        Problem problem = labels == 1 ? Problem.REGRESSION : Problem.SINGLE_LABEL;
+        return new Esm2ClassifierConfig(base.config(), Task.SEQUENCES, labels, problem);
+    }
+
+    private int labels(String module, int least) {
         SafetensorsEntry weight = file.entries().get(PeftModules.PREFIX + module + PeftModules.WEIGHT);
-        if (weight == null || weight.sizes().length != 2 || weight.sizes()[0] < 2 || weight.sizes()[0] > MOST_LABELS) {
+        if (weight == null
+                || weight.sizes().length != 2
+                || weight.sizes()[0] < least
+                || weight.sizes()[0] > MOST_LABELS) {
             throw CheckpointException.ofTensor(
                     path,
                     PeftModules.PREFIX + module + PeftModules.WEIGHT,
-                    "expected a head of two labels or more, got "
+                    "expected a head of " + (least == 1 ? "a label" : "two labels") + " or more, got "
                             + (weight == null ? "none" : Arrays.toString(weight.sizes())));
         }
         return Math.toIntExact(weight.sizes()[0]);
@@ -177,7 +194,7 @@ final class PeftSource implements AutoCloseable {
     }
 
     private void loadBase(Parameters parameters) {
-        if (classifier != null && base.architecture() == EsmArchitecture.MASKED_LM) {
+        if (classifier != null && base.architecture().beginsClassifiers()) {
             base.loadEncoder(parameters);
         } else {
             base.load(parameters);

@@ -26,6 +26,11 @@ record StoredModel(String name) {
         return List.of(new StoredModel("tokens"), new StoredModel("sequences"));
     }
 
+    /** Classifiers whose labels are numbers. */
+    static List<StoredModel> targets() {
+        return List.of(new StoredModel("regression"), new StoredModel("multi-label"));
+    }
+
     static List<StoredModel> decoders() {
         return Stream.of("llama", "llama-biases", "llama2", "qwen2", "qwen3", "qwen3-biases", "mistral", "mistral-full")
                 .map(name -> new StoredModel("decoders/" + name))

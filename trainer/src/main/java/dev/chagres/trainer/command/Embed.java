@@ -3,7 +3,7 @@ package dev.chagres.trainer.command;
 import dev.chagres.Device;
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.data.FastaSource;
-import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.trainer.command.EmbeddingFile.Rows;
 import dev.chagres.trainer.command.LongSequences.Window;
@@ -58,16 +58,16 @@ public final class Embed extends ProteinCommand {
             converter = Rows.Words.class,
             paramLabel = "mean|cls|tokens",
             description =
-                    "a row a protein: the mean of its residues, or the state of <cls>; or a row a residue (default: mean)")
+                    "a row a protein: the mean of its residues, or the state of <cls>; or a row a residue (default:"
+                            + " mean)")
     private Rows rows = Rows.MEAN;
 
     @Option(
             names = "--long",
             converter = LongSequences.Words.class,
             paramLabel = "refuse|cut|windows",
-            description =
-                    "what becomes of proteins longer than --context: refused before anything is computed, cut, or computed in windows"
-                            + " that overlap by half, whose states are averaged (default: refuse)")
+            description = "what becomes of proteins longer than --context: refused before anything is computed, cut, or"
+                    + " computed in windows that overlap by half, whose states are averaged (default: refuse)")
     private LongSequences longer = LongSequences.REFUSE;
 
     Embed(PrintStream out, PrintStream err) {
@@ -102,8 +102,8 @@ public final class Embed extends ProteinCommand {
             long tokens;
             double seconds;
             try (Device device = Device.open();
-                    Esm2 opened = model.open(device);
-                    PackedModel packed = new PackedModel(opened);
+                    Esm2Base opened = model.openBase(device);
+                    PackedModel packed = PackedModel.hidden(opened);
                     ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count())) {
                 tokens = embed(proteins, packed, file, most, progress);
                 seconds = progress.seconds();
@@ -243,7 +243,7 @@ public final class Embed extends ProteinCommand {
             if (tokens.isEmpty()) {
                 return;
             }
-            float[] states = packed.hidden(tokens);
+            float[] states = packed.compute(tokens);
             int row = 0;
             for (int i = 0; i < tokens.size(); i++) {
                 Pooled owner = owners.get(i);

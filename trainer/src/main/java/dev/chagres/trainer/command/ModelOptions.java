@@ -5,6 +5,7 @@ import dev.chagres.Device;
 import dev.chagres.bindings.Provider;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
 import java.io.IOException;
@@ -65,15 +66,16 @@ final class ModelOptions {
     @Option(
             names = "--context",
             paramLabel = "N",
-            description =
-                    "longest sequence in tokens, <cls> and <eos> included (default: max_position_embeddings of config.json)")
+            description = "longest sequence in tokens, <cls> and <eos> included (default: max_position_embeddings of"
+                    + " config.json)")
     private @Nullable Integer context;
 
     @Option(
             names = "--batch-tokens",
             paramLabel = "N",
             description =
-                    "tokens that are computed at a time, at least those of a sequence (default: 4096 on a CPU, 16384 on a GPU)")
+                    "tokens that are computed at a time, at least those of a sequence (default: 4096 on a CPU, 16384"
+                            + " on a GPU)")
     private @Nullable Integer batchTokens;
 
     @Option(
@@ -158,7 +160,12 @@ final class ModelOptions {
         return precision != null ? precision : isGpu() ? Precision.BF16 : Precision.FP32;
     }
 
-    /** Makes the model. */
+    /** Makes the model without its head, if it has one. */
+    Esm2Base openBase(Device device) {
+        return Esm2Checkpoint.openBase(device, folder, chosen().dtype, config().context());
+    }
+
+    /** Makes the masked-language model. */
     Esm2 open(Device device) {
         Esm2 model = new Esm2(device, config(), chosen().dtype, 0);
         try {

@@ -5,9 +5,12 @@ import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Base;
+import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Pass;
 import java.util.Arrays;
 import java.util.List;
+import java.util.function.BiFunction;
 
 /**
  * An ESM-2 that computes packed sequences of tokens, and brings the result to the host.
@@ -15,22 +18,26 @@ import java.util.List;
  * <p>Threading: the device's thread.
  */
 final class PackedModel implements AutoCloseable {
-    private final Esm2 model;
+    private final BiFunction<Tensor, Pass, Tensor> model;
     private final Pass pass;
 
-    PackedModel(Esm2 model) {
+    private PackedModel(BiFunction<Tensor, Pass, Tensor> model, Parameters parameters) {
         this.model = model;
-        pass = Pass.evaluation(model.parameters().scope().stream());
+        pass = Pass.evaluation(parameters.scope().stream());
     }
 
-    /** Returns the states behind the last norm, H numbers a token. */
-    float[] hidden(List<int[]> sequences) {
-        return model.hidden(begin(sequences), pass).toFloats(pass.stream());
+    /** Returns one that computes the states behind the last norm, H numbers a token. */
+    static PackedModel hidden(Esm2Base model) {
+        return new PackedModel(model::hidden, model.parameters());
     }
 
-    /** Returns the scores of each token, {@link EsmVocabulary#PADDED_SIZE} numbers a token, of which 33 count. */
-    float[] logits(List<int[]> sequences) {
-        return model.logits(begin(sequences), pass).toFloats(pass.stream());
+    /** Returns one that computes the scores of each token, {@link EsmVocabulary#PADDED_SIZE} numbers a token, of which 33 count. */
+    static PackedModel logits(Esm2 model) {
+        return new PackedModel(model::logits, model.parameters());
+    }
+
+    float[] compute(List<int[]> sequences) {
+        return model.apply(begin(sequences), pass).toFloats(pass.stream());
     }
 
     private Tensor begin(List<int[]> sequences) {

@@ -151,7 +151,7 @@ public final class Score extends ProteinCommand {
         checkMutations(proteins, ofFile, most);
         try (Device device = Device.open();
                 Esm2 opened = model.open(device);
-                PackedModel packed = new PackedModel(opened);
+                PackedModel packed = PackedModel.logits(opened);
                 ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count());
                 AtomicFile file = output == null ? null : AtomicFile.create(output)) {
             Lines lines = file == null ? line -> out().print(new String(line, StandardCharsets.UTF_8)) : file::append;
@@ -311,7 +311,7 @@ public final class Score extends ProteinCommand {
             }
             sequences.add(tokens);
         }
-        float[] logits = packed.logits(sequences);
+        float[] logits = packed.compute(sequences);
         int row = 0;
         for (Masked one : pending) {
             take(one, logits, row);

@@ -44,8 +44,8 @@ class ConvertTest {
     }
 
     private static float[] logits(Esm2 model) {
-        try (PackedModel packed = new PackedModel(model)) {
-            return packed.logits(List.of(new int[] {0, 5, 32, 7, 2}));
+        try (PackedModel packed = PackedModel.logits(model)) {
+            return packed.compute(List.of(new int[] {0, 5, 32, 7, 2}));
         }
     }
 

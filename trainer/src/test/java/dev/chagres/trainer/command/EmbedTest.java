@@ -10,8 +10,10 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.ProteinEmbeddings;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.huggingface.SaveConfig;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
@@ -109,6 +111,28 @@ class EmbedTest {
         assertFalse(Files.exists(temporary.resolve("e.npy.rows.part")));
     }
 
+    /** The states that the head reads are those of a folder that has none. */
+    @Test
+    void takesAModelWithoutAHead() throws IOException {
+        embed("--out=" + npy, "--long=cut");
+        Path base = temporary.resolve("base");
+        try (Device device = Device.open();
+                Esm2Base opened = Esm2Checkpoint.openBase(device, model.folder(), DType.FLOAT32)) {
+            Esm2Checkpoint.save(opened, base, SaveConfig.standard());
+        }
+        Path other = temporary.resolve("base.npy");
+        assertEquals(
+                0,
+                Embed.run(
+                        System.out,
+                        System.err,
+                        "--model=" + base,
+                        "--fasta=" + model.fasta(),
+                        "--out=" + other,
+                        "--long=cut"));
+        assertArrayEquals(Files.readAllBytes(npy), Files.readAllBytes(other));
+    }
+
     /** Windows of 32 residues begin at 0, 16 and 32. */
     @Test
     void overlappingWindowsAreAveraged() throws IOException {
@@ -201,8 +225,8 @@ class EmbedTest {
     void wrongOptionsAreToldInOneLine() {
         Map<String, String> texts = Map.of(
                 "--out=" + npy,
-                "--long: expected cut or windows, or a larger --context, for --context 34 has room for 32 residues and 1 of 5"
-                        + " proteins have more, the first P1 with 64; got refuse",
+                "--long: expected cut or windows, or a larger --context, for --context 34 has room for 32 residues and"
+                        + " 1 of 5 proteins have more, the first P1 with 64; got refuse",
                 "--out=e.csv",
                 "--out: expected a name that ends with .safetensors or .npy, got e.csv",
                 "--out=e.npy --rows=max",

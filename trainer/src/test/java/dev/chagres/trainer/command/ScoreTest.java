@@ -43,8 +43,8 @@ class ScoreTest {
         }
         try (Device device = Device.open();
                 Esm2 opened = Esm2Checkpoint.open(device, model.folder(), DType.FLOAT32);
-                PackedModel packed = new PackedModel(opened)) {
-            float[] logits = packed.logits(List.of(tokens));
+                PackedModel packed = PackedModel.logits(opened)) {
+            float[] logits = packed.compute(List.of(tokens));
             double sum = 0;
             for (int i = 0; i < EsmVocabulary.SIZE; i++) {
                 sum += Math.exp(logits[place * EsmVocabulary.PADDED_SIZE + i]);
