@@ -66,8 +66,8 @@ class CheckpointRefusalsTest {
     void fieldsThatSaySomethingElse() throws IOException {
         refusedField(
                 "architectures",
-                List.of("EsmModel"),
-                "expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification], got [EsmModel]");
+                List.of("EsmFold"),
+                "expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmModel, EsmForTokenClassification, EsmForSequenceClassification], got [EsmFold]");
         refusedField("model_type", "bert", "expected esm, got bert");
         refusedField("vocab_size", 64, "expected 33, got 64");
         refusedField("vocab_size", null, "expected 33, got none");
@@ -119,7 +119,7 @@ class CheckpointRefusalsTest {
         try (Device device = Device.open()) {
             assertEquals(
                     folder.resolve("config.json")
-                            + ": field architectures: expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmForTokenClassification, EsmForSequenceClassification, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM], got [BertForMaskedLM]",
+                            + ": field architectures: expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmModel, EsmForTokenClassification, EsmForSequenceClassification, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM], got [BertForMaskedLM]",
                     assertThrows(CheckpointException.class, () -> Models.open(device, folder, DType.FLOAT32))
                             .getMessage());
         }

@@ -182,7 +182,7 @@ class HuggingFaceBaseTest {
             assertEquals(
                     stored.folder().resolve("config.json")
                             + ": field architectures: expected a model with a loss; Esm2Checkpoint.openBase opens this one,"
-                            + " got [\"EsmModel\"]",
+                            + " got [EsmModel]",
                     text);
         }
     }
