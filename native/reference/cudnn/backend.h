@@ -53,13 +53,16 @@ enum DescriptorType {
   kConvolutionBackwardFilter = 11,
   kConvolutionBackwardData = 12,
   kPointwiseOperation = 13,
+  kGenStats = 14,
   kOperationGraph = 15,
   kVariantPack = 16,
   kTensor = 17,
   kMatmul = 18,
   kMatmulOperation = 19,
+  kBnFinalize = 20,
   kReduction = 21,
   kReductionOperation = 22,
+  kBnBackwardWeights = 23,
   kResample = 24,
   kResampleForward = 25,
   kResampleBackward = 26,
@@ -69,6 +72,12 @@ enum DescriptorType {
   kReshape = 31,
   kRng = 32,
   kRngOperation = 33,
+  kPagedCacheLoad = 35,
+  kBlockScaleQuantize = 36,
+  kBlockScaleDequantize = 37,
+  kSdpaForward = 41,
+  kMoeGroupedMatmul = 42,
+  kSdpaBackward = 43,
 };
 
 /* cudnnBackendAttributeType_t */
@@ -86,6 +95,8 @@ enum AttributeType {
   kNumericalNoteType = 11,
   kPointwiseModeType = 14,
   kDescriptorType = 15,
+  kGenStatsModeType = 16,
+  kBnFinalizeModeType = 17,
   kReductionOperatorType = 18,
   kBehaviorNoteType = 19,
   kReorderingModeType = 20,
@@ -96,6 +107,7 @@ enum AttributeType {
   kNormModeType = 27,
   kNormPhaseType = 28,
   kRngDistributionType = 29,
+  kMoeModeType = 30,
 };
 
 /* cudnnDataType_t, without those that the reference lacks */
@@ -111,6 +123,7 @@ enum DataType {
   kBoolean = 11,
   kE4m3 = 12,
   kE5m2 = 13,
+  kE8m0 = 15,
 };
 
 /* Leaves a function with a status and a text for cudnnGetLastErrorString. */
@@ -263,6 +276,13 @@ void check_resample(const Descriptor &operation);
 void check_concatenate(const Descriptor &operation);
 void check_reshape(const Descriptor &operation);
 void check_rng(const Descriptor &operation);
+void check_gen_stats(const Descriptor &operation);
+void check_bn_finalize(const Descriptor &operation);
+void check_bn_backward_weights(const Descriptor &operation);
+void check_paged_cache_load(const Descriptor &operation);
+void check_block_scale(const Descriptor &operation);
+void check_sdpa(const Descriptor &operation);
+void check_moe(const Descriptor &operation);
 
 /* Refuses, with "not supported", what is a valid graph that the reference does not compute. */
 void check_support(const Graph &graph);
@@ -314,6 +334,18 @@ void compute_resample_backward(Evaluation &values, const Descriptor &operation);
 void compute_concatenate(Evaluation &values, const Descriptor &operation);
 void compute_reshape(Evaluation &values, const Descriptor &operation);
 void compute_rng(Evaluation &values, const Descriptor &operation);
+void compute_gen_stats(Evaluation &values, const Descriptor &operation);
+void compute_bn_finalize(Evaluation &values, const Descriptor &operation);
+void compute_bn_backward_weights(Evaluation &values, const Descriptor &operation);
+void compute_paged_cache_load(Evaluation &values, const Descriptor &operation);
+void compute_block_scale_quantize(Evaluation &values, const Descriptor &operation);
+void compute_block_scale_dequantize(Evaluation &values, const Descriptor &operation);
+void compute_sdpa_forward(Evaluation &values, const Descriptor &operation);
+void compute_sdpa_backward(Evaluation &values, const Descriptor &operation);
+void compute_moe(Evaluation &values, const Descriptor &operation);
+
+/* Refuses a tensor of an operation, where it is set, that has other dimensions. */
+void require_dims(const Descriptor &operation, int name, const Dims &dims);
 
 /* Strides by which `small`, whose dimensions are those of `large` or 1, is read along `large`. */
 Dims broadcast_strides(const Dims &small, const Dims &large);

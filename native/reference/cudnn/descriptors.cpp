@@ -34,6 +34,12 @@ int64_t value_count(int type) {
     case kHeuristicModeType:
     case kReorderingModeType:
       return 4;
+    case kGenStatsModeType:
+      return 1;
+    case kBnFinalizeModeType:
+      return 2;
+    case kMoeModeType:
+      return 3;
     case kReductionOperatorType:
       return 9;
     case kResampleModeType:

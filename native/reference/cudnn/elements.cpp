@@ -1,5 +1,6 @@
 /* Elements of the types that tensors of a graph may have, as double. */
 #include <cmath>
+#include <limits>
 
 #include "cudnn/backend.h"
 #include "runtime/fp8.h"
@@ -36,6 +37,15 @@ float odd_float(double value) {
   return bit_cast<float>(bits | 1u);
 }
 
+/* The exponent of the next power of two that is not below, of those that a byte has; 255 for what is no number. */
+uint8_t power_of_two(double value) {
+  if (!(value >= 0) || std::isinf(value)) return 255;
+  if (value == 0) return 0;
+  int exponent = 0;
+  const double half = std::frexp(value, &exponent);
+  return static_cast<uint8_t>(std::clamp((half == 0.5 ? exponent - 1 : exponent) + 127, 0, 254));
+}
+
 }  // namespace
 
 size_t data_type_size(int type) {
@@ -54,6 +64,7 @@ size_t data_type_size(int type) {
     case kBoolean:
     case kE4m3:
     case kE5m2:
+    case kE8m0:
       return 1;
     default:
       return 0;
@@ -93,6 +104,10 @@ double load_element(const void *data, int64_t index, int type) {
       return static_cast<double>(e4m3_to_float(element<uint8_t>(data, index)));
     case kE5m2:
       return static_cast<double>(e5m2_to_float(element<uint8_t>(data, index)));
+    case kE8m0: {
+      const int exponent = element<uint8_t>(data, index);
+      return exponent == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, exponent - 127);
+    }
     default:
       refuse(kUnsupportedDataType, data_type_name(type), " is not computed by the CPU reference");
   }
@@ -122,6 +137,8 @@ void store_element(void *data, int64_t index, int type, double value) {
       return put(data, index, float_to_e4m3(odd_float(value)));
     case kE5m2:
       return put(data, index, float_to_e5m2(odd_float(value)));
+    case kE8m0:
+      return put(data, index, power_of_two(value));
     default:
       refuse(kUnsupportedDataType, data_type_name(type), " is not computed by the CPU reference");
   }

@@ -34,6 +34,24 @@ void compute(Evaluation &values, const Descriptor &operation) {
       return compute_reshape(values, operation);
     case kRngOperation:
       return compute_rng(values, operation);
+    case kGenStats:
+      return compute_gen_stats(values, operation);
+    case kBnFinalize:
+      return compute_bn_finalize(values, operation);
+    case kBnBackwardWeights:
+      return compute_bn_backward_weights(values, operation);
+    case kPagedCacheLoad:
+      return compute_paged_cache_load(values, operation);
+    case kBlockScaleQuantize:
+      return compute_block_scale_quantize(values, operation);
+    case kBlockScaleDequantize:
+      return compute_block_scale_dequantize(values, operation);
+    case kSdpaForward:
+      return compute_sdpa_forward(values, operation);
+    case kSdpaBackward:
+      return compute_sdpa_backward(values, operation);
+    case kMoeGroupedMatmul:
+      return compute_moe(values, operation);
     default:
       refuse(kNotSupported, descriptor_name(operation.type), " is not computed by the CPU reference");
   }

@@ -179,6 +179,22 @@ void finalize_rest(Descriptor &descriptor) {
       return check_reshape(descriptor);
     case kRngOperation:
       return check_rng(descriptor);
+    case kGenStats:
+      return check_gen_stats(descriptor);
+    case kBnFinalize:
+      return check_bn_finalize(descriptor);
+    case kBnBackwardWeights:
+      return check_bn_backward_weights(descriptor);
+    case kPagedCacheLoad:
+      return check_paged_cache_load(descriptor);
+    case kBlockScaleQuantize:
+    case kBlockScaleDequantize:
+      return check_block_scale(descriptor);
+    case kSdpaForward:
+    case kSdpaBackward:
+      return check_sdpa(descriptor);
+    case kMoeGroupedMatmul:
+      return check_moe(descriptor);
     default:
       return;
   }
@@ -208,6 +224,12 @@ int64_t TensorSpec::span() const {
 
 std::string TensorSpec::text() const {
   return chagres::reference::text("tensor ", uid, " ", data_type_name(type), dims_text(dims));
+}
+
+void require_dims(const Descriptor &operation, int name, const Dims &dims) {
+  CHAGRES_REQUIRE(!operation.has(name) || operation.spec(name).dims == dims, kShapeMismatch,
+                  attribute(operation.type, name).text, ": expected ", dims_text(dims), ", got ",
+                  operation.spec(name).text());
 }
 
 bool broadcasts(const Dims &small, const Dims &large) {

@@ -15,9 +15,11 @@ void add_tensor(Graph &graph, const TensorSpec &tensor) {
 }
 
 bool is_operation(int type) {
-  return (type >= kConvolutionForward && type <= kPointwiseOperation) || type == kMatmulOperation ||
-         type == kReductionOperation || (type >= kResampleForward && type <= kConcatenate) ||
-         (type >= kNormForward && type <= kReshape) || type == kRngOperation;
+  return (type >= kConvolutionForward && type <= kGenStats) || type == kMatmulOperation || type == kBnFinalize ||
+         type == kReductionOperation || type == kBnBackwardWeights ||
+         (type >= kResampleForward && type <= kConcatenate) || (type >= kNormForward && type <= kReshape) ||
+         type == kRngOperation || (type >= kPagedCacheLoad && type <= kBlockScaleDequantize) ||
+         (type >= kSdpaForward && type <= kSdpaBackward);
 }
 
 Step make_step(Graph &graph, const std::shared_ptr<const Descriptor> &operation) {
@@ -86,10 +88,13 @@ void check_step_support(const Descriptor &operation) {
   constexpr int kNormModes[] = {2000, 2100};
   constexpr int kLayer = 0, kInstance = 1, kBatch = 2, kRms = 4;
   switch (operation.type) {
-    case kMatmulOperation:
-      for (const int name : {1525, 1526, 1527})
-        CHAGRES_REQUIRE(!operation.has(name), kNotSupported, attribute(kMatmulOperation, name).text,
-                ": products of fewer rows or columns are not computed by the CPU reference");
+    case kSdpaForward:
+      CHAGRES_REQUIRE(!operation.has(2806), kNotSupported, attribute(kSdpaForward, 2806).text,
+                      ": masks of blocks are not computed by the CPU reference");
+      return;
+    case kMoeGroupedMatmul:
+      CHAGRES_REQUIRE(operation.integer(2900) != 2, kNotSupported, attribute(kMoeGroupedMatmul, 2900).text,
+                      ": scattered products are not computed by the CPU reference");
       return;
     case kResampleForward:
       return check_resample_support(operation, 1716);

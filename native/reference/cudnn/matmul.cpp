@@ -5,9 +5,26 @@ namespace chagres::reference::cudnn {
 
 namespace {
 
-constexpr int kA = 1520, kB = 1521, kC = 1522, kDescription = 1523, kComputeType = 1500;
+constexpr int kA = 1520, kB = 1521, kC = 1522, kDescription = 1523, kM = 1525, kN = 1526, kK = 1527, kComputeType = 1500,
+              kPadding = 1503;
 
 Dims batch_of(const Dims &dims) { return Dims(dims.begin(), dims.end() - 2); }
+
+/* The first rows, columns or products of a matrix that are computed: all of them, or as many as a tensor says. */
+int64_t limit(Evaluation &values, const Descriptor &operation, int name, int64_t matrix, int64_t all) {
+  if (!operation.has(name)) return all;
+  const Array &numbers = values.read(operation, name);
+  const Dims batch = batch_of(operation.spec(kC).dims);
+  Dims of = batch_of(numbers.dims);
+  const Dims strides = broadcast_strides(of, batch);
+  int64_t at = 0, rest = matrix;
+  for (size_t d = batch.size(); d-- > 0;) {
+    at += rest % batch[d] * strides[d];
+    rest /= batch[d];
+  }
+  const double number = numbers.values[static_cast<size_t>(at)];
+  return number > 0 ? static_cast<int64_t>(std::min(number, static_cast<double>(all))) : 0;
+}
 
 }  // namespace
 
@@ -23,6 +40,14 @@ void check_matmul(const Descriptor &operation) {
                   kShapeMismatch,
                   "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected A[…, M, K], B[…, K, N], C[…, M, N], got ",
                   a.text(), ", ", b.text(), ", ", c.text());
+  for (const int name : {kM, kN, kK}) {
+    if (!operation.has(name)) continue;
+    const Dims &dims = operation.spec(name).dims;
+    CHAGRES_REQUIRE(dims.size() == rank && dims[rank - 2] == 1 && dims[rank - 1] == 1 &&
+                        broadcasts(batch_of(dims), batch_of(c.dims)),
+                    kShapeMismatch, attribute(kMatmulOperation, name).text, ": expected [batch, …, 1, 1], got ",
+                    operation.spec(name).text());
+  }
 }
 
 void compute_matmul(Evaluation &values, const Descriptor &operation) {
@@ -35,16 +60,25 @@ void compute_matmul(Evaluation &values, const Descriptor &operation) {
   std::vector<std::array<int64_t, 2>> starts(static_cast<size_t>(count_of(batch)));
   walk<2>(batch, {broadcast_strides(batch_of(a.dims), batch), broadcast_strides(batch_of(b.dims), batch)},
           [&](int64_t position, const std::array<int64_t, 2> &at) { starts[static_cast<size_t>(position)] = at; });
+  std::vector<std::array<int64_t, 3>> limits(starts.size());
+  for (size_t i = 0; i < limits.size(); ++i) {
+    const int64_t matrix = static_cast<int64_t>(i);
+    limits[i] = {limit(values, operation, kM, matrix, m), limit(values, operation, kN, matrix, n),
+                 limit(values, operation, kK, matrix, k)};
+  }
+  const double padding = operation.descriptor(kDescription).number(kPadding, 0);
   parallel_for(0, static_cast<int64_t>(starts.size()) * m, grain_for(n * k), [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       const std::array<int64_t, 2> &start = starts[static_cast<size_t>(row / m)];
       const double *left = a.values.data() + (start[0] * m + row % m) * k;
+      const std::array<int64_t, 3> &most = limits[static_cast<size_t>(row / m)];
+      const int64_t columns = row % m < most[0] ? most[1] : 0;
       double *sum = c.values.data() + row * n;
-      for (int64_t i = 0; i < k; ++i) {
+      for (int64_t i = 0; i < most[2]; ++i) {
         const double *right = b.values.data() + (start[1] * k + i) * n;
-        for (int64_t j = 0; j < n; ++j) sum[j] += left[i] * right[j];
+        for (int64_t j = 0; j < columns; ++j) sum[j] += left[i] * right[j];
       }
-      for (int64_t j = 0; j < n; ++j) sum[j] = rounded(sum[j], math);
+      for (int64_t j = 0; j < n; ++j) sum[j] = rounded(j < columns ? sum[j] : padding, math);
     }
   });
   values.write(operation, kC, std::move(c));

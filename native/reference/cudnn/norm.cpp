@@ -28,12 +28,6 @@ Dims statistics_dims(int64_t mode, const Dims &x, const Dims *scale) {
   return dims;
 }
 
-void require_dims(const Descriptor &operation, int name, const Dims &dims) {
-  if (!operation.has(name)) return;
-  CHAGRES_REQUIRE(operation.spec(name).dims == dims, kShapeMismatch, attribute(operation.type, name).text,
-                  ": expected ", dims_text(dims), ", got ", operation.spec(name).text());
-}
-
 void require_scale(const Descriptor &operation, int name, const TensorSpec &x) {
   if (!operation.has(name)) return;
   CHAGRES_REQUIRE(broadcasts(operation.spec(name).dims, x.dims), kShapeMismatch, attribute(operation.type, name).text,

@@ -59,8 +59,12 @@ final class BackendDescriptor implements AutoCloseable {
     }
 
     BackendDescriptor integer(int name, int type, int value) {
+        return integers(name, type, value);
+    }
+
+    BackendDescriptor integers(int name, int type, int... values) {
         try (Arena arena = Arena.ofConfined()) {
-            return set(name, type, 1, arena.allocateFrom(ValueLayout.JAVA_INT, value));
+            return set(name, type, values.length, arena.allocateFrom(ValueLayout.JAVA_INT, values));
         }
     }
 

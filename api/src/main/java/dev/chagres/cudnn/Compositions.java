@@ -27,25 +27,32 @@ final class Compositions {
         return graph.pointwise(operation, PointwiseMode.BINARY_SELECT, x, number, seen);
     }
 
-    static GraphTensor attention(
-            GraphBuilder graph, String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
-        GraphTensor scores = scores(graph, operation, q, kT, scale);
-        return graph.matmul(operation, softmax(graph, operation + ".softmax", scores, scores.rank() - 1), v);
-    }
-
-    static GraphTensor causalAttention(
-            GraphBuilder graph, String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
-        GraphTensor scores = scores(graph, operation, q, kT, scale);
-        int columns = scores.rank() - 1;
-        GraphTensor masked =
-                causalMask(graph, operation + ".mask", scores, columns - 1, columns, Float.NEGATIVE_INFINITY);
-        return graph.matmul(operation, softmax(graph, operation + ".softmax", masked, columns), v);
-    }
-
-    private static GraphTensor scores(
-            GraphBuilder graph, String operation, GraphTensor q, GraphTensor kT, float scale) {
-        GraphTensor product = graph.matmul(operation + ".product", q, kT);
-        GraphTensor factor = graph.scalar(operation + ".scale", product.rank(), scale);
-        return graph.pointwise(operation + ".scores", PointwiseMode.MUL, product, factor);
+    static GraphTensor rotary(
+            GraphBuilder graph, String operation, GraphTensor x1, GraphTensor x2, GraphTensor cos, GraphTensor sin) {
+        Sdpa.sized(
+                graph,
+                "rotary",
+                operation,
+                "x2",
+                x2,
+                graph.own("rotary", operation, "x1", x1).dims());
+        Sdpa.sized(
+                graph,
+                "rotary",
+                operation,
+                "sin",
+                sin,
+                graph.own("rotary", operation, "cos", cos).dims());
+        GraphTensor first = graph.pointwise(
+                operation + ".first",
+                PointwiseMode.SUB,
+                graph.pointwise(operation + ".x1Cos", PointwiseMode.MUL, x1, cos),
+                graph.pointwise(operation + ".x2Sin", PointwiseMode.MUL, x2, sin));
+        GraphTensor second = graph.pointwise(
+                operation + ".second",
+                PointwiseMode.ADD,
+                graph.pointwise(operation + ".x2Cos", PointwiseMode.MUL, x2, cos),
+                graph.pointwise(operation + ".x1Sin", PointwiseMode.MUL, x1, sin));
+        return graph.concatenate(operation, x1.rank() - 1, first, second);
     }
 }

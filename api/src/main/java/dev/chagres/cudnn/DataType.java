@@ -33,7 +33,9 @@ public enum DataType {
     /** 8-bit floating point with 4 bits of exponent. */
     FP8_E4M3(Cudnn.CUDNN_DATA_FP8_E4M3(), DType.FLOAT8_E4M3),
     /** 8-bit floating point with 5 bits of exponent. */
-    FP8_E5M2(Cudnn.CUDNN_DATA_FP8_E5M2(), DType.FLOAT8_E5M2);
+    FP8_E5M2(Cudnn.CUDNN_DATA_FP8_E5M2(), DType.FLOAT8_E5M2),
+    /** Powers of two from 2^-127 to 2^127, for scales of blocks. In memory they are tensors of {@link DType#BYTE}. */
+    FP8_E8M0(Cudnn.CUDNN_DATA_FP8_E8M0(), DType.BYTE);
 
     private final int code;
     private final DType dtype;

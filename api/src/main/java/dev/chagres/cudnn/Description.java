@@ -39,6 +39,10 @@ final class Description {
         return with((descriptor, tensors) -> descriptor.integer(name, attributeType, value));
     }
 
+    Description integers(int name, int... values) {
+        return with((descriptor, tensors) -> descriptor.integers(name, Cudnn.CUDNN_TYPE_INT32(), values));
+    }
+
     Description type(int name, DataType value) {
         return integer(name, Cudnn.CUDNN_TYPE_DATA_TYPE(), value.code());
     }

@@ -58,7 +58,8 @@ public final class ExecutionPlan implements AutoCloseable {
         DeviceState state = Inside.state(device.stream());
         state.ensureCurrent();
         state.ensureThreadNotCapturing("plan");
-        List<String> refusals = device.provider() == Provider.REFERENCE ? List.of() : graph.gpuRefusals();
+        List<String> refusals =
+                device.provider() == Provider.REFERENCE ? List.of() : graph.gpuRefusals(device.computeCapability());
         if (!refusals.isEmpty()) {
             throw new UnsupportedGraphException(
                     "graph " + ForeignText.quoted(graph.name()) + ": not computed on a GPU:\n  "

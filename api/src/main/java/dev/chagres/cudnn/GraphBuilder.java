@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -100,14 +101,30 @@ public final class GraphBuilder {
      * @throws IllegalArgumentException when the name is taken, the rank is not 1 to 8, or the number is NaN
      */
     public GraphTensor scalar(String tensorName, int rank, float value) {
+        return scalar(tensorName, DataType.FLOAT, rank, value);
+    }
+
+    /**
+     * The same for a number of {@link DataType#FLOAT} or {@link DataType#INT32}, to which it is rounded.
+     *
+     * @throws IllegalArgumentException when the name is taken, the type is another, the rank is not 1 to 8, or the number is NaN or, for
+     *     INT32, none of its numbers
+     */
+    public GraphTensor scalar(String tensorName, DataType type, int rank, double value) {
+        if (type != DataType.FLOAT && type != DataType.INT32) {
+            throw GraphChecks.refusal("scalar", tensorName, "type", "FLOAT or INT32", type);
+        }
         if (rank < 1 || rank > GraphTensor.MAX_RANK) {
             throw GraphChecks.refusal("scalar", tensorName, "rank", "1 to " + GraphTensor.MAX_RANK, rank);
         }
-        if (Float.isNaN(value)) {
+        if (Double.isNaN(value)) {
             throw GraphChecks.refusal("scalar", tensorName, "value", "a number", value);
         }
+        if (type == DataType.INT32 && value != (int) value) {
+            throw GraphChecks.refusal("scalar", tensorName, "value", "an INT32", value);
+        }
         claim("scalar", tensorName);
-        return keep(GraphTensor.scalar(this, tensors.size() + 1L, tensorName, rank, value));
+        return keep(GraphTensor.scalar(this, tensors.size() + 1L, tensorName, type, rank, value));
     }
 
     /**
@@ -116,7 +133,41 @@ public final class GraphBuilder {
      * @throws IllegalArgumentException when the shapes do not fit
      */
     public GraphTensor matmul(String operation, GraphTensor a, GraphTensor b) {
-        return Products.matmul(this, operation, a, b);
+        return Products.matmul(this, operation, a, b, MatmulLimits.NONE);
+    }
+
+    /**
+     * Adds {@link #matmul(String, GraphTensor, GraphTensor)} of the first rows, columns and products of each matrix; the rest of c is 0.
+     *
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor matmul(String operation, GraphTensor a, GraphTensor b, MatmulLimits limits) {
+        return Products.matmul(this, operation, a, b, limits);
+    }
+
+    /**
+     * Adds y[1, T, N], whose rows are those of tokens[1, T, K] times the weights[E, K, N] of their expert. Expert e has the tokens from
+     * {@code firstToken[e]} on, up to those of the next.
+     *
+     * @param firstToken INT32[E, 1, 1], ascending
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor groupedMatmul(
+            String operation, GraphTensor tokens, GraphTensor weights, GraphTensor firstToken) {
+        return Products.grouped(this, operation, tokens, weights, firstToken, null);
+    }
+
+    /**
+     * Adds {@link #groupedMatmul(String, GraphTensor, GraphTensor, GraphTensor)} of the tokens that {@code index} names: row r is of token
+     * {@code index[r]}.
+     *
+     * @param index INT32[1, R, 1]
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor groupedMatmul(
+            String operation, GraphTensor tokens, GraphTensor weights, GraphTensor firstToken, GraphTensor index) {
+        return Products.grouped(
+                this, operation, tokens, weights, firstToken, own("groupedMatmul", operation, "index", index));
     }
 
     /**
@@ -275,6 +326,18 @@ public final class GraphBuilder {
         return Norms.backward(this, operation, mode, dy, x, saved, scale);
     }
 
+    /** Returns what adds the parts of batch norm that cuDNN fuses with convolutions to this graph. */
+    public Statistics statistics() {
+        ensureOpen();
+        return new Statistics(this);
+    }
+
+    /** Returns what adds tensors whose blocks have a scale each to this graph. */
+    public BlockScales blockScales() {
+        ensureOpen();
+        return new BlockScales(this);
+    }
+
     /**
      * Adds random numbers, which follow from seed, offset and place. The reference and each engine draw others.
      *
@@ -307,20 +370,77 @@ public final class GraphBuilder {
     }
 
     /**
-     * Adds scaled-dot-product attention, softmax(scale q kT) v: products, a scale and a softmax, whose names begin with {@code operation}.
+     * Begins scaled-dot-product attention, softmax(scale q kT + …) v, of which masks and the like are set by name.
      *
+     * @param operation the names of its operations begin so
      * @param q queries [B, H, Sq, D]
      * @param kT keys [B, H, D, Skv]: sizes and strides of the keys with their last two swapped
-     * @param v values [B, H, Skv, D]
      * @throws IllegalArgumentException when the shapes do not fit
      */
-    public GraphTensor attention(String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
-        return Compositions.attention(this, operation, q, kT, v, scale);
+    public AttentionBuilder attention(String operation, GraphTensor q, GraphTensor kT) {
+        return new AttentionBuilder(this, operation, q, kT);
     }
 
-    /** Adds {@link #attention} in which a query sees the keys up to its own place. */
-    public GraphTensor causalAttention(String operation, GraphTensor q, GraphTensor kT, GraphTensor v, float scale) {
-        return Compositions.causalAttention(this, operation, q, kT, v, scale);
+    /**
+     * Adds attention as one operation of cuDNN's, O = softmax(scale Q K&#7488;) V.
+     *
+     * @param q queries [B, H, Sq, D]
+     * @param k keys [B, Hk, Skv, D]; Hk divides H
+     * @param v values [B, Hv, Skv, Dv]; Hv divides H
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public SdpaForward sdpa(String operation, GraphTensor q, GraphTensor k, GraphTensor v, SdpaConfig config) {
+        return Sdpa.forward(this, operation, q, k, v, config);
+    }
+
+    /**
+     * Adds the gradients of {@link #sdpa}.
+     *
+     * @param dy of o, with its sizes
+     * @param saved what the forward pass gave, results or tensors of this graph
+     * @throws IllegalArgumentException when the shapes do not fit, or the statistics are missing
+     */
+    public SdpaGradients sdpaBackward(
+            String operation,
+            GraphTensor dy,
+            GraphTensor q,
+            GraphTensor k,
+            GraphTensor v,
+            SdpaForward saved,
+            SdpaConfig config) {
+        return Sdpa.backward(this, operation, dy, q, k, v, saved, config);
+    }
+
+    /**
+     * Adds keys that lie in pages, as [B, H, D, S] for {@link #attention}: token s of sequence b is row s % T of the block {@code pages[b, s / T]}.
+     *
+     * @param container blocks of tokens [N, H, T, D]
+     * @param pages INT32[B, 1, ceil(S / T), 1]
+     * @param lengths tokens of each sequence, INT32[B, 1, 1, 1]; what lies beyond is not defined on a GPU, 0 in the reference
+     * @param tokens S
+     * @throws IllegalArgumentException when the shapes do not fit
+     */
+    public GraphTensor pagedKeys(
+            String operation, GraphTensor container, GraphTensor pages, GraphTensor lengths, long tokens) {
+        return Layouts.paged(this, operation, container, pages, lengths, tokens, Layouts.Order.TRANSPOSED);
+    }
+
+    /** Adds values that lie in pages, as [B, H, S, D]; else as {@link #pagedKeys}. */
+    public GraphTensor pagedValues(
+            String operation, GraphTensor container, GraphTensor pages, GraphTensor lengths, long tokens) {
+        return Layouts.paged(this, operation, container, pages, lengths, tokens, Layouts.Order.ROWS);
+    }
+
+    /**
+     * Adds rotary embedding, [x1 cos - x2 sin, x2 cos + x1 sin], of the two halves of the last dimension, which are tensors of their own: views of
+     * the one that has both.
+     *
+     * @param cos with sizes of a half or 1
+     * @param sin with the sizes of cos
+     * @throws IllegalArgumentException when the sizes do not fit
+     */
+    public GraphTensor rotary(String operation, GraphTensor x1, GraphTensor x2, GraphTensor cos, GraphTensor sin) {
+        return Compositions.rotary(this, operation, x1, x2, cos, sin);
     }
 
     /**
@@ -408,6 +528,20 @@ public final class GraphBuilder {
 
     DataType compute() {
         return compute;
+    }
+
+    /** Adds operations with other types of arithmetic and results, and then goes on with those that were. */
+    GraphTensor typed(DataType arithmetic, DataType results, Supplier<GraphTensor> operations) {
+        DataType computeBefore = compute;
+        DataType intermediateBefore = intermediate;
+        compute = arithmetic;
+        intermediate = results;
+        try {
+            return operations.get();
+        } finally {
+            compute = computeBefore;
+            intermediate = intermediateBefore;
+        }
     }
 
     DataType intermediate() {

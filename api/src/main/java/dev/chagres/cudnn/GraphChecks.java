@@ -56,4 +56,12 @@ final class GraphChecks {
                     Arrays.toString(strides));
         }
     }
+
+    /** Checks that a tensor is INT32 of these sizes. */
+    static void integers(
+            GraphBuilder graph, String kind, String name, String argument, GraphTensor tensor, long... dims) {
+        if (!graph.own(kind, name, argument, tensor).hasDims(dims) || tensor.type() != DataType.INT32) {
+            throw refusal(kind, name, argument, "INT32" + Arrays.toString(dims), tensor);
+        }
+    }
 }

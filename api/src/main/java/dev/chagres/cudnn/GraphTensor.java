@@ -54,10 +54,10 @@ public final class GraphTensor {
     }
 
     /** Makes a number. */
-    static GraphTensor scalar(GraphBuilder builder, long uid, String name, int rank, double value) {
+    static GraphTensor scalar(GraphBuilder builder, long uid, String name, DataType type, int rank, double value) {
         long[] ones = new long[rank];
         Arrays.fill(ones, 1);
-        return new GraphTensor(builder, uid, name, DataType.FLOAT, ones, value);
+        return new GraphTensor(builder, uid, name, type, ones, value);
     }
 
     /** Returns the strides of a tensor whose elements lie without gaps, the last dimension fastest. */

@@ -26,10 +26,15 @@ final class Layouts {
         if (count != x.count()) {
             throw GraphChecks.refusal("reshape", name, "dims", x.count() + " elements", Arrays.toString(dims));
         }
-        return moved(graph, "reshape", name, x, dims.clone(), GraphTensor.rowMajor(dims));
+        return moved(graph, "reshape", name, x, x.type(), dims.clone(), GraphTensor.rowMajor(dims));
     }
 
     static GraphTensor transpose(GraphBuilder graph, String name, GraphTensor x, int... permutation) {
+        return transpose(graph, name, x, x.type(), permutation);
+    }
+
+    /** The same with elements of another type, to which they are rounded. */
+    static GraphTensor transpose(GraphBuilder graph, String name, GraphTensor x, DataType type, int... permutation) {
         graph.own("transpose", name, "x", x);
         int rank = x.rank();
         boolean[] taken = new boolean[rank];
@@ -51,13 +56,13 @@ final class Layouts {
             dims[i] = x.dim(permutation[i]);
             strides[i] = before[permutation[i]];
         }
-        return moved(graph, "transpose", name, x, dims, strides);
+        return moved(graph, "transpose", name, x, type, dims, strides);
     }
 
     /** Adds an operation that reads the memory of x by other strides. */
     private static GraphTensor moved(
-            GraphBuilder graph, String kind, String name, GraphTensor x, long[] dims, long[] strides) {
-        GraphTensor y = graph.result(kind, name, x.type(), dims, strides);
+            GraphBuilder graph, String kind, String name, GraphTensor x, DataType type, long[] dims, long[] strides) {
+        GraphTensor y = graph.result(kind, name, type, dims, strides);
         graph.add(new Operation(
                 kind,
                 name,
@@ -101,6 +106,50 @@ final class Layouts {
                         .longs(Cudnn.CUDNN_ATTR_OPERATION_CONCAT_AXIS(), axis)
                         .tensors(Cudnn.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS(), List.of(inputs))
                         .tensor(Cudnn.CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC(), y)));
+        return y;
+    }
+
+    /** Which of tokens and channels of a head lies in rows. */
+    enum Order {
+        ROWS,
+        TRANSPOSED
+    }
+
+    static GraphTensor paged(
+            GraphBuilder graph,
+            String name,
+            GraphTensor container,
+            GraphTensor pages,
+            GraphTensor lengths,
+            long tokens,
+            Order order) {
+        String kind = "pagedCacheLoad";
+        if (graph.own(kind, name, "container", container).rank() != 4) {
+            throw GraphChecks.refusal(kind, name, "container", "blocks of tokens [N, H, T, D]", container);
+        }
+        if (tokens < 1) {
+            throw GraphChecks.refusal(kind, name, "tokens", "at least 1", tokens);
+        }
+        long size = container.dim(2);
+        long sequences = graph.own(kind, name, "pages", pages).dim(0);
+        GraphChecks.integers(graph, kind, name, "pages", pages, sequences, 1, (tokens + size - 1) / size, 1);
+        GraphChecks.integers(graph, kind, name, "lengths", lengths, sequences, 1, 1, 1);
+        long width = container.dim(3);
+        boolean rows = order == Order.ROWS;
+        long[] dims = {sequences, container.dim(1), rows ? tokens : width, rows ? width : tokens};
+        long head = tokens * width;
+        long[] strides = {container.dim(1) * head, head, rows ? width : 1, rows ? 1 : width};
+        GraphTensor y = graph.result(kind, name, container.type(), dims, strides);
+        graph.add(new Operation(
+                kind,
+                name,
+                List.of(container, pages, lengths),
+                List.of(y),
+                new Description(Cudnn.CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR())
+                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_CONTAINER_DESC(), container)
+                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_PAGE_TABLE_DESC(), pages)
+                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_SEQUENCE_DESC(), lengths)
+                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_YDESC(), y)));
         return y;
     }
 }

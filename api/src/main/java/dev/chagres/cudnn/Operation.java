@@ -18,6 +18,7 @@ import org.jspecify.annotations.Nullable;
  * @param detail what cuDNN describes apart, such as a pointwise mode; null where there is none
  * @param detailName the attribute that names the detail
  * @param gpuRefusal what cuDNN does instead of computing it on a GPU; null where it computes it
+ * @param capability ten times the compute capability from which on cuDNN has engines for it; 0 for any
  */
 record Operation(
         String kind,
@@ -27,7 +28,8 @@ record Operation(
         Description description,
         @Nullable Description detail,
         int detailName,
-        @Nullable String gpuRefusal) {
+        @Nullable String gpuRefusal,
+        int capability) {
     Operation {
         reads = List.copyOf(reads);
         writes = List.copyOf(writes);
@@ -35,7 +37,7 @@ record Operation(
 
     /** An operation that cuDNN describes in one. */
     Operation(String kind, String name, List<GraphTensor> reads, List<GraphTensor> writes, Description description) {
-        this(kind, name, reads, writes, description, null, 0, null);
+        this(kind, name, reads, writes, description, null, 0, null, 0);
     }
 
     /** An operation with a detail. */
@@ -47,12 +49,17 @@ record Operation(
             Description description,
             @Nullable Description detail,
             int detailName) {
-        this(kind, name, reads, writes, description, detail, detailName, null);
+        this(kind, name, reads, writes, description, detail, detailName, null, 0);
     }
 
     /** Returns the same, refused on GPUs, where cuDNN does this instead of computing it. */
     Operation refusedOnGpu(String what) {
-        return new Operation(kind, name, reads, writes, description, detail, detailName, what);
+        return new Operation(kind, name, reads, writes, description, detail, detailName, what, capability);
+    }
+
+    /** Returns the same, refused on GPUs of a lower compute capability, of which ten times is given. */
+    Operation needsCapability(int least) {
+        return new Operation(kind, name, reads, writes, description, detail, detailName, gpuRefusal, least);
     }
 
     boolean isPointwise() {

@@ -68,10 +68,10 @@ public final class OperationGraph {
     }
 
     /**
-     * Returns why a GPU does not compute this: cuDNN 9.19 takes it on an H200 and crashes, gives other results than double precision, or lays
+     * Returns why a GPU of ten times this compute capability does not compute this: cuDNN 9.19 takes it on an H200 and crashes, gives other results than double precision, or lays
      * a tensor out otherwise than ours are. Empty where nothing is known.
      */
-    List<String> gpuRefusals() {
+    List<String> gpuRefusals(int capability) {
         List<String> reasons = new ArrayList<>();
         for (GraphTensor tensor : bound) {
             if (tensor.type() == DataType.BOOLEAN) {
@@ -84,6 +84,11 @@ public final class OperationGraph {
             if (operation.gpuRefusal() != null) {
                 reasons.add(
                         "operation " + ForeignText.quoted(operation.name()) + ": cuDNN 9.19 " + operation.gpuRefusal());
+            }
+            if (operation.capability() > capability) {
+                reasons.add("operation " + ForeignText.quoted(operation.name()) + ": cuDNN 9.19 computes "
+                        + operation.kind() + " from compute capability " + operation.capability() / 10 + "."
+                        + operation.capability() % 10 + " on, got " + capability / 10 + "." + capability % 10);
             }
         }
         if (operations.size() > 1 && operations.stream().allMatch(Operation::isPointwise)) {

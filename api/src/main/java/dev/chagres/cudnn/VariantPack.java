@@ -59,7 +59,11 @@ public final class VariantPack implements AutoCloseable {
         for (int i = 0; i < numbers.size(); i++) {
             GraphTensor number = numbers.get(i);
             MemorySegment value = arena.allocate(16, 16);
-            value.set(ValueLayout.JAVA_FLOAT, 0, (float) number.value());
+            if (number.type() == DataType.INT32) {
+                value.set(ValueLayout.JAVA_INT, 0, (int) number.value());
+            } else {
+                value.set(ValueLayout.JAVA_FLOAT, 0, (float) number.value());
+            }
             uids.setAtIndex(ValueLayout.JAVA_LONG, bound.size() + (long) i, number.uid());
             pointers.setAtIndex(ValueLayout.JAVA_LONG, bound.size() + (long) i, value.address());
         }

@@ -56,4 +56,29 @@ class GraphExamplesTest {
         tensor.set(scope.stream(), values);
         return tensor;
     }
+
+    @Test
+    void attentionWithAChangeOfScores() {
+        // @start region="attention"
+        GraphBuilder builder = OperationGraph.builder("capped attention");
+        long[] dims = {2, 4, 64, 32};
+        GraphTensor q = builder.tensor("q", DType.BFLOAT16, dims);
+        GraphTensor kT = builder.tensor("k", DType.BFLOAT16, new long[] {2, 4, 32, 64}, new long[] {8192, 2048, 1, 32});
+        GraphTensor v = builder.tensor("v", DType.BFLOAT16, dims);
+        GraphTensor cap = builder.scalar("cap", 4, 30);
+        SdpaForward attention = builder.attention("o", q, kT)
+                .scale(0.125f)
+                .causal(AttentionBuilder.Diagonal.TOP_LEFT)
+                .scores(x -> {
+                    GraphTensor share = builder.pointwise("share", PointwiseMode.DIV, x, cap);
+                    GraphTensor tanh = builder.pointwise("tanh", PointwiseMode.TANH_FWD, share);
+                    return builder.pointwise("capped", PointwiseMode.MUL, tanh, cap);
+                })
+                .forward(v);
+        builder.output(attention.o(), DataType.BFLOAT16);
+        OperationGraph graph = builder.build();
+        // @end
+        assertEquals(3, graph.inputs().size());
+        assertEquals(1, graph.outputs().size());
+    }
 }

@@ -407,63 +407,6 @@ class OperationsConformance {
         }
     }
 
-    @ParameterizedTest
-    @EnumSource(
-            value = DType.class,
-            names = {"FLOAT16", "BFLOAT16"})
-    void attention(DType dtype) {
-        for (boolean causal : new boolean[] {false, true}) {
-            long[] q = {2, 3, 64, 64};
-            long[] k = {2, 3, 64, 64};
-            GraphWitness graph = graph(causal ? "causal attention" : "attention");
-            GraphTensor queries = graph.normal("q", dtype, q);
-            GraphTensor keys = graph.input(
-                    graph.builder.tensor("k", dtype, k, new long[] {3 * 64 * 64, 64 * 64, 1, 64}),
-                    open.normal(dtype, (int) GraphWitness.count(k), 1));
-            GraphTensor values = graph.normal("v", dtype, k);
-            GraphTensor o = causal
-                    ? graph.builder.causalAttention("o", queries, keys, values, 0.125f)
-                    : graph.builder.attention("o", queries, keys, values, 0.125f);
-            double[] scores = new double[2 * 3 * 64 * 64];
-            double[] expected = new double[scores.length];
-            for (int i = 0; i < scores.length; i++) {
-                int head = i / 4096 * 4096;
-                int row = i / 64 % 64;
-                int column = i % 64;
-                for (int d = 0; d < 64; d++) {
-                    scores[i] +=
-                            0.125 * graph.of(queries)[head + row * 64 + d] * graph.of(keys)[head + d * 64 + column];
-                }
-                scores[i] = causal && column > row ? Double.NEGATIVE_INFINITY : scores[i];
-            }
-            double[] shares = shares(scores);
-            for (int i = 0; i < expected.length; i++) {
-                int head = i / 4096 * 4096;
-                for (int j = 0; j < 64; j++) {
-                    expected[i] += shares[i / 64 * 64 + j] * graph.of(values)[head + j * 64 + i % 64];
-                }
-            }
-            graph.builder.output(graph.put(o, expected), DataType.of(dtype));
-            graph.check(Tolerances.attention(dtype));
-        }
-    }
-
-    /** The softmax of rows of 64. */
-    private static double[] shares(double... scores) {
-        double[] shares = new double[scores.length];
-        for (int row = 0; row < scores.length; row += 64) {
-            double sum = 0;
-            for (int i = row; i < row + 64; i++) {
-                shares[i] = Math.exp(scores[i]);
-                sum += shares[i];
-            }
-            for (int i = row; i < row + 64; i++) {
-                shares[i] /= sum;
-            }
-        }
-        return shares;
-    }
-
     @Test
     void randomNumbers() {
         List<RngDistribution> distributions = List.of(

@@ -35,6 +35,7 @@ class PageExamplesTest {
         "recipes-products.md, te/Float8ByHandTest, gradients",
         "cudnn.md, cudnn/GraphExamplesTest, graph",
         "cudnn.md, cudnn/GraphExamplesTest, plan",
+        "cudnn.md, cudnn/GraphExamplesTest, attention",
         "fine-tuning.md, parameter/TrainableTest, trainable",
         "fine-tuning.md, adapter/LoraExampleTest, lora",
         "fine-tuning.md, models/huggingface/PeftAdaptersTest, peft",
