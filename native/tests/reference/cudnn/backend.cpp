@@ -222,9 +222,9 @@ TEST(refusals_have_texts) {
   EXPECT_EQUAL(cudnnBackendDestroyDescriptor(operation), kBadParam);
   EXPECT_EQUAL(cudnnBackendDestroyDescriptor(tensor), 0);
   void *attention = nullptr;
-  EXPECT_EQUAL(cudnnBackendCreateDescriptor(41, &attention), kNotSupported);
+  EXPECT_EQUAL(cudnnBackendCreateDescriptor(39, &attention), kNotSupported);
   EXPECT_EQUAL(last_error(),
-               std::string("CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR (41) is not provided by the CPU reference"));
+               std::string("CUDNN_BACKEND_OPERATION_EXPAND_BAND_MATRIX_DESCRIPTOR (39) is not provided by the CPU reference"));
   EXPECT_EQUAL(cudnnBackendCreateDescriptor(kTensor, nullptr), kNullPointer);
   EXPECT_EQUAL(cudnnBackendExecute(f.handle, nullptr, nullptr), kBadParam);
   EXPECT_EQUAL(last_error(), std::string("executionPlan: expected a descriptor that lives"));
