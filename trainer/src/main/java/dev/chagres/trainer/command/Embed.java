@@ -7,6 +7,7 @@ import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.trainer.command.EmbeddingFile.Rows;
 import dev.chagres.trainer.command.LongSequences.Window;
+import dev.chagres.trainer.command.PackedModel.States;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.file.Path;
@@ -15,6 +16,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -44,6 +46,9 @@ import picocli.CommandLine.Option;
 public final class Embed extends ProteinCommand {
     @Mixin
     private ModelOptions model = new ModelOptions();
+
+    @Mixin
+    private RecipeOption recipe = new RecipeOption();
 
     @Option(
             names = "--out",
@@ -90,6 +95,7 @@ public final class Embed extends ProteinCommand {
         Path fasta = model.fasta();
         FileChecks.requireDifferent("--out", output, "--fasta", fasta);
         model.begin();
+        recipe.word(model.precision());
         Esm2Config config = model.config();
         int most = config.context() - 2;
         Proteins proteins = Proteins.of(
@@ -103,7 +109,7 @@ public final class Embed extends ProteinCommand {
             double seconds;
             try (Device device = Device.open();
                     Esm2Base opened = model.openBase(device);
-                    PackedModel packed = PackedModel.hidden(opened);
+                    PackedModel packed = PackedModel.hidden(opened, recipe.recipe());
                     ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count())) {
                 tokens = embed(proteins, packed, file, most, progress);
                 seconds = progress.seconds();
@@ -127,6 +133,7 @@ public final class Embed extends ProteinCommand {
         options.put("context", config.context());
         options.put("long", EnumOption.word(longer));
         options.put("dtype", model.precision());
+        options.put("recipe", recipe.word(model.precision()));
         return options;
     }
 
@@ -158,14 +165,14 @@ public final class Embed extends ProteinCommand {
         private final double[] sums;
 
         private final float[] numbers;
-        private final int hidden;
+        private final float[] state;
         private int done;
 
         Pooled(String id, int residues, List<Window> windows, int hidden) {
             this.id = id;
             this.residues = residues;
             this.windows = windows;
-            this.hidden = hidden;
+            state = new float[hidden];
             Window last = windows.getLast();
             taken = last.begin() + last.count();
             covered = new int[taken];
@@ -179,7 +186,7 @@ public final class Embed extends ProteinCommand {
         }
 
         /** Adds the states of the next window, which begin with those of {@code <cls>} at row {@code first}. */
-        void add(float[] states, int first) {
+        void add(States states, int first) {
             Window window = windows.get(done++);
             if (rows == Rows.CLS) {
                 addSum(states, first, 1.0 / windows.size());
@@ -192,15 +199,17 @@ public final class Embed extends ProteinCommand {
                     addSum(states, row, 1.0 / covered[residue] / taken);
                     continue;
                 }
-                for (int j = 0; j < hidden; j++) {
-                    numbers[residue * hidden + j] += states[row * hidden + j] / covered[residue];
+                states.read(row, state);
+                for (int j = 0; j < state.length; j++) {
+                    numbers[residue * state.length + j] += state[j] / covered[residue];
                 }
             }
         }
 
-        private void addSum(float[] states, int row, double weight) {
-            for (int i = 0; i < hidden; i++) {
-                sums[i] += weight * states[row * hidden + i];
+        private void addSum(States states, int row, double weight) {
+            states.read(row, state);
+            for (int i = 0; i < state.length; i++) {
+                sums[i] += weight * state[i];
             }
         }
 
@@ -216,12 +225,16 @@ public final class Embed extends ProteinCommand {
         }
     }
 
-    /** Windows of proteins, in order, that are computed together. */
+    /** A window of a protein, which is computed with others. */
+    private record Piece(Pooled owner, int[] tokens) {}
+
+    /** Windows of proteins, in order: those of the next batch, and those of the batch that the device computes meanwhile. */
     private final class Pending {
         private final PackedModel packed;
         private final EmbeddingFile file;
-        private final List<int[]> tokens = new ArrayList<>();
-        private final List<Pooled> owners = new ArrayList<>();
+        private List<Piece> next = new ArrayList<>();
+        private List<Piece> underway = List.of();
+        private @Nullable States states;
         private long count;
         private long computed;
 
@@ -231,33 +244,41 @@ public final class Embed extends ProteinCommand {
         }
 
         void add(Pooled owner, int[] window) throws IOException {
-            if (!tokens.isEmpty() && count + window.length > model.batchTokens()) {
+            if (!next.isEmpty() && count + window.length > model.batchTokens()) {
                 compute();
             }
-            tokens.add(window);
-            owners.add(owner);
+            next.add(new Piece(owner, window));
             count += window.length;
         }
 
+        /** Starts the next batch, and writes what the one before has given. */
         void compute() throws IOException {
-            if (tokens.isEmpty()) {
-                return;
+            List<Piece> before = underway;
+            States statesBefore = states;
+            underway = next;
+            states = next.isEmpty()
+                    ? null
+                    : packed.start(next.stream().map(Piece::tokens).toList());
+            next = new ArrayList<>();
+            count = 0;
+            if (statesBefore != null) {
+                write(before, statesBefore);
             }
-            float[] states = packed.compute(tokens);
+        }
+
+        private void write(List<Piece> pieces, States states) throws IOException {
+            states.await();
             int row = 0;
-            for (int i = 0; i < tokens.size(); i++) {
-                Pooled owner = owners.get(i);
+            for (Piece piece : pieces) {
+                Pooled owner = piece.owner();
                 owner.add(states, row);
-                row += tokens.get(i).length;
+                row += piece.tokens().length;
                 if (owner.isWhole()) {
                     file.add(owner.id, owner.residues, owner.taken, owner.windows.size(), owner.numbers());
                 }
             }
             file.flush();
-            computed += count;
-            tokens.clear();
-            owners.clear();
-            count = 0;
+            computed += row;
         }
     }
 
@@ -291,6 +312,7 @@ public final class Embed extends ProteinCommand {
             }
         }
         pending.compute();
+        pending.compute(); // Nothing is left to start; the last batch is written.
         return pending.computed;
     }
 }

@@ -58,6 +58,9 @@ public final class Score extends ProteinCommand {
     @Mixin
     private ModelOptions model = new ModelOptions();
 
+    @Mixin
+    private RecipeOption recipe = new RecipeOption();
+
     @Option(
             names = "--out",
             converter = FileChecks.FileOption.class,
@@ -144,6 +147,7 @@ public final class Score extends ProteinCommand {
         mutations.forEach(text -> Mutation.of("--mutation", text));
         Map<String, List<String>> ofFile = mutationsOfFile();
         model.begin();
+        recipe.word(model.precision());
         Esm2Config config = model.config();
         int most = config.context() - 2;
         Proteins proteins = Proteins.of(
@@ -151,7 +155,7 @@ public final class Score extends ProteinCommand {
         checkMutations(proteins, ofFile, most);
         try (Device device = Device.open();
                 Esm2 opened = model.open(device);
-                PackedModel packed = PackedModel.logits(opened);
+                PackedModel packed = PackedModel.logits(opened, recipe.recipe());
                 ProgressLine progress = new ProgressLine(err(), "proteins", proteins.count());
                 AtomicFile file = output == null ? null : AtomicFile.create(output)) {
             Lines lines = file == null ? line -> out().print(new String(line, StandardCharsets.UTF_8)) : file::append;

@@ -44,7 +44,7 @@ class ConvertTest {
     }
 
     private static float[] logits(Esm2 model) {
-        try (PackedModel packed = PackedModel.logits(model)) {
+        try (PackedModel packed = PackedModel.logits(model, null)) {
             return packed.compute(List.of(new int[] {0, 5, 32, 7, 2}));
         }
     }

@@ -3,6 +3,7 @@ package dev.chagres.trainer.command;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.jr.ob.JSON;
@@ -29,6 +30,8 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 @Tag("L0")
 class EmbedTest {
@@ -131,6 +134,34 @@ class EmbedTest {
                         "--out=" + other,
                         "--long=cut"));
         assertArrayEquals(Files.readAllBytes(npy), Files.readAllBytes(other));
+    }
+
+    /** Eight bits have three of the mantissa, so that a product is off by some hundredths, and means point the same way. */
+    @ParameterizedTest
+    @ValueSource(strings = {"fp8-current", "fp8-block"})
+    void productsInEightBits(String recipe) throws IOException {
+        embed("--out=" + npy, "--long=cut", "--dtype=bf16", "--recipe=" + recipe);
+        Path whole = temporary.resolve("whole.npy");
+        embed("--out=" + whole, "--long=cut", "--dtype=bf16");
+        assertEquals(
+                2,
+                model.run(
+                        Embed::run, "--fasta=" + model.fasta(), "--out=" + npy, "--dtype=fp32", "--recipe=" + recipe));
+        assertTrue(model.told().contains("--dtype: expected bf16 or fp16 with --recipe " + recipe), model::told);
+        float[][] rows = rows(npy, SmallModel.PROTEINS.size());
+        float[][] expected = rows(whole, rows.length);
+        for (int i = 0; i < rows.length; i++) {
+            assertNotEquals(Arrays.toString(expected[i]), Arrays.toString(rows[i]));
+            double product = 0;
+            double square = 0;
+            double expectedSquare = 0;
+            for (int c = 0; c < SmallModel.HIDDEN; c++) {
+                product += (double) rows[i][c] * expected[i][c];
+                square += Math.pow(rows[i][c], 2);
+                expectedSquare += Math.pow(expected[i][c], 2);
+            }
+            assertEquals(1, product / Math.sqrt(square * expectedSquare), 0.02);
+        }
     }
 
     /** Windows of 32 residues begin at 0, 16 and 32. */

@@ -43,7 +43,7 @@ class ScoreTest {
         }
         try (Device device = Device.open();
                 Esm2 opened = Esm2Checkpoint.open(device, model.folder(), DType.FLOAT32);
-                PackedModel packed = PackedModel.logits(opened)) {
+                PackedModel packed = PackedModel.logits(opened, null)) {
             float[] logits = packed.compute(List.of(tokens));
             double sum = 0;
             for (int i = 0; i < EsmVocabulary.SIZE; i++) {
