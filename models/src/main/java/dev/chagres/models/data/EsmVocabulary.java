@@ -21,7 +21,7 @@ public final class EsmVocabulary {
     public static final int PAD = 1;
     /** Ends every sequence. */
     public static final int EOS = 2;
-    /** A letter without a token; never made by {@link FastaReader}, which refuses such letters. */
+    /** A letter without a token, where {@link UnknownLetters#UNK} takes it. */
     public static final int UNKNOWN = 3;
     /** First token of a residue letter. */
     public static final int FIRST_RESIDUE = 4;
@@ -85,6 +85,11 @@ public final class EsmVocabulary {
      */
     public static int residueToken(byte letter) {
         return TOKEN_OF_BYTE[letter & 0xff];
+    }
+
+    /** Returns the token of a residue letter, upper or lower case, or {@link #UNKNOWN} where it has none. */
+    public static int token(byte letter) {
+        return Math.max(UNKNOWN, residueToken(letter));
     }
 
     private static byte[] tokenOfByte() {

@@ -4,18 +4,24 @@ import java.io.ByteArrayInputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.AccessDeniedException;
 import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Where FASTA records come from: opened anew for each pass over them.
+ * Where FASTA records come from, a file or several: opened anew for each pass over them.
  *
- * <p>Threading: immutable.
+ * <p>Threading: thread-safe; immutable but for {@link #unknown}.
  */
 public final class FastaSource {
     private static final String SHIPPED = "uniprot.fasta.gz";
@@ -23,12 +29,28 @@ public final class FastaSource {
     private static final int END_BYTES = 1 << 20;
 
     private final String name;
-    private final boolean repeatable;
-    private final Opener opener;
-    /** Null where the content lies in memory or in a jar. */
-    private final @Nullable Path file;
+    private final List<Content> contents;
+    /** Of a mixture what it consists of; else empty. */
+    private final List<Share> shares;
 
+    private final Letters letters;
+    private final UnknownLetters unknownLetters;
     private final Part part;
+    private final AtomicReference<UnknownLetters.Count> unknown = new AtomicReference<>(UnknownLetters.Count.NONE);
+
+    /**
+     * A file, or what is held in memory or in a jar.
+     *
+     * @param file null where there is none
+     */
+    record Content(
+            String name,
+            boolean repeatable,
+            Opener opener,
+            @Nullable Path file) {}
+
+    /** A part of a mixture. */
+    private record Share(FastaSource source, double weight) {}
 
     /** Which of the records are taken. */
     private record Part(Records records, @Nullable HeldOut heldOut) {
@@ -49,15 +71,26 @@ public final class FastaSource {
     }
 
     FastaSource(String name, boolean repeatable, Opener opener) {
-        this(name, repeatable, opener, null, Part.ALL);
+        this(name, List.of(new Content(name, repeatable, opener, null)));
     }
 
-    private FastaSource(String name, boolean repeatable, Opener opener, @Nullable Path file, Part part) {
-        this.part = part;
+    private FastaSource(String name, List<Content> contents) {
+        this(name, contents, List.of(), Letters.PROTEIN, UnknownLetters.REFUSE, Part.ALL);
+    }
+
+    private FastaSource(
+            String name,
+            List<Content> contents,
+            List<Share> shares,
+            Letters letters,
+            UnknownLetters unknownLetters,
+            Part part) {
         this.name = name;
-        this.repeatable = repeatable;
-        this.opener = opener;
-        this.file = file;
+        this.contents = contents;
+        this.shares = shares;
+        this.letters = letters;
+        this.unknownLetters = unknownLetters;
+        this.part = part;
     }
 
     /**
@@ -66,13 +99,108 @@ public final class FastaSource {
      * @param file the file's path
      */
     public static FastaSource of(Path file) {
+        return new FastaSource(file.toString(), List.of(content(file)));
+    }
+
+    private static Content content(Path file) {
         Opener opener = () -> {
             if (Files.isDirectory(file)) {
                 throw new FastaException(file.toString(), "is a directory; name one FASTA file, plain or gz");
             }
             return Files.newInputStream(file);
         };
-        return new FastaSource(file.toString(), Files.isRegularFile(file), opener, file, Part.ALL);
+        return new Content(file.toString(), Files.isRegularFile(file), opener, file);
+    }
+
+    /**
+     * Returns the source that reads a file; or of a folder those whose names end as FASTA files do, {@code .fasta}, {@code .fa}, {@code .faa},
+     * {@code .fas}, {@code .fna}, {@code .ffn} or {@code .frn}, also with {@code .gz} behind; or those that a pattern such as {@code
+     * data/*.fasta.gz} names. Several are read in the order of their paths.
+     *
+     * @param given a path, or a pattern with {@code *}, {@code ?}, {@code []} or <code>{}</code>, as {@link java.nio.file.FileSystem#getPathMatcher}
+     *     reads it
+     * @throws FastaException when a folder or a pattern has no such file, or cannot be read
+     * @throws java.nio.file.InvalidPathException when it is no path
+     */
+    public static FastaSource matching(String given) {
+        List<Path> files = FastaFiles.matching(given);
+        return files.size() == 1 && files.getFirst().toString().equals(given)
+                ? of(files.getFirst())
+                : new FastaSource(
+                        given, files.stream().map(FastaSource::content).toList());
+    }
+
+    /**
+     * Returns the sequences of several sources, one source after another.
+     *
+     * @throws IllegalArgumentException when there is none
+     * @throws IllegalStateException when one has a part of its sequences, or is a mixture
+     */
+    public static FastaSource joined(List<FastaSource> sources) {
+        if (sources.size() == 1) {
+            return sources.getFirst();
+        }
+        return new FastaSource(names("sources", sources), contents(sources));
+    }
+
+    /**
+     * Returns a mixture: which source a sequence of training comes from is drawn by the weights, and each source has epochs of its own. What
+     * reads it once, as evaluation does, has all sequences of all.
+     *
+     * @param weights of the sources, above 0, in any unit
+     * @throws IllegalArgumentException when there is no source, another number of weights, or one that is not positive and finite
+     * @throws IllegalStateException when a source has a part of its sequences, or is a mixture itself
+     */
+    public static FastaSource mixture(List<FastaSource> sources, List<Double> weights) {
+        if (sources.size() != weights.size()) {
+            throw new IllegalArgumentException(
+                    "weights: expected one for each of " + sources.size() + " sources, got " + weights.size());
+        }
+        List<Share> shares = new ArrayList<>();
+        for (int i = 0; i < weights.size(); i++) {
+            double weight = weights.get(i);
+            if (!(weight > 0 && weight < Double.POSITIVE_INFINITY)) {
+                throw new IllegalArgumentException("weights: expected positive numbers, got " + weight);
+            }
+            shares.add(new Share(sources.get(i), weight));
+        }
+        List<Content> contents = contents(sources);
+        return new FastaSource(
+                names("weights", sources), contents, shares, Letters.PROTEIN, UnknownLetters.REFUSE, Part.ALL);
+    }
+
+    private static String names(String argument, List<FastaSource> sources) {
+        if (sources.isEmpty()) {
+            throw new IllegalArgumentException(argument + ": expected a source or more, got none");
+        }
+        return sources.stream().map(FastaSource::name).collect(Collectors.joining(", "));
+    }
+
+    private static List<Content> contents(List<FastaSource> sources) {
+        for (FastaSource source : sources) {
+            if (source.part.heldOut() != null || !source.shares.isEmpty()) {
+                throw new IllegalStateException(
+                        "expected sources of all sequences, and no mixture, got " + source.name);
+            }
+        }
+        return sources.stream().flatMap(source -> source.contents.stream()).toList();
+    }
+
+    /** Returns the same whose letters stand for something else than amino acids. */
+    public FastaSource withLetters(Letters newLetters) {
+        return with(newLetters, unknownLetters, part);
+    }
+
+    /** Returns the same that does something else with unknown letters than refuse the file. */
+    public FastaSource withUnknownLetters(UnknownLetters newChoice) {
+        return with(letters, newChoice, part);
+    }
+
+    private FastaSource with(Letters newLetters, UnknownLetters newChoice, Part newPart) {
+        List<Share> parts = shares.stream()
+                .map(share -> new Share(share.source().with(newLetters, newChoice, newPart), share.weight()))
+                .toList();
+        return new FastaSource(name, contents, parts, newLetters, newChoice, newPart);
     }
 
     /**
@@ -122,7 +250,7 @@ public final class FastaSource {
             throw new IllegalStateException("expected a source of all sequences, got " + name + taken());
         }
         ensureRepeatable();
-        return new FastaSource(name, repeatable, opener, file, taken);
+        return with(letters, unknownLetters, taken);
     }
 
     /**
@@ -131,14 +259,58 @@ public final class FastaSource {
      * @throws FastaException when it is a pipe or a terminal
      */
     public void ensureRepeatable() {
-        if (!repeatable && !isAbsent()) {
-            throw new FastaException(name, "cannot be read twice, as evaluation does; save it as a file");
+        for (Content one : contents) {
+            if (!one.repeatable() && !isAbsent(one)) {
+                throw new FastaException(one.name(), "cannot be read twice, as evaluation does; save it as a file");
+            }
         }
     }
 
     /** Whether there is no file to read, which opening tells. */
-    private boolean isAbsent() {
+    private static boolean isAbsent(Content one) {
+        Path file = one.file();
         return file != null && (Files.isDirectory(file) || !Files.exists(file));
+    }
+
+    /** Returns what letters stand for. */
+    public Letters letters() {
+        return letters;
+    }
+
+    /** Returns what becomes of unknown letters. */
+    public UnknownLetters unknownLetters() {
+        return unknownLetters;
+    }
+
+    /** Returns the files that are read, none where the content lies in memory or in a jar. */
+    public List<Path> files() {
+        return contents.stream().map(Content::file).filter(Objects::nonNull).toList();
+    }
+
+    /** Hears how many unknown letters a pass over the files has found so far. */
+    void count(UnknownLetters.Count soFar) {
+        unknown.accumulateAndGet(soFar, UnknownLetters.Count::or);
+    }
+
+    /** Returns how many unknown letters were found by that pass over the sequences which has found most. */
+    public UnknownLetters.Count unknown() {
+        UnknownLetters.Count ofShares = shares.stream()
+                .map(share -> share.source().unknown())
+                .reduce(UnknownLetters.Count.NONE, UnknownLetters.Count::plus);
+        return unknown.get().or(ofShares);
+    }
+
+    /** Returns in a line how many unknown letters were found and what became of them; empty where there was none. */
+    public String unknownText() {
+        UnknownLetters.Count count = unknown();
+        if (count.letters() == 0) {
+            return "";
+        }
+        String letter = count.letters() == 1 ? "1 unknown letter" : count.letters() + " unknown letters";
+        String sequence = count.sequences() == 1 ? "1 sequence" : count.sequences() + " sequences";
+        return unknownLetters == UnknownLetters.SKIP
+                ? sequence + " with " + letter + " left out: " + name
+                : letter + " of " + sequence + " became <unk>: " + name;
     }
 
     /** Returns the name that errors begin with: the path as it was given. */
@@ -153,18 +325,45 @@ public final class FastaSource {
      * @throws FastaException when the file cannot be read
      */
     public String content() {
-        if (!repeatable && !isAbsent()) {
+        return contentOfFiles() + readAs() + taken();
+    }
+
+    private String contentOfFiles() {
+        if (!shares.isEmpty()) {
+            return shares.stream()
+                    .map(share -> share.weight() + " of " + share.source().contentOfFiles())
+                    .collect(Collectors.joining(", "));
+        }
+        if (contents.size() == 1) {
+            return content(contents.getFirst());
+        }
+        var checksum = new CRC32C();
+        for (Content one : contents) {
+            checksum.update(content(one).getBytes(StandardCharsets.US_ASCII));
+        }
+        return String.format("%d files of checksum %08x", contents.size(), checksum.getValue());
+    }
+
+    private static String content(Content one) {
+        if (!one.repeatable() && !isAbsent(one)) {
             return "a pipe";
         }
-        try (InputStream in = opener.open()) {
+        Path file = one.file();
+        try (InputStream in = one.opener().open()) {
             if (file != null) {
-                return content(in, Files.size(file)) + taken();
+                return content(in, Files.size(file));
             }
             byte[] all = in.readAllBytes();
-            return content(new ByteArrayInputStream(all), all.length) + taken();
+            return content(new ByteArrayInputStream(all), all.length);
         } catch (IOException e) {
-            throw unreadable(name, e);
+            throw unreadable(one.name(), e);
         }
+    }
+
+    /** Says how letters are read, where it is not the usual way. */
+    private String readAs() {
+        return (letters == Letters.PROTEIN ? "" : ", letters " + letters)
+                + (unknownLetters == UnknownLetters.REFUSE ? "" : ", unknown letters " + unknownLetters);
     }
 
     /** Says which sequences are taken, where not all are. */
@@ -186,7 +385,29 @@ public final class FastaSource {
 
     /** Whether a second {@link #open} begins at the first record again; false for pipes and terminals. */
     boolean isRepeatable() {
-        return repeatable;
+        return contents.stream().allMatch(Content::repeatable);
+    }
+
+    /**
+     * Returns the sequences without end: each epoch holds every sequence once, in an order drawn from the seed. Of a mixture each source has
+     * epochs of its own.
+     *
+     * @param seed what the order follows from
+     * @param windowResidues how many residues are held at once, at least 1
+     * @throws IllegalArgumentException when {@code windowResidues} is not positive
+     */
+    public SequenceStream shuffled(long seed, int windowResidues) {
+        if (shares.isEmpty()) {
+            return new ShuffledSequences(this, seed, windowResidues);
+        }
+        List<SequenceStream> streams = new ArrayList<>();
+        for (int i = 0; i < shares.size(); i++) {
+            streams.add(shares.get(i)
+                    .source()
+                    .shuffled(SplitMix.key(seed, i), Math.max(1, windowResidues / shares.size())));
+        }
+        return new MixedSequences(
+                streams, shares.stream().mapToDouble(Share::weight).toArray(), seed);
     }
 
     /**
@@ -196,15 +417,20 @@ public final class FastaSource {
      *     bytes are read
      */
     public FastaReader open() {
+        HeldOut heldOut = part.heldOut();
+        boolean taken = part.records() == Records.HELD_OUT;
+        return new FastaReader(
+                this,
+                contents.iterator(),
+                heldOut == null ? null : (residues, length) -> heldOut.holds(residues, length) == taken);
+    }
+
+    /** Opens one of the files. */
+    FastaRecords open(Content one) {
         try {
-            HeldOut heldOut = part.heldOut();
-            boolean taken = part.records() == Records.HELD_OUT;
-            return new FastaReader(
-                    name,
-                    opener.open(),
-                    heldOut == null ? null : (residues, length) -> heldOut.holds(residues, length) == taken);
+            return new FastaRecords(one.name(), one.opener().open(), letters, unknownLetters);
         } catch (IOException e) {
-            throw unreadable(name, e);
+            throw unreadable(one.name(), e);
         }
     }
 

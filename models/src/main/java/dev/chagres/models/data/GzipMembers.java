@@ -18,7 +18,7 @@ import java.util.zip.ZipException;
  *
  * <p>Source: RFC 1952.
  */
-final class GzipMembers extends InputStream {
+public final class GzipMembers extends InputStream {
     private static final int HEADER_CRC = 2;
     private static final int EXTRA = 4;
     private static final int NAME = 8;
@@ -34,8 +34,13 @@ final class GzipMembers extends InputStream {
     private int limit;
     private boolean ended;
 
-    /** Reads the first member's header from {@code in}, which this stream closes. */
-    GzipMembers(InputStream in) throws IOException {
+    /**
+     * Reads the first member's header.
+     *
+     * @param in is closed with this
+     * @throws IOException when it cannot be read, or is no gz
+     */
+    public GzipMembers(InputStream in) throws IOException {
         this.in = in;
         readHeader();
     }

@@ -22,12 +22,22 @@ public final class MaskedProteins implements TokenSequences {
     private static final int MASK = 2;
 
     private final SequenceStream sequences;
-    private final Masking masking = new Masking();
+    private final Masking masking;
     private final SplitMix random = new SplitMix();
 
     /** Masks the sequences of a stream, which this object owns from here on. */
     public MaskedProteins(SequenceStream sequences) {
+        this(sequences, Letters.PROTEIN);
+    }
+
+    /**
+     * Masks the sequences of a stream, which this object owns from here on.
+     *
+     * @param letters of which some replace others
+     */
+    public MaskedProteins(SequenceStream sequences, Letters letters) {
         this.sequences = sequences;
+        masking = new Masking(letters);
     }
 
     /**
@@ -53,7 +63,7 @@ public final class MaskedProteins implements TokenSequences {
         ids[start] = EsmVocabulary.CLS;
         labels[start] = Batch.IGNORED;
         for (int i = 0; i < residues; i++) {
-            ids[start + 1 + i] = EsmVocabulary.residueToken(letters[from + i]);
+            ids[start + 1 + i] = EsmVocabulary.token(letters[from + i]);
         }
         ids[start + 1 + residues] = EsmVocabulary.EOS;
         labels[start + 1 + residues] = Batch.IGNORED;

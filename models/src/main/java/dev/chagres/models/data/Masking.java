@@ -4,7 +4,7 @@ import dev.chagres.batch.Batch;
 
 /**
  * Chooses the residues that the model is to predict: each with probability 0.15; of those 80 % become {@code <mask>},
- * 10 % another standard residue drawn at random, 10 % stay.
+ * 10 % another standard residue drawn at random, 10 % stay. Unknown letters are not chosen, unless there is nothing else.
  *
  * <p>A sequence for which none was drawn gets one, so that every batch has a loss. {@code <cls>} and {@code <eos>} are
  * never chosen. What is drawn follows from the key alone.
@@ -22,6 +22,17 @@ public final class Masking {
     private static final int REPLACED_BELOW = (int) ((MASKED + REPLACED) * (1 << 16));
 
     private final SplitMix random = new SplitMix();
+    private final int[] replacements;
+
+    /** Masks amino acids. */
+    public Masking() {
+        this(Letters.PROTEIN);
+    }
+
+    /** Masks {@code letters}: tokens are replaced by those that each stand for one residue, or one nucleotide. */
+    public Masking(Letters letters) {
+        replacements = letters.standardTokens();
+    }
 
     /**
      * Masks the residues at {@code start} to {@code start + length - 1} and writes their labels.
@@ -38,7 +49,7 @@ public final class Masking {
         for (int i = start; i < start + length; i++) {
             labels[i] = Batch.IGNORED;
             long bits = random.next();
-            if (bits >>> 32 < CHOSEN_BELOW) {
+            if (bits >>> 32 < CHOSEN_BELOW && ids[i] != EsmVocabulary.UNKNOWN) {
                 choose(ids, labels, i, (int) bits);
                 chosen++;
             }
@@ -51,13 +62,13 @@ public final class Masking {
     }
 
     /** The upper half of {@code bits} tells what becomes of the token, the lower half by which one it is replaced. */
-    private static void choose(int[] ids, int[] labels, int i, int bits) {
+    private void choose(int[] ids, int[] labels, int i, int bits) {
         labels[i] = ids[i];
         int kind = bits >>> 16;
         if (kind < MASKED_BELOW) {
             ids[i] = EsmVocabulary.MASK;
         } else if (kind < REPLACED_BELOW) {
-            ids[i] = EsmVocabulary.FIRST_RESIDUE + ((bits & 0xffff) * EsmVocabulary.STANDARD_RESIDUES >>> 16);
+            ids[i] = replacements[(bits & 0xffff) * replacements.length >>> 16];
         }
     }
 }

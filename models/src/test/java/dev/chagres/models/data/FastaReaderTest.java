@@ -128,7 +128,7 @@ class FastaReaderTest {
         String start = "x.fasta:1: ";
         return List.of(
                 Arguments.of("", start + "the file is empty; expected a '>' header line"),
-                Arguments.of("\n\n \n", "x.fasta:4: only blank lines; expected a '>' header line"),
+                Arguments.of("\n\n \n", "x.fasta:4: only blank lines and comments; expected a '>' header line"),
                 Arguments.of(
                         "\nMKV\n>a\nL\n",
                         "x.fasta:2: residues before the first header; a record begins with a '>' line"),
