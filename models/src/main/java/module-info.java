@@ -4,6 +4,7 @@ module dev.chagres.models {
     requires transitive dev.chagres;
     requires com.fasterxml.jackson.core;
     requires static ai.djl.tokenizers;
+    requires static dev.hardwood.core;
 
     exports dev.chagres.models.data;
     exports dev.chagres.models.decoder;

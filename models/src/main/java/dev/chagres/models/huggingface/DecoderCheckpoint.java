@@ -3,6 +3,7 @@ package dev.chagres.models.huggingface;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.ModelFiles;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderConfig;
 import java.nio.file.Path;
@@ -100,6 +101,20 @@ public final class DecoderCheckpoint {
         try (DecoderSource source = DecoderSource.open(Objects.requireNonNull(folder, "folder"))) {
             source.load(weights);
         }
+    }
+
+    /**
+     * Returns how transformers finds the model in a folder, for a trainer: checkpoints of a run that are such folders.
+     *
+     * @param dtype of the weights
+     * @param tokenizer the folder whose tokenizer's files lie beside them
+     * @throws IllegalArgumentException when its rotation is none that transformers has
+     */
+    public static ModelFiles files(DecoderConfig config, DType dtype, Path tokenizer) {
+        return new DecoderFiles(
+                Objects.requireNonNull(config, "config"),
+                Objects.requireNonNull(dtype, "dtype"),
+                Objects.requireNonNull(tokenizer, "tokenizer"));
     }
 
     /**

@@ -43,16 +43,23 @@ final class TokenizerFiles {
 
     private TokenizerFiles() {}
 
-    /** Copies those files of a tokenizer that a folder has. */
-    static void copy(Path from, Path to) throws IOException {
-        if (!Files.isDirectory(from)) {
-            throw CheckpointException.of(from, "expected a folder with files of a tokenizer, got none", null);
+    /** Returns the contents of those files of a tokenizer that a folder has, by their names. */
+    static Map<String, byte[]> contents(Path folder) {
+        if (!Files.isDirectory(folder)) {
+            throw CheckpointException.of(folder, "expected a folder with files of a tokenizer, got none", null);
         }
+        Map<String, byte[]> files = new LinkedHashMap<>();
         for (String name : COPIED) {
-            if (Files.isRegularFile(from.resolve(name))) {
-                Files.copy(from.resolve(name), to.resolve(name));
+            Path file = folder.resolve(name);
+            if (Files.isRegularFile(file)) {
+                try {
+                    files.put(name, Files.readAllBytes(file));
+                } catch (IOException failure) {
+                    throw CheckpointException.of(file, "could not be read: " + failure, failure);
+                }
             }
         }
+        return files;
     }
 
     /** Checks a folder's vocabulary, if it has one. */

@@ -4,6 +4,8 @@ import ai.djl.huggingface.tokenizers.HuggingFaceTokenizer;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import org.jspecify.annotations.Nullable;
@@ -20,7 +22,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Tokenizer implements AutoCloseable {
     private static final String OFFLINE = "ai.djl.offline";
-    private static final String FILE = "tokenizer.json";
+    static final String FILE = "tokenizer.json";
     private static final Map<String, String> OPTIONS = Map.of("truncation", "false", "padding", "false");
 
     private final Path file;
@@ -85,6 +87,25 @@ public final class Tokenizer implements AutoCloseable {
         return encode(text, SpecialTokens.LEFT_OUT);
     }
 
+    /** The same as {@link #encode} of several texts, whose surrogates are pairs, on the library's threads. */
+    List<int[]> encodeAll(List<String> texts) {
+        return encodeAll(texts, SpecialTokens.ADDED);
+    }
+
+    /** The same as {@link #encodeInside} of several texts, whose surrogates are pairs, on the library's threads. */
+    List<int[]> encodeAllInside(List<String> texts) {
+        return encodeAll(texts, SpecialTokens.LEFT_OUT);
+    }
+
+    private List<int[]> encodeAll(List<String> texts, SpecialTokens special) {
+        HuggingFaceTokenizer present = opened();
+        return texts.isEmpty()
+                ? List.of()
+                : Arrays.stream(present.batchEncode(texts, special == SpecialTokens.ADDED, false))
+                        .map(encoding -> ids(encoding.getIds()))
+                        .toList();
+    }
+
     private enum SpecialTokens {
         ADDED,
         LEFT_OUT
@@ -93,8 +114,10 @@ public final class Tokenizer implements AutoCloseable {
     private int[] encode(String text, SpecialTokens special) {
         HuggingFaceTokenizer present = opened();
         ensurePairs(Objects.requireNonNull(text, "text"));
-        long[] tokens =
-                present.encode(text, special == SpecialTokens.ADDED, false).getIds();
+        return ids(present.encode(text, special == SpecialTokens.ADDED, false).getIds());
+    }
+
+    private static int[] ids(long[] tokens) {
         int[] ids = new int[tokens.length];
         for (int i = 0; i < ids.length; i++) {
             ids[i] = Math.toIntExact(tokens[i]);
@@ -103,7 +126,7 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /** UTF-8, which the library reads, has no code for half of a pair. */
-    private static void ensurePairs(String text) {
+    static void ensurePairs(String text) {
         for (int i = 0; i < text.length(); i++) {
             char c = text.charAt(i);
             boolean isPair = Character.isHighSurrogate(c)

@@ -155,7 +155,7 @@ class TextSequencesTest {
             "{\"text\": 5}",
             "{\"prompt\": \"x\"}",
             "{\"text\": \"x\", \"prompt\": \"y\", \"completion\": \"z\"}",
-            "{\"messages\": []}",
+            "{\"texts\": []}",
             "[]",
             "{\"text\": \"x\"} 5",
             "{\"text\": \"x\"",

@@ -1,0 +1,301 @@
+package dev.chagres.models.text;
+
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
+import com.fasterxml.jackson.core.StreamReadFeature;
+import dev.chagres.models.data.GzipMembers;
+import java.io.BufferedInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The texts of a file one after another, in memory that does not grow with the file, but for a text.
+ *
+ * <p>Threading: one thread at a time.
+ */
+abstract class TextReader implements AutoCloseable {
+    /** The longest line of JSON Lines, in bytes. */
+    static final int MAX_LINE_BYTES = 1 << 27;
+
+    static final String EXPECTED = "expected an object with text, or with prompt and completion, ";
+
+    private final Path file;
+
+    /**
+     * A text.
+     *
+     * @param number of its line or row, from 1
+     * @param prompt what comes before the text and is not learned; empty where there is nothing
+     */
+    record Text(Path file, long number, String prompt, String text) {}
+
+    TextReader(Path file) {
+        this.file = file;
+    }
+
+    Path file() {
+        return file;
+    }
+
+    /**
+     * Opens a file by its name: JSON Lines, Parquet, or else one text, each but Parquet plain or gz.
+     *
+     * @throws TextException when it cannot be opened
+     */
+    static TextReader open(Path file) {
+        String name = file.toString().toLowerCase(Locale.ROOT);
+        if (name.endsWith(".parquet")) {
+            return ParquetTexts.open(file);
+        }
+        try {
+            if (Files.isDirectory(file)) {
+                throw new TextException(file, "could not be read: it is a directory", null);
+            }
+            InputStream plain = new BufferedInputStream(Files.newInputStream(file), 1 << 16);
+            InputStream in;
+            try {
+                in = name.endsWith(".gz") ? new GzipMembers(plain) : plain;
+            } catch (IOException failure) {
+                plain.close();
+                throw failure;
+            }
+            boolean isLines = name.endsWith(".jsonl") || name.endsWith(".jsonl.gz");
+            return isLines ? new JsonLines(file, in) : new WholeText(file, in);
+        } catch (IOException failure) {
+            throw unreadable(file, failure);
+        }
+    }
+
+    static TextException unreadable(Path file, IOException failure) {
+        return new TextException(file, "could not be read: " + failure, failure);
+    }
+
+    /**
+     * Returns the next text, null where none is left.
+     *
+     * @throws TextException when the file cannot be read, or a line or row is not what it should be
+     */
+    abstract @Nullable Text next();
+
+    @Override
+    public abstract void close();
+
+    /** Makes a text of what a line or a row has, of which either {@code text} alone or both others are to be there. */
+    final Text text(long number, @Nullable String text, @Nullable String prompt, @Nullable String completion) {
+        if (text != null && prompt == null && completion == null) {
+            return new Text(file, number, "", text);
+        }
+        if (text == null && prompt != null && completion != null) {
+            return new Text(file, number, prompt, completion);
+        }
+        List<String> present = Stream.of(
+                        text == null ? "" : "text",
+                        prompt == null ? "" : "prompt",
+                        completion == null ? "" : "completion")
+                .filter(name -> !name.isEmpty())
+                .toList();
+        throw new TextException(file, number, EXPECTED + "got " + (present.isEmpty() ? "none of them" : present), null);
+    }
+
+    private static void closeFile(Path file, InputStream in) {
+        try {
+            in.close();
+        } catch (IOException failure) {
+            throw unreadable(file, failure);
+        }
+    }
+
+    private static String decoded(byte[] bytes, int from, int length) throws CharacterCodingException {
+        return StandardCharsets.UTF_8
+                .newDecoder()
+                .decode(ByteBuffer.wrap(bytes, from, length))
+                .toString();
+    }
+
+    private static boolean hasMark(byte[] bytes, int length) {
+        return length >= 3 && bytes[0] == (byte) 0xef && bytes[1] == (byte) 0xbb && bytes[2] == (byte) 0xbf;
+    }
+
+    /** A file that is one text. */
+    private static final class WholeText extends TextReader {
+        private final InputStream in;
+        private boolean read;
+
+        WholeText(Path file, InputStream in) {
+            super(file);
+            this.in = in;
+        }
+
+        @Override
+        @Nullable
+        Text next() {
+            if (read) {
+                return null;
+            }
+            read = true;
+            try {
+                byte[] bytes = in.readAllBytes();
+                int from = hasMark(bytes, bytes.length) ? 3 : 0;
+                return new Text(file(), 1, "", decoded(bytes, from, bytes.length - from));
+            } catch (CharacterCodingException failure) {
+                throw new TextException(file(), "could not be read as UTF-8: " + failure, failure);
+            } catch (IOException failure) {
+                throw unreadable(file(), failure);
+            } catch (OutOfMemoryError tooLong) {
+                throw new TextException(
+                        file(),
+                        "expected a text that fits into memory, got a longer one; divide it, as JSON Lines",
+                        tooLong);
+            }
+        }
+
+        @Override
+        public void close() {
+            closeFile(file(), in);
+        }
+    }
+
+    /** A file with an object a line. */
+    private static final class JsonLines extends TextReader {
+        private static final JsonFactory JSON = JsonFactory.builder()
+                .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
+                .build();
+
+        private final InputStream in;
+        private final byte[] buffer = new byte[1 << 16];
+        private int position;
+        private int limit;
+        private byte[] line = new byte[1 << 12];
+        private long number;
+
+        JsonLines(Path file, InputStream in) {
+            super(file);
+            this.in = in;
+        }
+
+        @Override
+        @Nullable
+        Text next() {
+            for (int length = nextLine(); length >= 0; length = nextLine()) {
+                int from = number == 1 && hasMark(line, length) ? 3 : 0;
+                String text;
+                try {
+                    text = decoded(line, from, length - from);
+                } catch (CharacterCodingException failure) {
+                    throw new TextException(file(), number, "could not be read as UTF-8: " + failure, failure);
+                }
+                if (!text.isBlank()) {
+                    return read(text);
+                }
+            }
+            return null;
+        }
+
+        /** Reads up to the next LF into {@code line}, and returns its length, or -1 at the end. */
+        private int nextLine() {
+            number++;
+            int length = 0;
+            while (true) {
+                if (position == limit && !refill()) {
+                    return length == 0 ? -1 : length;
+                }
+                int end = position;
+                while (end < limit && buffer[end] != '\n') {
+                    end++;
+                }
+                int more = end - position;
+                if (length + more > MAX_LINE_BYTES) {
+                    throw new TextException(
+                            file(),
+                            number,
+                            "expected a line of up to " + MAX_LINE_BYTES + " bytes, got a longer one",
+                            null);
+                }
+                if (length + more > line.length) {
+                    line = Arrays.copyOf(line, Math.max(length + more, 2 * line.length));
+                }
+                System.arraycopy(buffer, position, line, length, more);
+                length += more;
+                position = end;
+                if (end < limit) {
+                    position++;
+                    return length;
+                }
+            }
+        }
+
+        private boolean refill() {
+            try {
+                limit = Math.max(0, in.read(buffer, 0, buffer.length));
+                position = 0;
+                return limit > 0;
+            } catch (IOException failure) {
+                throw new TextException(file(), number, "could not be read: " + failure.getMessage(), failure);
+            }
+        }
+
+        private Text read(String json) {
+            String text = null;
+            String prompt = null;
+            String completion = null;
+            try (JsonParser parser = JSON.createParser(json)) {
+                if (parser.nextToken() != JsonToken.START_OBJECT) {
+                    throw new TextException(file(), number, EXPECTED + "got another text", null);
+                }
+                while (parser.nextToken() != JsonToken.END_OBJECT) {
+                    String name = parser.currentName();
+                    parser.nextToken();
+                    switch (name) {
+                        case "text" -> text = string(parser);
+                        case "prompt" -> prompt = string(parser);
+                        case "completion" -> completion = string(parser);
+                        case "messages" -> throw messages();
+                        default -> parser.skipChildren();
+                    }
+                }
+                if (parser.nextToken() != null) {
+                    throw new TextException(file(), number, "expected one object a line, got more behind it", null);
+                }
+            } catch (IOException failure) {
+                throw new TextException(file(), number, "expected JSON: " + failure.getMessage(), failure);
+            }
+            return text(number, text, prompt, completion);
+        }
+
+        private TextException messages() {
+            return new TextException(
+                    file(),
+                    number,
+                    EXPECTED + "got messages, for which the library of tokenizers has no chat template; write text by"
+                            + " AutoTokenizer.from_pretrained('FOLDER').apply_chat_template(messages, tokenize=False)",
+                    null);
+        }
+
+        private String string(JsonParser parser) throws IOException {
+            if (parser.currentToken() != JsonToken.VALUE_STRING) {
+                throw new TextException(
+                        file(),
+                        number,
+                        "expected a text for " + parser.currentName() + ", got " + parser.currentToken(),
+                        null);
+            }
+            return parser.getText();
+        }
+
+        @Override
+        public void close() {
+            closeFile(file(), in);
+        }
+    }
+}
