@@ -13,6 +13,7 @@ import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.FastaOptions;
 import dev.chagres.trainer.command.FileChecks;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
@@ -27,6 +28,7 @@ import java.util.Objects;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.ParameterException;
@@ -86,14 +88,8 @@ public final class Evaluate implements Callable<Integer> {
             description = "with --model alone: longest sequence in tokens (default: 1024)")
     private @Nullable Integer context;
 
-    @Option(
-            names = "--fasta",
-            converter = FileChecks.FileOption.class,
-            paramLabel = "FILE",
-            description =
-                    "protein sequences to evaluate, plain or gz (default: 398 sequences of UniProtKB/Swiss-Prot that are"
-                            + " included)")
-    private @Nullable Path fasta;
+    @Mixin
+    private final FastaOptions fasta = new FastaOptions();
 
     @Option(
             names = "--eval-fraction",
@@ -175,12 +171,11 @@ public final class Evaluate implements Callable<Integer> {
         }
         FileChecks.requireName("--resume", resume);
         FileChecks.requireName("--model", model);
-        FileChecks.requireName("--fasta", fasta);
+        fasta.check();
         FileChecks.requireName("--report", report);
         FileChecks.requireDifferent("--report", report, "--resume", resume);
-        FileChecks.requireDifferent("--report", report, "--fasta", fasta);
+        fasta.requireOthers("--report", report);
         FileChecks.requireOtherPart("--report", report, "--resume", resume);
-        FileChecks.requireOtherPart("--report", report, "--fasta", fasta);
         TrainOptions options = options();
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider.toString());
@@ -189,16 +184,21 @@ public final class Evaluate implements Callable<Integer> {
         try (Platform platform = opener.open(0);
                 ReportWriter written = report == null ? null : new ReportWriter(report)) {
             TrainingPlan plan = options.plan(platform.isGpu(), platform.devices());
-            Evaluation evaluation = EvaluationPlan.of(
-                    source, plan.shape().layout(), plan.shape().context());
+            TrainingData data = new TrainingData.Proteins(source);
+            Evaluation evaluation =
+                    EvaluationPlan.of(data, plan.shape().layout(), plan.shape().context());
             evaluation.check();
             Evaluation.Result result = evaluate(platform, plan, evaluation);
             out.println(source.name()
                     + (resume == null ? " of " + plan.start().name() : " after " + RunText.steps(result.step()))
                     + ": " + result);
             out.println(result.labelled() + " masked residues of " + result.sequences() + " sequences");
+            if (!data.countedText().isEmpty()) {
+                out.println(data.countedText());
+            }
             if (written != null) {
                 written.evaluation(result);
+                written.counted(data);
                 written.finish();
             }
         }
@@ -208,7 +208,7 @@ public final class Evaluate implements Callable<Integer> {
         if (fraction != null && !(fraction > 0 && fraction < 1)) {
             throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + fraction);
         }
-        FastaSource all = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
+        FastaSource all = fasta.areGiven() ? fasta.source() : fasta.as(FastaSource.shipped());
         all.ensureRepeatable();
         return fraction == null ? all : all.only(new HeldOut(fraction));
     }

@@ -2,14 +2,15 @@ package dev.chagres.trainer;
 
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
-import dev.chagres.models.data.FastaSequences;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
-import dev.chagres.models.data.MaskedProteins;
+import dev.chagres.models.text.TextSource;
 import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
+import dev.chagres.trainer.command.FastaOptions;
 import dev.chagres.trainer.command.FileChecks;
 import java.nio.file.Path;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
@@ -18,14 +19,14 @@ import picocli.CommandLine.Option;
  *
  * <p>Threading: immutable.
  *
- * @param source the held-out sequences, null where nothing is evaluated
+ * @param data the held-out sequences, null where nothing is evaluated
  * @param every after each step whose number divides by this, besides the end; 0 for the end alone
  * @param patience the run ends after so many evaluations without a smaller loss; 0 for never
  * @param minDelta by how much a loss must be smaller
  * @param tensorBoard the folder of TensorBoard's files, null for none
  */
 record EvaluationPlan(
-        @Nullable FastaSource source,
+        @Nullable TrainingData data,
         int every,
         int patience,
         double minDelta,
@@ -44,19 +45,18 @@ record EvaluationPlan(
      */
     @Nullable
     Evaluation evaluation(BatchShape training) {
-        FastaSource from = source;
+        TrainingData from = data;
         return from == null
                 ? null
                 : of(from, training.layout(), training.context()).withEvery(every);
     }
 
-    /** Returns what evaluates {@code source}. */
-    static Evaluation of(FastaSource source, BatchLayout layout, int context) {
+    /** Returns what evaluates {@code data}. */
+    static Evaluation of(TrainingData data, BatchLayout layout, int context) {
         int multiple = BatchShape.TOKEN_MULTIPLE;
         long rounded = (context + multiple - 1L) / multiple * multiple;
         int tokens = (int) Math.min(SEQUENCES * rounded, Integer.MAX_VALUE / multiple * multiple);
-        return Evaluation.of(
-                () -> new MaskedProteins(new FastaSequences(source)), new BatchShape(layout, tokens, context));
+        return Evaluation.of(data::once, new BatchShape(layout, tokens, context));
     }
 
     /** Returns what ends the run early, null where nothing does. */
@@ -67,12 +67,12 @@ record EvaluationPlan(
 
     /** Returns the same without what one of several processes writes. */
     EvaluationPlan silent() {
-        return new EvaluationPlan(source, every, patience, minDelta, null);
+        return new EvaluationPlan(data, every, patience, minDelta, null);
     }
 
     /** What must be the same in all processes. */
     String purpose() {
-        FastaSource from = source;
+        TrainingData from = data;
         return "evaluation of " + (from == null ? "nothing" : from.name() + ", " + from.content()) + ", every " + every
                 + ", --early-stopping " + patience + ", --min-delta " + minDelta;
     }
@@ -85,7 +85,8 @@ record EvaluationPlan(
                 names = "--eval-fasta",
                 converter = FileChecks.FileOption.class,
                 paramLabel = "FILE",
-                description = "evaluate these sequences, which are not trained on, plain or gz (default: none)")
+                description =
+                        "evaluate these sequences, which are not trained on: a file, a folder or a quoted pattern (default: none)")
         private @Nullable Path fasta;
 
         @Option(
@@ -122,6 +123,24 @@ record EvaluationPlan(
                 paramLabel = "DIR",
                 description = "write losses, rates and evaluations into a file of this folder that TensorBoard shows")
         private @Nullable Path tensorBoard;
+
+        @Option(
+                names = "--eval-text",
+                arity = "1..*",
+                converter = FileChecks.FileOption.class,
+                paramLabel = "FILE",
+                description = "with --text, evaluate these texts, which are not trained on (default: none)")
+        private List<Path> texts = List.of();
+
+        /** Returns whether proteins are evaluated. */
+        boolean isOfProteins() {
+            return fasta != null || fraction != null;
+        }
+
+        /** Returns the files of held-out texts, none where there are none. */
+        List<Path> texts() {
+            return texts;
+        }
 
         /** Returns the file of held-out sequences, null for none. */
         @Nullable
@@ -173,7 +192,7 @@ record EvaluationPlan(
         }
 
         private void requireData(String option) {
-            if (fasta == null && fraction == null) {
+            if (fasta == null && fraction == null && texts.isEmpty()) {
                 throw new IllegalArgumentException(
                         option + ": expected --eval-fasta or --eval-fraction beside it, got neither");
             }
@@ -184,13 +203,30 @@ record EvaluationPlan(
             return fraction == null ? all : all.without(new HeldOut(fraction));
         }
 
-        /** Returns the plan, of a run whose sequences are {@code all}, held-out ones included. */
-        EvaluationPlan plan(FastaSource all) {
-            FastaSource source =
-                    fasta != null ? FastaSource.of(fasta) : fraction != null ? all.only(new HeldOut(fraction)) : null;
+        /**
+         * Returns the plan, of a run whose sequences are {@code all}, held-out ones included.
+         *
+         * @param options as which the others are read
+         */
+        EvaluationPlan plan(FastaSource all, FastaOptions options) {
+            FastaSource source = fasta != null
+                    ? options.as(FastaSource.matching(fasta.toString()))
+                    : fraction != null ? all.only(new HeldOut(fraction)) : null;
+            return plan(source == null ? null : new TrainingData.Proteins(source));
+        }
+
+        /** Returns the plan of a run on texts. */
+        EvaluationPlan plan(TextSource training) {
+            return plan(
+                    texts.isEmpty()
+                            ? null
+                            : new TrainingData.Texts(new TextSource(texts, training.tokenizer(), training.config())));
+        }
+
+        private EvaluationPlan plan(@Nullable TrainingData data) {
             return new EvaluationPlan(
-                    source,
-                    source == null ? 0 : every == null ? DEFAULT_EVERY : every,
+                    data,
+                    data == null ? 0 : every == null ? DEFAULT_EVERY : every,
                     patience == null ? 0 : patience,
                     minDelta == null ? 0 : minDelta,
                     tensorBoard);

@@ -4,7 +4,6 @@ import dev.chagres.DType;
 import dev.chagres.mesh.Mesh;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
-import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
@@ -144,10 +143,10 @@ record RankLayout(
     void requireHeads(String option, TrainingPlan.Start start) {
         int dividing = exchange == CpCommType.A2A ? contextRanks() : 1;
         int ranks = tensorRanks() * dividing;
-        if (start.config().heads() % ranks != 0) {
+        if (start.model().heads() % ranks != 0) {
             String names = dividing == 1 ? "tp" : tensorRanks() == 1 ? "cp" : "tp and cp together";
             throw new IllegalArgumentException(option + ": expected as many ranks for " + names + " as divide the "
-                    + start.config().heads() + " heads of --model " + start.name()
+                    + start.model().heads() + " heads of --model " + start.name()
                     + (dividing == 1 ? "" : ", or --cp-comm-type p2p or all-gather")
                     + ", got " + ranks);
         }
@@ -167,10 +166,10 @@ record RankLayout(
                             + " has only some of the layers, got " + this);
         }
         long stages = (long) pipelineRanks() * stagesPerRank;
-        if (start.config().layers() < stages) {
+        if (start.model().layers() < stages) {
             throw new IllegalArgumentException((stagesPerRank == 1 ? option : "--stages-per-rank")
                     + ": expected at most as many stages for pp as --model " + start.name() + " has layers, "
-                    + start.config().layers()
+                    + start.model().layers()
                     + ", got " + stages + " on " + pipelineRanks() + " ranks");
         }
     }
@@ -181,7 +180,7 @@ record RankLayout(
      * @throws IllegalArgumentException when they have some of the tokens each of a form with token dropout
      */
     void requireForm(TrainingPlan.Start start) {
-        if (contextRanks() > 1 && start.config().form().masks() == Esm2Form.Masks.DROPPED) {
+        if (contextRanks() > 1 && start.model().needsWholeSequences()) {
             throw new IllegalArgumentException(
                     "--form: expected nvidia beside ranks for cp, which have parts of sequences, for token dropout counts the masks of"
                             + " whole ones, got " + start.formText());

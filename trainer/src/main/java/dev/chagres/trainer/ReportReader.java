@@ -39,7 +39,7 @@ record ReportReader(String model, String recipe, String ranks, LossCurve losses)
             int number = 1;
             for (String text = next(file, 2, lines); text != null; text = next(file, number + 1, lines)) {
                 Map<String, Object> step = line(file, ++number, text);
-                if (!step.containsKey("evaluation")) {
+                if (!step.containsKey("evaluation") && !step.containsKey("data")) {
                     losses.add(stepNumber(file, number, step, losses), loss(file, number, step));
                 }
             }

@@ -5,7 +5,6 @@ import com.fasterxml.jackson.jr.ob.JSONComposer;
 import com.fasterxml.jackson.jr.ob.comp.ObjectComposer;
 import dev.chagres.io.AtomicFile;
 import dev.chagres.io.RecipeDifferences;
-import dev.chagres.models.data.FastaSource;
 import dev.chagres.nccl.Operation;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.trainer.callback.Evaluation;
@@ -83,9 +82,9 @@ final class ReportWriter implements AutoCloseable {
             json.put("smMargin", plan.margin().norms())
                     .put("productSmMargin", plan.margin().products())
                     .put("learningRate", rate(plan.schedule().peak()))
-                    .put("fasta", plan.source().name())
+                    .put(plan.data().option(), plan.data().name())
                     .put("version", BuildVersion.text());
-            FastaSource heldOut = plan.evaluation().source();
+            TrainingData heldOut = plan.evaluation().data();
             if (heldOut != null) {
                 json.put("heldOut", heldOut.name())
                         .put("evalEvery", plan.evaluation().every());
@@ -166,6 +165,18 @@ final class ReportWriter implements AutoCloseable {
                     .put("sequences", result.sequences())
                     .put("seconds", shortest(result.seconds()));
         });
+    }
+
+    /** Writes what was counted while the data were read, where there was something. */
+    void counted(TrainingData data) {
+        if (!data.counted().isEmpty()) {
+            write(json -> {
+                json.put("data", data.name());
+                for (var count : data.counted().entrySet()) {
+                    json.putObject(count.getKey(), count.getValue());
+                }
+            });
+        }
     }
 
     /** Returns what writes steps and evaluations, and at a run's end gives the file its name if there is one. */

@@ -59,6 +59,13 @@ final class RunFiles implements AutoCloseable {
         }
     }
 
+    /** Writes what was counted while the data were read. */
+    void addCounted(TrainingData data) {
+        if (report != null) {
+            report.counted(data);
+        }
+    }
+
     /** Gives the report its name. */
     void publishReport() {
         if (report != null && steps > 0) {

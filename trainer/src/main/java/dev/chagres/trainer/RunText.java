@@ -1,6 +1,5 @@
 package dev.chagres.trainer;
 
-import dev.chagres.models.data.FastaSource;
 import dev.chagres.trainer.callback.Evaluation;
 import java.io.PrintStream;
 import java.util.Locale;
@@ -25,7 +24,8 @@ final class RunText {
         int microBatches = plan.shape().microBatches();
         out.printf(
                 Locale.ROOT,
-                "ESM-2 %s: %,d parameters, %s on %s (%s)%n",
+                "%s %s: %,d parameters, %s on %s (%s)%n",
+                plan.start().model().kind(),
                 plan.start().name(),
                 description.parameters(),
                 plan.recipe(),
@@ -34,7 +34,7 @@ final class RunText {
         out.printf(
                 Locale.ROOT,
                 "%s, %s of up to %,d tokens%s%s, context %,d, packing %s, seed %d%n",
-                plan.source().name(),
+                plan.data().name(),
                 steps(plan.steps()),
                 plan.shape().tokensPerStep(),
                 microBatches == 1 ? "" : " in " + microBatches + " micro-batches",
@@ -67,7 +67,7 @@ final class RunText {
 
     /** Says how many sequences are evaluated, if some are. */
     void evaluates(long sequences) {
-        FastaSource source = plan.evaluation().source();
+        TrainingData source = plan.evaluation().data();
         if (source != null) {
             int every = plan.evaluation().every();
             out.printf(
@@ -83,10 +83,11 @@ final class RunText {
     void evaluated(Evaluation.Result result) {
         out.printf(
                 Locale.ROOT,
-                "held-out data after %s: %s (%,d masked residues of %,d sequences)%n",
+                "held-out data after %s: %s (%,d %s of %,d sequences)%n",
                 steps(result.step()),
                 result,
                 result.labelled(),
+                plan.data().predicted(),
                 result.sequences());
     }
 
@@ -150,6 +151,14 @@ final class RunText {
                 100 * all.paddingShare(),
                 all.memoryBytes() / 1048576.0);
         all.ranks().forEach(out::println);
+    }
+
+    /** Says what was counted while the data were read, where there was something. */
+    void counted(TrainingData data) {
+        String told = data.countedText();
+        if (!told.isEmpty()) {
+            out.println(told);
+        }
     }
 
     /** Returns a number of steps as one says it: {@code 1 step}, {@code 1,000 steps}. */

@@ -54,8 +54,7 @@ record SavedRun(
     /** The key of the value of {@code --optimizer}, which files of earlier versions do not have. */
     static final String OPTIMIZER = "optimizer";
 
-    private static final String FASTA = "fasta";
-    private static final String CONTENT = "fasta-content";
+    private static final String CONTENT = "-content";
     private static final String CONTEXT = "context";
     static final String FORM = "form";
     private static final String STEPS = "step";
@@ -74,8 +73,8 @@ record SavedRun(
      */
     static Map<String, String> description(TrainingPlan plan) {
         Map<String, String> texts = described(plan);
-        texts.put(FASTA, plan.source().name());
-        texts.put(CONTENT, plan.source().content());
+        texts.put(plan.data().option(), plan.data().name());
+        texts.put(plan.data().option() + CONTENT, plan.data().content());
         texts.put(CONTEXT, Integer.toString(plan.shape().context()));
         return texts;
     }
@@ -160,9 +159,11 @@ record SavedRun(
         }
         Map<String, String> own = description(plan);
         Map<String, String> saved = file.metadata();
-        String different = !isSame(CONTENT, own, saved)
-                ? "--fasta " + own.get(FASTA) + ", " + own.get(CONTENT) + ", got " + saved.get(FASTA) + ", "
-                        + saved.get(CONTENT) + "; give that"
+        String data = plan.data().option();
+        String content = data + CONTENT;
+        String different = !isSame(content, own, saved)
+                ? "--" + data + " " + own.get(data) + ", " + own.get(content) + ", got " + saved.get(data) + ", "
+                        + saved.get(content) + "; give that"
                 : !isSame(CONTEXT, own, saved)
                         ? "--context " + own.get(CONTEXT) + ", got " + saved.get(CONTEXT) + "; give that"
                         : "";

@@ -7,6 +7,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.models.text.TextException;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
 import java.io.FileDescriptor;
@@ -28,7 +29,7 @@ import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.Spec;
 
 /**
- * Trains ESM-2 on protein sequences: masked tokens of a FASTA file, one command for a laptop's CPU and for a GPU.
+ * Trains ESM-2 on protein sequences, masked tokens of a FASTA file, or a decoder on text, one command for a laptop's CPU and for a GPU.
  *
  * <p>Exit statuses: 0 done; 1 the data, the machine or an output failed, told in one line (also standard output, when it is
  * full or closed), but after the last whole step {@code --save} has written its state; 2 the options are wrong; 130
@@ -41,7 +42,7 @@ import picocli.CommandLine.Spec;
         mixinStandardHelpOptions = true,
         versionProvider = BuildVersion.class,
         sortOptions = false,
-        description = "Trains ESM-2, a masked language model of proteins, on a CPU or a GPU.",
+        description = "Trains ESM-2, a masked language model of proteins, or a decoder on text, on a CPU or a GPU.",
         footer = {
             "",
             "Report: JSON Lines; first the run, then per step its loss, tokens (of",
@@ -120,7 +121,7 @@ public final class Train implements Callable<Integer> {
             String command = text.startsWith(RankOptions.NPROC) ? "launch" : "train";
             err.println(command + ": " + ForeignText.lines(text) + " (" + command + " --help lists the options)");
             return USAGE;
-        } catch (FastaException | NativeException e) {
+        } catch (FastaException | TextException | NativeException e) {
             err.println("train: " + e.getMessage());
             return FAILED;
         } catch (CheckpointException | SafetensorsException e) {
@@ -143,7 +144,7 @@ public final class Train implements Callable<Integer> {
             return DONE;
         } catch (TrainingException.WrongOption e) {
             throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
-        } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
+        } catch (FastaException | TextException | TrainingException | UncheckedIOException | NativeException e) {
             err.println("train: " + e.getMessage());
             return FAILED;
         } catch (CheckpointException | SafetensorsException e) {

@@ -5,18 +5,26 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
+import dev.chagres.models.huggingface.DecoderCheckpoint;
+import dev.chagres.models.text.TextConfig;
+import dev.chagres.models.text.TextSource;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.trainer.SavingPlan.Recipes;
 import dev.chagres.trainer.TrainingPlan.Start;
+import dev.chagres.trainer.command.FastaOptions;
 import dev.chagres.trainer.command.FileChecks;
 import java.io.File;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -56,8 +64,8 @@ final class TrainOptions {
             names = "--model",
             paramLabel = "SIZE|FOLDER",
             description =
-                    "a new model of size tiny, 8M, 35M, 150M, 650M, 3B or 15B, or the ESM-2 in a folder of Hugging Face, whose training"
-                            + " goes on (default: tiny on a CPU, 8M on a GPU)")
+                    "a new model of size tiny, 8M, 35M, 150M, 650M, 3B or 15B, or the ESM-2, or with --text the decoder, in a folder"
+                            + " of Hugging Face, whose training goes on (default: tiny on a CPU, 8M on a GPU)")
     private @Nullable String model;
 
     @Option(
@@ -69,13 +77,18 @@ final class TrainOptions {
                             + " the GELU by tanh of NVIDIA's recipes, without token dropout (default: published)")
     private TrainingPlan.@Nullable ModelForm form;
 
+    @Mixin
+    private final FastaOptions fasta = new FastaOptions();
+
     @Option(
-            names = "--fasta",
+            names = "--text",
+            arity = "1..*",
             converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description =
-                    "protein sequences, plain or gz (default: 398 sequences of UniProtKB/Swiss-Prot that are included)")
-    private @Nullable Path fasta;
+                    "train the decoder in the folder of --model on text: .jsonl and .parquet with text, or prompt and completion, of"
+                            + " which completions alone are learned; any other file is one text (default: none)")
+    private List<Path> texts = List.of();
 
     @Option(names = "--steps", paramLabel = "N", description = "updates to make (default: 200)")
     private int steps = DEFAULT_STEPS;
@@ -138,7 +151,7 @@ final class TrainOptions {
     @Option(
             names = "--learning-rate",
             paramLabel = "RATE",
-            description = "highest learning rate (default: 4e-4, tiny: 4e-3)")
+            description = "highest learning rate (default: 4e-4, tiny: 4e-3, --text: 2e-5)")
     private @Nullable Float learningRate;
 
     @Option(
@@ -225,15 +238,14 @@ final class TrainOptions {
             throw new IllegalArgumentException(
                     "--warm-up-steps: expected 0 to " + steps + ", the number of steps, got " + warmUpSteps);
         }
-        FileChecks.requireName("--fasta", fasta);
+        fasta.check();
+        checkTexts();
         FileChecks.requireName("--report", report);
         FileChecks.requireName("--plot", plot);
         FileChecks.requirePicture("--plot", plot);
-        FileChecks.requireDifferent("--report", report, "--fasta", fasta);
-        FileChecks.requireDifferent("--plot", plot, "--fasta", fasta);
+        fasta.requireOthers("--report", report);
+        fasta.requireOthers("--plot", plot);
         FileChecks.requireDifferent("--plot", plot, "--report", report);
-        FileChecks.requireOtherPart("--report", report, "--fasta", fasta);
-        FileChecks.requireOtherPart("--plot", plot, "--fasta", fasta);
         FileChecks.requireOtherPart("--plot", plot, "--report", report);
         FileChecks.requireOtherPart("--report", report, "--plot", plot);
         checkSaving();
@@ -245,14 +257,48 @@ final class TrainOptions {
         }
     }
 
+    private void checkTexts() {
+        if (texts.isEmpty()) {
+            if (!evaluation.texts().isEmpty()) {
+                throw new IllegalArgumentException("--eval-text: expected --text beside it, got none");
+            }
+            return;
+        }
+        if (fasta.areGiven()) {
+            throw new IllegalArgumentException("--fasta: expected none beside --text, got some");
+        }
+        if (evaluation.isOfProteins()) {
+            throw new IllegalArgumentException(
+                    "--eval-text: expected this beside --text, got --eval-fasta or --eval-fraction");
+        }
+        if (form != null || model == null || !new File(model).isDirectory()) {
+            throw new IllegalArgumentException(
+                    (form != null ? "--form: expected none" : "--model: expected the folder of a decoder")
+                            + " beside --text, got "
+                            + (form != null ? form.toString() : model == null ? "none" : ForeignText.plain(model)));
+        }
+        List<Path> all = new ArrayList<>(texts);
+        all.addAll(evaluation.texts());
+        for (Path file : all) {
+            FileChecks.requireName("--text", file);
+            for (var other : Stream.of(
+                            Map.entry("--report", Optional.ofNullable(report)),
+                            Map.entry("--plot", Optional.ofNullable(plot)),
+                            Map.entry("--save", Optional.ofNullable(saving.save())))
+                    .toList()) {
+                FileChecks.requireDifferent(other.getKey(), other.getValue().orElse(null), "--text", file);
+                FileChecks.requireOtherPart(other.getKey(), other.getValue().orElse(null), "--text", file);
+            }
+        }
+    }
+
     private void checkSaving() {
         saving.check();
-        FileChecks.requireDifferent("--save", saving.save(), "--fasta", fasta);
+        fasta.requireOthers("--save", saving.save());
         FileChecks.requireDifferent("--save", saving.save(), "--report", report);
         FileChecks.requireDifferent("--save", saving.save(), "--plot", plot);
         FileChecks.requireDifferent("--report", report, "--resume", saving.resume());
         FileChecks.requireDifferent("--plot", plot, "--resume", saving.resume());
-        FileChecks.requireOtherPart("--save", saving.save(), "--fasta", fasta);
         FileChecks.requireOtherPart("--save", saving.save(), "--report", report);
         FileChecks.requireOtherPart("--save", saving.save(), "--plot", plot);
         FileChecks.requireOtherPart("--save", saving.save(), "--resume", saving.resume());
@@ -310,7 +356,8 @@ final class TrainOptions {
      */
     TrainingPlan plan(boolean gpu, int devices) {
         requireDevices(gpu, devices);
-        Start start = start(gpu);
+        boolean ofText = !texts.isEmpty();
+        Start start = ofText ? decoder(Path.of(String.valueOf(model))) : start(gpu);
         ranks.layout().requireHeads(ranks.sharingOption(), start);
         ranks.layout().requireStages(ranks.sharingOption(), start, fp8Statistics);
         ranks.layout().requireForm(start);
@@ -318,16 +365,31 @@ final class TrainOptions {
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null
                 ? learningRate
-                : updates.rate(start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f);
+                : updates.rate(ofText ? 2e-5f : start.name().equals(Esm2Size.TINY.label()) ? 4e-3f : 4e-4f);
         int warmUp = warmUpSteps != null ? warmUpSteps : steps / 10;
         LearningRateSchedule.Decay falls = decay != null ? decay : updates.decay();
         BatchShape shape = batches.shape(gpu ? GPU_TOKENS : CPU_TOKENS, ranks);
         ModelSetup.Steps enqueuing = steps(gpu);
-        FastaSource all = fasta == null ? FastaSource.shipped() : FastaSource.of(fasta);
-        EvaluationPlan evaluated = evaluation.plan(all);
+        TrainingData data;
+        EvaluationPlan evaluated;
+        if (start.model() instanceof StartModel.Decoders decoders) {
+            TextSource source = new TextSource(
+                    texts,
+                    decoders.folder(),
+                    new TextConfig(
+                            shape.context(),
+                            decoders.config().tokens().ends().stream().findFirst(),
+                            seed));
+            data = new TrainingData.Texts(source);
+            evaluated = evaluation.plan(source);
+        } else {
+            FastaSource all = fasta.trainingSource(FastaSource.shipped());
+            data = new TrainingData.Proteins(evaluation.training(all));
+            evaluated = evaluation.plan(all, fasta);
+        }
         return new TrainingPlan(
                 start,
-                evaluation.training(all),
+                data,
                 shape,
                 batches.order(),
                 precision,
@@ -345,6 +407,10 @@ final class TrainOptions {
                 ranks.isSilent() ? null : report,
                 ranks.isSilent() ? null : plot,
                 ranks.isSilent() ? evaluated.silent() : evaluated);
+    }
+
+    private static Start decoder(Path folder) {
+        return Start.ofDecoder(folder, DecoderCheckpoint.config(folder));
     }
 
     private Start start(boolean gpu) {

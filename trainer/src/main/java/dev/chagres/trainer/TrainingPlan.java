@@ -4,7 +4,7 @@ import dev.chagres.MultiprocessorMargin;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.PackingOrder;
 import dev.chagres.batch.TrainedModel;
-import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Recomputation;
@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: immutable.
  *
  * @param start the model that the run begins with
- * @param source the sequences
+ * @param data the sequences
  * @param shape layout, token budget and context of a batch
  * @param order in which sequences are packed
  * @param recipe in what precision layers compute
@@ -45,7 +45,7 @@ import org.jspecify.annotations.Nullable;
  */
 record TrainingPlan(
         Start start,
-        FastaSource source,
+        TrainingData data,
         BatchShape shape,
         PackingOrder order,
         TrainingRecipe recipe,
@@ -69,20 +69,21 @@ record TrainingPlan(
      * The model that a run begins with.
      *
      * @param name as {@code --model} has it: a size or a folder
-     * @param config sizes and form
+     * @param model sizes and form
      * @param form as {@code --form} has it; of a folder its own, null
      * @param folder a checkpoint of Hugging Face whose weights are the first ones; null where they follow from the seed
      */
     record Start(
             String name,
-            Esm2Config config,
+            StartModel model,
             @Nullable ModelForm form,
             @Nullable Path folder) {
         static final String FOLDER = "folder";
 
         /** Returns a new model. */
         static Start of(Esm2Size size, ModelForm form) {
-            return new Start(size.label(), Esm2Config.of(size, CONTEXT).withForm(form.form()), form, null);
+            Esm2Config config = Esm2Config.of(size, CONTEXT).withForm(form.form());
+            return new Start(size.label(), new StartModel.Proteins(config), form, null);
         }
 
         /**
@@ -91,7 +92,12 @@ record TrainingPlan(
          * @throws dev.chagres.models.huggingface.CheckpointException when it has no ESM-2 with the head of the masked-language model
          */
         static Start of(Path folder) {
-            return new Start(folder.toString(), Esm2Checkpoint.config(folder), null, folder);
+            return new Start(folder.toString(), new StartModel.Proteins(Esm2Checkpoint.config(folder)), null, folder);
+        }
+
+        /** Returns the decoder in a folder. */
+        static Start ofDecoder(Path folder, DecoderConfig config) {
+            return new Start(folder.toString(), new StartModel.Decoders(config, folder), null, folder);
         }
 
         /** Returns the form in a report's words. */
@@ -121,8 +127,8 @@ record TrainingPlan(
     private static final int CONTEXT = 1024;
 
     /** Returns sizes and form of the model, and what backward recomputes. */
-    Esm2Config model() {
-        return start.config().withContext(shape.context()).withRecomputation(recomputation);
+    TrainedModel.Factory model() {
+        return start.model().factory(shape.context(), recomputation);
     }
 
     /** Returns how the model is made, and what a step does. */
@@ -139,7 +145,7 @@ record TrainingPlan(
                 .with(layout)
                 .with(new ModelSetup.Updates(optimizer, MAX_NORM))
                 .with(new ModelSetup.Enqueuing(productPlan, margin, enqueuing, fp8Statistics))
-                .with(Esm2Checkpoint.files(model(), recipe.dtype()).orElse(null));
+                .with(start.model().files(shape.context(), recipe.dtype()).orElse(null));
     }
 
     /** Returns the number of ranks. */
@@ -154,7 +160,7 @@ record TrainingPlan(
                 "Chagres " + BuildVersion.text(),
                 "--model " + start.name(),
                 "--form " + start.formText(),
-                "--fasta " + source.name(),
+                "--" + data.option() + " " + data.name() + ", " + data.content(),
                 "--packing " + packing(),
                 "--tokens-per-step " + shape.tokensPerStep(),
                 "--context " + shape.context(),

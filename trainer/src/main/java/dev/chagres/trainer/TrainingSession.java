@@ -3,14 +3,12 @@ package dev.chagres.trainer;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchSource;
 import dev.chagres.batch.SequencePacker;
+import dev.chagres.batch.TokenSequences;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.models.data.FastaException;
-import dev.chagres.models.data.FastaSource;
-import dev.chagres.models.data.MaskedProteins;
-import dev.chagres.models.data.ShuffledSequences;
-import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.text.TextException;
 import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
@@ -143,8 +141,9 @@ final class TrainingSession {
     private void train(RunFiles files, SavedRun before) throws InterruptedException {
         try {
             makeSteps(files, before);
+            files.addCounted(plan.data());
             files.publishReport();
-        } catch (FastaException | TrainingException | UncheckedIOException | NativeException e) {
+        } catch (FastaException | TextException | TrainingException | UncheckedIOException | NativeException e) {
             tellSaved(e);
             throw files.named(e);
         } catch (RuntimeException | InterruptedException | Error e) {
@@ -207,7 +206,7 @@ final class TrainingSession {
 
     /** Returns what evaluates, whose data was read once; null where nothing is evaluated. */
     private @Nullable Evaluation evaluation() {
-        FastaSource source = plan.evaluation().source();
+        TrainingData source = plan.evaluation().data();
         Evaluation made = plan.evaluation().evaluation(plan.shape());
         if (source != null && made != null) {
             source.ensureRepeatable();
@@ -226,7 +225,7 @@ final class TrainingSession {
         Map<String, String> description = checkpoints == null ? Map.of() : SavedRun.description(plan);
         Path folder = plan.start().folder();
         if (folder != null && plan.saving().resumed() == null) {
-            model.begin(weights -> Esm2Checkpoint.load(weights, folder));
+            model.begin(weights -> plan.start().model().load(weights, folder));
         }
         RecipeDifferences differences = before.load(model, plan.saving().resumed(), Wording.OPTIONS);
         if (before.otherRecipe() != null) {
@@ -260,8 +259,8 @@ final class TrainingSession {
         return new SequencePacker(plan.shape(), sequences(before), plan.order(), before.data());
     }
 
-    private MaskedProteins sequences(SavedRun before) {
-        var all = new MaskedProteins(new ShuffledSequences(plan.source(), plan.seed(), platform.windowResidues()));
+    private TokenSequences sequences(SavedRun before) {
+        TokenSequences all = plan.data().shuffled(plan.seed(), platform.windowResidues());
         try {
             before.skip(all, () -> stopRequested);
             return all;
@@ -366,8 +365,8 @@ final class TrainingSession {
     }
 
     private String title() {
-        return "ESM-2 " + plan.start().name() + ", " + plan.recipe() + ", " + platform.provider() + ", seed "
-                + plan.seed();
+        return plan.start().model().kind() + " " + plan.start().name() + ", " + plan.recipe() + ", "
+                + platform.provider() + ", seed " + plan.seed();
     }
 
     private void summarize() {
@@ -387,6 +386,7 @@ final class TrainingSession {
         if (explained != null) {
             text.explainSteps(explained);
         }
+        text.counted(plan.data());
         if (plan.report() != null) {
             text.wrote("report", plan.report());
         }

@@ -49,7 +49,7 @@ class CapturedRanksTest {
             int copies, int tensor, int microBatches, TrainingRecipe recipe, ModelSetup.Steps enqueuing) {
         return new TrainingPlan(
                 TrainingPlan.Start.of(Esm2Size.TINY, TrainingPlan.ModelForm.NVIDIA),
-                FastaSource.shipped(),
+                new TrainingData.Proteins(FastaSource.shipped()),
                 new BatchShape(BatchLayout.PACKED, 384, CONTEXT, microBatches),
                 PackingOrder.AS_GIVEN,
                 recipe,

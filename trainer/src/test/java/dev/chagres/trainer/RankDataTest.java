@@ -18,8 +18,6 @@ import dev.chagres.launch.Ranks;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaSource;
-import dev.chagres.models.data.MaskedProteins;
-import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.esm.Esm2Size;
@@ -57,7 +55,7 @@ class RankDataTest {
                 new RankLayout(mesh, zero, false, RankLayout.Places.THREADS, 1, CpCommType.A2A, DType.FLOAT32);
         return new TrainingPlan(
                 TrainingPlan.Start.of(Esm2Size.TINY, TrainingPlan.ModelForm.NVIDIA),
-                source,
+                new TrainingData.Proteins(source),
                 new BatchShape(BatchLayout.PACKED, 128 * batches, CONTEXT, batches),
                 PackingOrder.AS_GIVEN,
                 TrainingRecipe.FP32,
@@ -78,8 +76,7 @@ class RankDataTest {
     }
 
     private static SequencePacker packer(TrainingPlan plan) {
-        return new SequencePacker(
-                plan.shape(), new MaskedProteins(new ShuffledSequences(plan.source(), plan.seed(), 1 << 20)));
+        return new SequencePacker(plan.shape(), plan.data().shuffled(plan.seed(), 1 << 20));
     }
 
     /** Sequences that begin with their own numbers in base 20. */

@@ -57,7 +57,7 @@ final class RankedSteps {
     private static TrainingPlan plan(RankLayout layout, BatchShape shape, TrainingRecipe recipe) {
         return new TrainingPlan(
                 TrainingPlan.Start.of(Esm2Size.TINY, TrainingPlan.ModelForm.NVIDIA),
-                FastaSource.shipped(),
+                new TrainingData.Proteins(FastaSource.shipped()),
                 shape,
                 PackingOrder.AS_GIVEN,
                 recipe,

@@ -44,7 +44,7 @@ import org.junit.jupiter.api.io.TempDir;
 class ReportWriterTest {
     private static final TrainingPlan PLAN = new TrainingPlan(
             TrainingPlan.Start.of(Esm2Size.M8, TrainingPlan.ModelForm.NVIDIA),
-            FastaSource.shipped(),
+            new TrainingData.Proteins(FastaSource.shipped()),
             new BatchShape(BatchLayout.PACKED, 512, 256),
             PackingOrder.AS_GIVEN,
             TrainingRecipe.BF16,
@@ -113,7 +113,7 @@ class ReportWriterTest {
                 DType.FLOAT32);
         TrainingPlan plan = new TrainingPlan(
                 PLAN.start(),
-                PLAN.source(),
+                PLAN.data(),
                 PLAN.shape(),
                 PLAN.order(),
                 PLAN.recipe(),

@@ -104,6 +104,46 @@ class SaveAndResumeTest {
         return steps.subList(1, steps.size());
     }
 
+    private String[] mixture(double weightOfFirst) {
+        return new String[] {
+            "--fasta",
+            folder.resolve("a.fasta") + "=" + weightOfFirst,
+            folder.resolve("more") + "=1",
+            "--unknown=unk",
+            "--letters=any",
+            "--context=16",
+            "--tokens-per-step=128"
+        };
+    }
+
+    private static String[] with(String[] all, String... more) {
+        return Stream.concat(Arrays.stream(all), Arrays.stream(more)).toArray(String[]::new);
+    }
+
+    @Test
+    void aMixtureGoesOnWhereItWas() throws IOException {
+        Path more = Files.createDirectory(folder.resolve("more"));
+        Files.writeString(folder.resolve("a.fasta"), ">1\nMKTAYIAKQR\n>2\nMKLVJNGKT\n>3\nGATTACAGATTACA\n");
+        Files.writeString(more.resolve("b.fasta"), ">4\nLAGVSERTID\n;none\n");
+        Files.writeString(more.resolve("c.fa"), ">5\nPKQNFYMHWC\n>6\nAAAAAAAA\n");
+        Path state = folder.resolve("state");
+        List<Map<String, Object>> whole = train("--steps=4", mixture(0.5));
+        Map<String, Object> unknown = whole.getLast();
+        assertEquals(1, unknown.get("unknownLetters"), unknown::toString);
+        assertEquals("unk", unknown.get("unknown"));
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("1 unknown letter of 1 sequence became <unk>: "));
+        train("--steps=2 --save=" + state, mixture(0.5));
+        List<Map<String, Object>> rest = train("--steps=4 --resume=" + state, mixture(0.5));
+        for (int i = 0; i < 2; i++) {
+            assertEquals(whole.get(2 + i).get("loss"), rest.get(i).get("loss"));
+        }
+        assertEquals(2, run(with(mixture(0.4), "--steps=4", "--resume=" + state)));
+        assertTrue(told().contains("0.4 of ") && told().contains("got ") && told().contains("0.5 of "), this::told);
+        Files.writeString(more.resolve("c.fa"), ">5\nPKQNFYMHWC\n>6\nAAAAAAAC\n");
+        assertEquals(2, run(with(mixture(0.5), "--steps=4", "--resume=" + state)));
+        assertTrue(told().contains("expected a run with --fasta"), this::told);
+    }
+
     /** One command begins a run and goes on with it. */
     @Test
     void aRunGoesOnFromItsOwnFile() throws IOException {

@@ -61,7 +61,7 @@ final class UngroupedTraining {
 
         @Override
         public Training open(TrainingPlan plan) {
-            Esm2Config config = plan.model();
+            Esm2Config config = (Esm2Config) plan.model();
             var parameters = ModelPlan.ungrouped();
             var model = new Esm2(opened, config, DType.FLOAT32, plan.seed(), parameters);
             draw(parameters.parameters(), plan.seed());

@@ -27,6 +27,13 @@ public final class CommandStart {
     /** Says which provider computes. Kept: a logger that nobody holds forgets its level. */
     private static final Logger LOGGER = Logger.getLogger("dev.chagres");
 
+    /** Says how Parquet is decoded. */
+    private static final Logger PARQUET = Logger.getLogger("dev.hardwood");
+
+    static {
+        PARQUET.setLevel(Level.WARNING);
+    }
+
     private CommandStart() {}
 
     /** Leaves out, in this process, the line that names the provider: of several, rank 0 alone shows it. Warnings stay. */

@@ -9,7 +9,6 @@ import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
 import dev.chagres.io.TensorSpec;
 import dev.chagres.models.data.FastaReader;
-import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.ContactPredictor;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
@@ -96,12 +95,12 @@ public final class Contacts extends ProteinCommand {
     @Override
     void run() throws IOException {
         EmbeddingFile.requireFormat(output);
-        Path fasta = model.fasta();
+        FastaOptions fasta = model.fasta();
         FileChecks.requirePicture("--plot", plot);
-        FileChecks.requireDifferent("--out", output, "--fasta", fasta);
+        fasta.requireOthers("--out", output);
         model.begin();
         Esm2Config config = model.config();
-        Proteins proteins = Proteins.of(FastaSource.of(fasta), config.context() - 2, config.context());
+        Proteins proteins = Proteins.of(fasta.source(), config.context() - 2, config.context());
         boolean npy = output.toString().toLowerCase(Locale.ROOT).endsWith(".npy");
         if (proteins.count() > 1 && (npy || plot != null)) {
             throw new IllegalArgumentException((npy ? "--out: expected .safetensors" : "--plot: expected none")
@@ -126,6 +125,7 @@ public final class Contacts extends ProteinCommand {
                 SafetensorsWriter.write(output, sources(proteins, reader, predictor, progress), Map.of());
             }
             out().printf(Locale.ROOT, "%s in %.1f s%n", proteins.text(), progress.seconds());
+            proteins.tellUnknown(out());
             out().println("contacts: " + output);
         }
     }

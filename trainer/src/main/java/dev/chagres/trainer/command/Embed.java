@@ -2,7 +2,6 @@ package dev.chagres.trainer.command;
 
 import dev.chagres.Device;
 import dev.chagres.models.data.FastaReader;
-import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.trainer.command.EmbeddingFile.Rows;
@@ -92,14 +91,14 @@ public final class Embed extends ProteinCommand {
     @Override
     void run() throws IOException {
         EmbeddingFile.requireFormat(output);
-        Path fasta = model.fasta();
-        FileChecks.requireDifferent("--out", output, "--fasta", fasta);
+        FastaOptions fasta = model.fasta();
+        fasta.requireOthers("--out", output);
         model.begin();
         recipe.word(model.precision());
         Esm2Config config = model.config();
         int most = config.context() - 2;
         Proteins proteins = Proteins.of(
-                FastaSource.of(fasta), longer == LongSequences.REFUSE ? most : Integer.MAX_VALUE, config.context());
+                fasta.source(), longer == LongSequences.REFUSE ? most : Integer.MAX_VALUE, config.context());
         try (EmbeddingFile file = new EmbeddingFile(output, rows, config.hidden(), options(proteins, config))) {
             int before = file.proteins();
             if (before > 0) {
@@ -142,6 +141,7 @@ public final class Embed extends ProteinCommand {
         totals.put("done", proteins.count());
         totals.put("tokens", tokens);
         totals.put("seconds", seconds);
+        proteins.putUnknown(totals);
         Path index = file.publish(totals);
         out().printf(
                         Locale.ROOT,
@@ -150,6 +150,7 @@ public final class Embed extends ProteinCommand {
                         tokens,
                         seconds,
                         tokens / seconds);
+        proteins.tellUnknown(out());
         out().println("embeddings: " + output);
         out().println("index: " + index);
     }

@@ -16,6 +16,7 @@ import java.util.Locale;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
 
 /** The ESM-2 in a folder of Hugging Face, the proteins that commands give it, and how it computes. */
@@ -92,21 +93,12 @@ final class ModelOptions {
             description = "cuda, reference or auto: cuda where there is an NVIDIA driver (default: auto)")
     private @Nullable ProviderChoice provider;
 
-    @Option(
-            names = "--fasta",
-            required = true,
-            converter = FileChecks.FileOption.class,
-            paramLabel = "FILE",
-            description = "protein sequences, plain or gz")
-    private Path fasta = Path.of("");
+    @Mixin
+    private final FastaOptions fasta = new FastaOptions();
 
-    /**
-     * Returns the file of the proteins.
-     *
-     * @throws IllegalArgumentException when it has no name
-     */
-    Path fasta() {
-        FileChecks.requireName("--fasta", fasta);
+    /** Returns the options of the proteins. */
+    FastaOptions fasta() {
+        fasta.check();
         return fasta;
     }
 

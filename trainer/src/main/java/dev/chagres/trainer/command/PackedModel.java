@@ -156,7 +156,7 @@ final class PackedModel implements AutoCloseable {
         int[] tokens = new int[count + 2];
         tokens[0] = EsmVocabulary.CLS;
         for (int i = 0; i < count; i++) {
-            tokens[i + 1] = EsmVocabulary.residueToken(residues[begin + i]);
+            tokens[i + 1] = EsmVocabulary.token(residues[begin + i]);
         }
         tokens[count + 1] = EsmVocabulary.EOS;
         return tokens;

@@ -2,7 +2,10 @@ package dev.chagres.trainer.command;
 
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.UnknownLetters;
+import java.io.PrintStream;
 import java.util.Locale;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -43,6 +46,24 @@ record Proteins(FastaSource source, long count, long residues) {
                     + " proteins have more, the first " + first + "; got refuse");
         }
         return new Proteins(source, count, residues);
+    }
+
+    /** Writes how many unknown letters there were, where there were some. */
+    void putUnknown(Map<String, Object> totals) {
+        UnknownLetters.Count unknown = source.unknown();
+        if (unknown.letters() > 0) {
+            totals.put("unknownLetters", unknown.letters());
+            totals.put("sequencesWithUnknownLetters", unknown.sequences());
+            totals.put("unknown", source.unknownLetters().toString());
+        }
+    }
+
+    /** Says how many unknown letters there were, where there were some. */
+    void tellUnknown(PrintStream out) {
+        String text = source.unknownText();
+        if (!text.isEmpty()) {
+            out.println(text);
+        }
     }
 
     /** Returns the number of proteins as one says it: {@code 1 protein}, {@code 1,000 proteins}. */

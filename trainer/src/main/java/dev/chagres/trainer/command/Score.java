@@ -5,7 +5,6 @@ import dev.chagres.Device;
 import dev.chagres.io.AtomicFile;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaReader;
-import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import java.io.IOException;
@@ -137,9 +136,9 @@ public final class Score extends ProteinCommand {
 
     @Override
     void run() throws IOException {
-        Path fasta = model.fasta();
+        FastaOptions fasta = model.fasta();
         FileChecks.requireName("--out", output);
-        FileChecks.requireDifferent("--out", output, "--fasta", fasta);
+        fasta.requireOthers("--out", output);
         FileChecks.requireDifferent("--out", output, "--mutations", mutationFile);
         if (longer == LongSequences.WINDOWS) {
             throw new IllegalArgumentException("--long: expected refuse or cut, got windows");
@@ -151,7 +150,7 @@ public final class Score extends ProteinCommand {
         Esm2Config config = model.config();
         int most = config.context() - 2;
         Proteins proteins = Proteins.of(
-                FastaSource.of(fasta), longer == LongSequences.REFUSE ? most : Integer.MAX_VALUE, config.context());
+                fasta.source(), longer == LongSequences.REFUSE ? most : Integer.MAX_VALUE, config.context());
         checkMutations(proteins, ofFile, most);
         try (Device device = Device.open();
                 Esm2 opened = model.open(device);
@@ -160,6 +159,7 @@ public final class Score extends ProteinCommand {
                 AtomicFile file = output == null ? null : AtomicFile.create(output)) {
             Lines lines = file == null ? line -> out().print(new String(line, StandardCharsets.UTF_8)) : file::append;
             score(proteins, packed, ofFile, most, lines, progress);
+            proteins.tellUnknown(file == null ? err() : out());
             if (file != null) {
                 file.publish();
                 out().printf(

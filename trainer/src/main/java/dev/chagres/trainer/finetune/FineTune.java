@@ -6,6 +6,7 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
+import dev.chagres.models.data.UnknownLetters;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.huggingface.CheckpointException;
@@ -16,6 +17,7 @@ import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.command.CommandStart;
 import dev.chagres.trainer.command.EnumOption;
+import dev.chagres.trainer.command.FastaOptions;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
@@ -106,6 +108,15 @@ public final class FineTune implements Callable<Integer> {
             description = "trunk: train the head alone; last-n=2: train the last two layers and the head")
     private @Nullable String frozen;
 
+    @Option(
+            names = "--unknown",
+            converter = FastaOptions.OfUnknown.class,
+            paramLabel = "refuse|unk|skip",
+            description =
+                    "what becomes of letters that the vocabulary lacks: the file is refused, they become <unk>, or their sequences are"
+                            + " left out, and so are their labels (default: refuse)")
+    private UnknownLetters unknown = UnknownLetters.REFUSE;
+
     @Mixin
     private TuningOptions options = new TuningOptions();
 
@@ -148,8 +159,8 @@ public final class FineTune implements Callable<Integer> {
 
     private void fineTune() throws InterruptedException {
         check();
-        LabelledProteins training = LabelledProteins.read("--train", train, trainLabels, predicted);
-        LabelledProteins held = LabelledProteins.read("--eval", eval, evalLabels, predicted);
+        LabelledProteins training = LabelledProteins.read("--train", train, trainLabels, predicted, unknown);
+        LabelledProteins held = LabelledProteins.read("--eval", eval, evalLabels, predicted, unknown);
         TaskLabels labels = labels(training);
         options.ensureHas(labels.predictions().metrics(), predicted);
         LabelledSequences trained = training.labelled("--train", labels);

@@ -4,6 +4,7 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.data.FastaReader;
 import dev.chagres.models.data.FastaSource;
+import dev.chagres.models.data.UnknownLetters;
 import java.io.IOException;
 import java.io.Reader;
 import java.io.UncheckedIOException;
@@ -43,13 +44,15 @@ final class LabelledProteins {
      * Reads a file.
      *
      * @param file CSV with the columns sequence and label, or FASTA
-     * @param labels of FASTA a label a line, in the order of the records; null for CSV
+     * @param labels of FASTA a label a line, in the order of the records, those that are left out included; null for CSV
+     * @param unknown what becomes of letters that the vocabulary lacks
      * @throws DataException when it cannot be read, or a line does not fit
      */
-    static LabelledProteins read(String option, Path file, @Nullable Path labels, Predicted predicted) {
+    static LabelledProteins read(
+            String option, Path file, @Nullable Path labels, Predicted predicted, UnknownLetters unknown) {
         List<Row> rows;
         try {
-            rows = labels == null ? csv(option, file) : fasta(option, file, labels);
+            rows = labels == null ? csv(option, file) : fasta(option, file, labels, unknown);
         } catch (IOException | UncheckedIOException failure) {
             throw new DataException(
                     option + ": " + file + " cannot be read: " + ForeignText.plain(failure.toString()), failure);
@@ -57,8 +60,15 @@ final class LabelledProteins {
         if (rows.isEmpty()) {
             throw new DataException(option + ": " + file + ": expected sequences, got none");
         }
-        rows.forEach(row -> check(option, row, predicted));
-        return new LabelledProteins(file.toString(), predicted, rows);
+        List<Row> known = rows.stream()
+                .filter(row -> check(option, row, predicted, unknown) == 0 || unknown != UnknownLetters.SKIP)
+                .toList();
+        int leftOut = rows.size() - known.size();
+        if (known.isEmpty()) {
+            throw new DataException(option + ": " + file + ": expected sequences without unknown letters, got none");
+        }
+        return new LabelledProteins(
+                file + (leftOut == 0 ? "" : ", " + leftOut + " with unknown letters left out"), predicted, known);
     }
 
     private static List<Row> csv(String option, Path file) throws IOException {
@@ -93,13 +103,15 @@ final class LabelledProteins {
         }
     }
 
-    private static List<Row> fasta(String option, Path file, Path labels) throws IOException {
+    private static List<Row> fasta(String option, Path file, Path labels, UnknownLetters unknown) throws IOException {
         List<String> given = Files.readAllLines(labels, StandardCharsets.UTF_8).stream()
                 .map(String::strip)
                 .filter(line -> !line.isEmpty())
                 .toList();
         List<Row> rows = new ArrayList<>();
-        try (FastaReader reader = FastaSource.of(file).open()) {
+        FastaSource source = FastaSource.of(file)
+                .withUnknownLetters(unknown == UnknownLetters.REFUSE ? unknown : UnknownLetters.UNK);
+        try (FastaReader reader = source.open()) {
             while (reader.advance()) {
                 String residues = new String(reader.residues(), 0, reader.length(), StandardCharsets.US_ASCII);
                 int index = rows.size();
@@ -117,14 +129,20 @@ final class LabelledProteins {
         return rows;
     }
 
-    private static void check(String option, Row row, Predicted predicted) {
+    /** Returns how many letters are unknown. */
+    private static int check(String option, Row row, Predicted predicted, UnknownLetters unknown) {
+        int found = 0;
         String sequence = row.sequence();
         if (sequence.isEmpty()) {
             throw new DataException(option + ": " + row.place() + ": expected a sequence, got an empty one");
         }
         for (int i = 0; i < sequence.length(); i++) {
             char letter = sequence.charAt(i);
-            if (letter > 127 || EsmVocabulary.residueToken((byte) letter) < 0) {
+            if (letter <= 127 && EsmVocabulary.residueToken((byte) letter) >= 0) {
+                continue;
+            }
+            found++;
+            if (unknown == UnknownLetters.REFUSE || letter <= ' ' || letter >= 127 || letter >= '0' && letter <= '9') {
                 throw new DataException(option + ": " + row.place() + ": expected letters of residues, got "
                         + ForeignText.plain(String.valueOf(letter)) + " at position " + (i + 1));
             }
@@ -136,6 +154,7 @@ final class LabelledProteins {
             throw new DataException(option + ": " + row.place() + ": expected a letter for each of " + sequence.length()
                     + " residues as the label, got " + row.label().length());
         }
+        return found;
     }
 
     List<Row> rows() {

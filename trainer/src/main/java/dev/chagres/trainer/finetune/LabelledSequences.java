@@ -90,7 +90,7 @@ record LabelledSequences(Task task, List<byte[]> sequences, List<int[]> labels) 
             Arrays.fill(labels, start, start + count, Batch.IGNORED);
             ids[start] = EsmVocabulary.CLS;
             for (int i = 0; i < kept; i++) {
-                ids[start + 1 + i] = EsmVocabulary.residueToken(residues[i]);
+                ids[start + 1 + i] = EsmVocabulary.token(residues[i]);
             }
             ids[start + 1 + kept] = EsmVocabulary.EOS;
             if (data.task() == Task.SEQUENCES) {

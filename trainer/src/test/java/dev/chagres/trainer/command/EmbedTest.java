@@ -253,6 +253,30 @@ class EmbedTest {
     }
 
     @Test
+    void severalFilesAreOneAndUnknownLettersAreCounted() throws IOException {
+        Path more = Files.createDirectory(temporary.resolve("more"));
+        Files.writeString(more.resolve("a.fasta"), ">X\nMJK\n>Y\nACD\n");
+        String[] arguments = {
+            "--fasta", model.fasta().toString(), more + "/*.fasta", "--out=" + npy, "--long=cut", "--unknown=skip"
+        };
+        assertEquals(0, model.run(Embed::run, arguments), model::told);
+        assertTrue(model.told().contains("1 sequence with 1 unknown letter left out: "), model::told);
+        float[][] rows = rows(npy, 6);
+        assertArrayEquals(rows[2], rows[5], TOLERANCE);
+        List<String> lines = Files.readAllLines(temporary.resolve("e.npy.jsonl"));
+        assertEquals("Y", JSON.std.mapFrom(lines.get(6)).get("id"));
+        assertEquals(1, JSON.std.mapFrom(lines.getLast()).get("unknownLetters"));
+        arguments[5] = "--unknown=unk";
+        assertEquals(0, model.run(Embed::run, arguments), model::told);
+        rows(npy, 7);
+        arguments[5] = "--unknown=refuse";
+        assertEquals(1, model.run(Embed::run, arguments), model::told);
+        assertTrue(model.told().contains("a.fasta:2: 'J' at column 2"), model::told);
+        assertEquals(2, model.run(Embed::run, "--fasta=" + model.fasta() + "=0.5", "--out=" + npy));
+        assertTrue(model.told().contains("--fasta: expected a file without a weight"), model::told);
+    }
+
+    @Test
     void wrongOptionsAreToldInOneLine() {
         Map<String, String> texts = Map.of(
                 "--out=" + npy,

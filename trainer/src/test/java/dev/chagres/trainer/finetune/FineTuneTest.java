@@ -9,6 +9,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
+import dev.chagres.models.data.UnknownLetters;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2ClassifierConfig.Problem;
@@ -94,6 +95,20 @@ class FineTuneTest {
             text.append(',').append(sequence).append('\n');
         }
         Files.writeString(folder.resolve(name), text);
+    }
+
+    @Test
+    void unknownLettersAreRefusedTakenOrLeftOut() throws IOException {
+        String text =
+                "label,sequence\na,MKJLVINGKTLKGEITVEA\nb,ACDEFGHIKLMNPQRSTVW\na,MKLVINGKTLKGEITVEAP\nb,AC*EFGHIKLMNPQRSTVW\n";
+        Files.writeString(folder.resolve("train.csv"), text);
+        Files.writeString(folder.resolve("eval.csv"), text);
+        assertEquals(1, tune("classification", "refused"));
+        assertTrue(err.contains("expected letters of residues, got J at position 3"), err);
+        assertEquals(0, tune("classification", "taken", "--unknown=unk", "--epochs=1"), () -> err);
+        assertTrue(out.startsWith("4 sequences of "), out);
+        assertEquals(0, tune("classification", "left", "--unknown=skip", "--epochs=1"), () -> err);
+        assertTrue(out.startsWith("2 sequences of ") && out.contains("2 with unknown letters left out"), out);
     }
 
     private void writeBoth() throws IOException {
@@ -223,7 +238,11 @@ class FineTuneTest {
         Files.writeString(folder.resolve("a.fasta"), ">1\nLLKK\nGG\n>2\nAAAA\n");
         Files.writeString(folder.resolve("a.txt"), "yes\nno\n");
         LabelledProteins read = LabelledProteins.read(
-                "--train", folder.resolve("a.fasta"), folder.resolve("a.txt"), Predicted.CLASSIFICATION);
+                "--train",
+                folder.resolve("a.fasta"),
+                folder.resolve("a.txt"),
+                Predicted.CLASSIFICATION,
+                UnknownLetters.REFUSE);
         var classes = new ClassLabels(Predicted.CLASSIFICATION, List.of(), read);
         assertEquals(List.of("no", "yes"), classes.names());
         var sequences = read.labelled("--train", classes).once();
@@ -330,7 +349,8 @@ class FineTuneTest {
     @Test
     void ranksLearnTheSameNumbers() throws IOException, InterruptedException {
         writeNumbers("train.csv", 60, 1);
-        var read = LabelledProteins.read("--train", folder.resolve("train.csv"), null, Predicted.REGRESSION);
+        var read = LabelledProteins.read(
+                "--train", folder.resolve("train.csv"), null, Predicted.REGRESSION, UnknownLetters.REFUSE);
         var labels = new NumberLabels(new TargetScale(58, 6));
         LabelledSequences data = read.labelled("--train", labels);
         var config = new Esm2ClassifierConfig(

@@ -1,0 +1,131 @@
+package dev.chagres.trainer;
+
+import dev.chagres.DType;
+import dev.chagres.batch.TrainedModel;
+import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.ModelFiles;
+import dev.chagres.models.decoder.DecoderConfig;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Form;
+import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.models.huggingface.DecoderCheckpoint;
+import dev.chagres.models.huggingface.Esm2Checkpoint;
+import java.nio.file.Path;
+import java.util.Optional;
+
+/**
+ * What a run has to know of the model that it trains.
+ *
+ * <p>Threading: immutable.
+ */
+interface StartModel {
+    /** Returns what kind of model it is, {@code ESM-2}. */
+    String kind();
+
+    /** Returns by how many heads ranks can divide attention: those of keys, where they are fewer. */
+    int heads();
+
+    int layers();
+
+    /** Returns whether a rank needs whole sequences, because what it computes counts the masks of each. */
+    boolean needsWholeSequences();
+
+    /** Returns how the model is made. */
+    TrainedModel.Factory factory(int context, Esm2Recomputation recomputation);
+
+    /** Returns how transformers finds it in a folder; empty where transformers computes another form. */
+    Optional<ModelFiles> files(int context, DType dtype);
+
+    /** Loads the weights of a folder. */
+    void load(RunState weights, Path folder);
+
+    /** An ESM-2. */
+    record Proteins(Esm2Config config) implements StartModel {
+        @Override
+        public String kind() {
+            return "ESM-2";
+        }
+
+        @Override
+        public int heads() {
+            return config.heads();
+        }
+
+        @Override
+        public int layers() {
+            return config.layers();
+        }
+
+        @Override
+        public boolean needsWholeSequences() {
+            return config.form().masks() == Esm2Form.Masks.DROPPED;
+        }
+
+        @Override
+        public Esm2Config factory(int context, Esm2Recomputation recomputation) {
+            return config.withContext(context).withRecomputation(recomputation);
+        }
+
+        @Override
+        public Optional<ModelFiles> files(int context, DType dtype) {
+            return Esm2Checkpoint.files(config.withContext(context), dtype);
+        }
+
+        @Override
+        public void load(RunState weights, Path folder) {
+            Esm2Checkpoint.load(weights, folder);
+        }
+    }
+
+    /**
+     * A decoder.
+     *
+     * @param folder that has its tokenizer
+     */
+    record Decoders(DecoderConfig config, Path folder) implements StartModel {
+        /** Logits of so many tokens are in memory: about 260 MB in 16 bits with the vocabulary of Llama 3. */
+        private static final int LOSS_TOKENS = 1024;
+
+        @Override
+        public String kind() {
+            return config.form().architecture().className();
+        }
+
+        @Override
+        public int heads() {
+            return config.sizes().keyHeads();
+        }
+
+        @Override
+        public int layers() {
+            return config.sizes().layers();
+        }
+
+        @Override
+        public boolean needsWholeSequences() {
+            return false;
+        }
+
+        @Override
+        public DecoderConfig factory(int context, Esm2Recomputation recomputation) {
+            return config.withContext(context)
+                    .withLossTokens(LOSS_TOKENS)
+                    .withRecomputation(
+                            switch (recomputation) {
+                                case NONE -> DecoderConfig.Recomputation.NONE;
+                                case NORMS -> DecoderConfig.Recomputation.NORMS;
+                                case LAYERS -> DecoderConfig.Recomputation.LAYERS;
+                            });
+        }
+
+        @Override
+        public Optional<ModelFiles> files(int context, DType dtype) {
+            return Optional.of(DecoderCheckpoint.files(config.withContext(context), dtype, folder));
+        }
+
+        @Override
+        public void load(RunState weights, Path from) {
+            DecoderCheckpoint.load(weights, from);
+        }
+    }
+}

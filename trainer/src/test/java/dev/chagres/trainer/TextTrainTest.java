@@ -1,0 +1,184 @@
+package dev.chagres.trainer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.models.decoder.Decoder;
+import dev.chagres.models.decoder.DecoderArchitecture;
+import dev.chagres.models.decoder.DecoderConfig;
+import dev.chagres.models.decoder.DecoderForm;
+import dev.chagres.models.decoder.DecoderSizes;
+import dev.chagres.models.decoder.SpecialTokens;
+import dev.chagres.models.huggingface.DecoderCheckpoint;
+import dev.chagres.models.huggingface.SaveConfig;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+
+/** {@code train --text} through the whole program, with a small decoder in a folder of transformers. */
+@Tag("L0")
+@Tag("L2")
+@Timeout(120)
+class TextTrainTest {
+    private static final int STEPS = 4;
+
+    @TempDir
+    private Path parent;
+
+    private Path folder;
+    private Path pairs;
+    private Path held;
+    private String out = "";
+    private String err = "";
+
+    @BeforeEach
+    void writeFiles() throws IOException {
+        folder = parent.resolve("model");
+        DecoderConfig config = new DecoderConfig(
+                        new DecoderSizes(422, 2, 32, 4, 2, 16, 48, 128), DecoderForm.of(DecoderArchitecture.QWEN3, 16))
+                .withTokens(new SpecialTokens(Optional.of(420), List.of(421), Optional.empty()));
+        try (Device device = Device.open();
+                Decoder model = new Decoder(device, config, DType.BFLOAT16, 77)) {
+            Path tokenizer = Path.of("../models/src/test/resources/tokenizers/qwen");
+            DecoderCheckpoint.save(model, folder, SaveConfig.standard().withTokenizerFrom(tokenizer));
+        }
+        pairs = write("pairs.jsonl", 200);
+        held = write("held.jsonl", 20);
+    }
+
+    private Path write(String name, int count) throws IOException {
+        List<String> lines = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            lines.add("{\"prompt\": \"" + i + " times the dog\", \"completion\": \" jumps over " + i + " words\"}");
+        }
+        return Files.write(parent.resolve(name), lines);
+    }
+
+    private int run(String... options) {
+        var outBytes = new ByteArrayOutputStream();
+        var errBytes = new ByteArrayOutputStream();
+        String[] common = {
+            "--model=" + folder,
+            "--context=64",
+            "--tokens-per-step=512",
+            "--recipe=fp32",
+            "--learning-rate=3e-3",
+            "--warm-up-steps=1",
+            "--decay=constant",
+            "--seed=3"
+        };
+        int status = Train.run(
+                DevicePlatform::open,
+                new StandardOutput(outBytes, StandardCharsets.UTF_8),
+                new PrintStream(errBytes, true, StandardCharsets.UTF_8),
+                Stream.concat(Stream.of(common), Stream.of(options)).toArray(String[]::new));
+        out = outBytes.toString(StandardCharsets.UTF_8);
+        err = errBytes.toString(StandardCharsets.UTF_8);
+        return status;
+    }
+
+    /** Trains on the pairs, and returns the lines of the report behind the first. */
+    private List<Map<String, Object>> train(String... options) throws IOException {
+        Path report = parent.resolve("report.jsonl");
+        assertEquals(
+                0,
+                run(Stream.concat(Stream.of("--text=" + pairs, "--report=" + report), Stream.of(options))
+                        .toArray(String[]::new)),
+                () -> out + err);
+        List<Map<String, Object>> lines = new ArrayList<>();
+        for (String line : Files.readAllLines(report)) {
+            lines.add(JSON.std.mapFrom(line));
+        }
+        assertEquals(pairs.toString(), lines.getFirst().get("text"));
+        return lines.subList(1, lines.size());
+    }
+
+    private static double loss(Map<String, Object> line) {
+        return ((Number) line.get("loss")).doubleValue();
+    }
+
+    @Test
+    void aRunIsEvaluatedAndItsFolderOpensAgain() throws IOException {
+        Path saved = parent.resolve("run");
+        List<Map<String, Object>> lines = train("--steps=8", "--eval-text=" + held, "--save=" + saved + "/");
+        Map<String, Object> evaluation = lines.getLast();
+        assertEquals(8, evaluation.get("evaluation"), lines::toString);
+        assertEquals(20, evaluation.get("sequences"));
+        assertTrue(loss(lines.get(7)) < loss(lines.getFirst()) - 0.3, lines::toString);
+        assertTrue(out.startsWith("Qwen3ForCausalLM " + folder + ": "), out);
+        assertTrue(out.contains(" tokens of 20 sequences)"), out);
+        Path step;
+        try (Stream<Path> all = Files.list(saved)) {
+            step = all.filter(path -> Files.exists(path.resolve("config.json")))
+                    .findFirst()
+                    .orElseThrow();
+        }
+        assertTrue(Files.exists(step.resolve("tokenizer.json")));
+        folder = step;
+        List<Map<String, Object>> more = train("--steps=1");
+        assertTrue(loss(more.getFirst()) < loss(lines.getFirst()) - 0.3, more::toString);
+    }
+
+    @Test
+    void aRunGoesOnAtItsPlaceInTheText() throws IOException {
+        Path state = parent.resolve("state");
+        List<Map<String, Object>> whole = train("--steps=" + STEPS);
+        train("--steps=2", "--save=" + state);
+        List<Map<String, Object>> rest = train("--steps=" + STEPS, "--resume=" + state);
+        assertEquals(loss(whole.get(2)), loss(rest.get(0)));
+        assertEquals(loss(whole.get(3)), loss(rest.get(1)));
+        Files.writeString(pairs, "{\"text\": \"another one\"}\n");
+        assertEquals(2, run("--text=" + pairs, "--steps=" + STEPS, "--resume=" + state));
+        assertTrue(err.contains("expected a run with --text " + pairs + ", "), err);
+    }
+
+    @Test
+    void strategiesOfSeveralRanksTrainIt() throws IOException {
+        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        List<Map<String, Object>> one = train("--steps=2", "--accumulate=2");
+        List<Map<String, Object>> two = train("--steps=2", "--ranks=2", "--strategy=zero3");
+        List<Map<String, Object>> split = train("--steps=2", "--ranks=2", "--strategy=tp", "--accumulate=2");
+        assertEquals(loss(one.get(1)), loss(two.get(1)), 1e-4);
+        assertEquals(loss(one.get(1)), loss(split.get(1)), 1e-4);
+        assertEquals(2, run("--text=" + pairs, "--ranks=4", "--strategy=tp"));
+        assertTrue(err.contains("as divide the 2 heads of --model"), err);
+    }
+
+    @Test
+    void wrongOptionsAndFilesAreToldInOneLine() throws IOException {
+        Path bad = Files.writeString(parent.resolve("bad.jsonl"), "{\"text\": \"good\"}\n{\"text\": 5}\n");
+        assertEquals(1, run("--text=" + bad, "--steps=1"));
+        assertEquals("train: " + bad + ":2: expected a text for text, got VALUE_NUMBER_INT", err.strip());
+        String list = " (train --help lists the options)";
+        for (var options : Map.of(
+                        "--text=a --fasta=b", "--fasta: expected none beside --text, got some",
+                        "--eval-text=a", "--eval-text: expected --text beside it, got none",
+                        "--text=a --eval-fraction=0.5",
+                                "--eval-text: expected this beside --text, got --eval-fasta or --eval-fraction",
+                        "--text=a --form=nvidia", "--form: expected none beside --text, got nvidia",
+                        "--text=a --report=a", "--report: a is the file of --text; name another one")
+                .entrySet()) {
+            assertEquals(2, run(options.getKey().split(" ")), options.getKey());
+            assertEquals("train: " + options.getValue() + list, err.strip());
+        }
+        assertEquals(1, run("--text=" + parent.resolve("none.txt"), "--steps=1"));
+        assertTrue(err.contains("none.txt: could not be read: "), err);
+    }
+}
