@@ -83,7 +83,7 @@ record RankModel(
         Strategy strategy = zero == null
                 ? DataParallel.of(
                         Parameters.allocate(device, declared, setup.precision().dtype(), setup.seed()),
-                        mesh.along(MeshDimension.REPLICATE, MeshDimension.CONTEXT),
+                        mesh.along(MeshDimension.REPLICATE, MeshDimension.SHARD, MeshDimension.CONTEXT),
                         DataParallelConfig.standard()
                                 .withReduceType(setup.layout().reduceType()))
                 : shared(
