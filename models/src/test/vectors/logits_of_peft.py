@@ -20,5 +20,6 @@ model = getattr(transformers, architecture).from_pretrained(base, attn_implement
 model = PeftModel.from_pretrained(model, adapters).eval()
 parts = vectors["ids"].long().split(vectors["lengths"].tolist())
 with torch.no_grad():
-    logits = [model(input_ids=part[None], attention_mask=torch.ones_like(part)[None]).logits.reshape(-1, model.config.num_labels) for part in parts]
+    logits = [model(input_ids=part[None], attention_mask=torch.ones_like(part)[None]).logits for part in parts]
+    logits = [one.reshape(-1, one.shape[-1]) for one in logits]
 save_file({"logits": torch.cat(logits).contiguous()}, output)

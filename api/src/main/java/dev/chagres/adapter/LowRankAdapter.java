@@ -32,7 +32,8 @@ import org.jspecify.annotations.Nullable;
  * query, key and value, and an adapter writes one of them.
  *
  * <p>Parameters: {@code lora_A} [n r, in], uniform numbers up to {@code 1 / sqrt(in)}, and {@code lora_B} [rows of the adapted sections, r],
- * zeros: the matrices of the n adapters one below the other. All of them take one pair of products, forward as backward: the second one reads B
+ * zeros: the matrices of the n adapters one below the other. Where sections have ranks of their own, A has the sum of them as rows, and B the
+ * columns of the largest; those that a section does not have are 0, and stay so. All of them take one pair of products, forward as backward: the second one reads B
  * with the r columns of each adapter in its own rows, and zeros elsewhere. With n = 3 and r = 16 that is as many operations as three pairs
  * whose products sum over 48 numbers, fewer than a tile of the GPU's matrix units has.
  *
@@ -90,10 +91,15 @@ public final class LowRankAdapter {
         }
     }
 
-    /** Adapted columns of the output of this rank, and the rows of B that write them. */
-    private record Place(String name, long column, long row, long size) {}
+    /** Adapted columns of the output of this rank, the rows of B that write them, and the inner values that they read. */
+    private record Place(String name, long column, long row, long size, int rank, long inner, float factor) {}
 
+    /** A section, and the rank and factor of its adapter. */
+    private record Adapted(Section section, LoraConfig config) {}
+
+    /** Of the first section; dropout is the same of all. */
     private final LoraConfig config;
+
     private final Parameter a;
     private final Parameter b;
     private final Split split;
@@ -103,28 +109,31 @@ public final class LowRankAdapter {
     private final long outputs;
     /** Whether one adapter writes all of the output. */
     private final boolean isWhole;
+    /** Inner values of all adapters. */
+    private final long inner;
+    /** Columns of B. */
+    private final int rank;
+    /** Whether all adapters have one factor. */
+    private final boolean isEven;
 
     private final TokenPositions positions = new TokenPositions();
-    /** The factor on the device; null before the first call. */
-    private @Nullable Tensor factor;
+    /** The factors on the device, one where all are the same; empty before the first call. */
+    private List<Tensor> factors = List.of();
     /** The gradient of the inner values, between the gradients of the parameters and of the input. */
     private @Nullable Tensor down;
 
-    private LowRankAdapter(
-            LoraConfig config,
-            long inputs,
-            List<Section> sections,
-            List<Section> adapted,
-            Split split,
-            ModelPlan plan) {
-        this.config = config;
+    private LowRankAdapter(long inputs, List<Section> sections, List<Adapted> adapted, Split split, ModelPlan plan) {
+        config = adapted.getFirst().config();
         this.split = split;
+        inner = adapted.stream().mapToLong(one -> one.config().rank()).sum();
+        rank = adapted.stream().mapToInt(one -> one.config().rank()).max().orElseThrow();
+        isEven = adapted.stream().allMatch(one -> one.config().factor() == config.factor());
         ranks = plan.tensorParallel();
         boolean isSplit = ranks.isSplit() && split != Split.NONE;
-        List<Long> sizes = adapted.stream().map(Section::size).toList();
+        List<Long> sizes = adapted.stream().map(one -> one.section().size()).toList();
         long rows = sizes.stream().mapToLong(Long::longValue).sum();
-        Shape low = Shape.of((long) adapted.size() * config.rank(), inputs);
-        Shape high = Shape.of(rows, config.rank());
+        Shape low = Shape.of(inner, inputs);
+        Shape high = Shape.of(rows, rank);
         boolean parts = isSplit && split == Split.OUTPUTS;
         boolean terms = isSplit && split == Split.INPUTS;
         a = (parts ? plan.withPartialGradients() : plan)
@@ -144,15 +153,20 @@ public final class LowRankAdapter {
         return new ParameterSplit(whole, dimension, sections, ranks.rank(), ranks.size());
     }
 
-    private static List<Place> places(List<Section> sections, List<Section> adapted, long parts) {
+    private static List<Place> places(List<Section> sections, List<Adapted> adapted, long parts) {
         List<Place> places = new ArrayList<>();
         long column = 0;
         long row = 0;
+        long first = 0;
         for (Section section : sections) {
             long size = section.size() / parts;
-            if (adapted.contains(section)) {
-                places.add(new Place(section.name(), column, row, size));
-                row += size;
+            for (Adapted one : adapted) {
+                if (one.section().equals(section)) {
+                    LoraConfig own = one.config();
+                    places.add(new Place(section.name(), column, row, size, own.rank(), first, own.factor()));
+                    row += size;
+                    first += own.rank();
+                }
             }
             column += size;
         }
@@ -172,16 +186,14 @@ public final class LowRankAdapter {
         Checks.atLeastOne("inputs", inputs);
         Checks.given("split", split);
         Checks.given("plan", plan);
-        LoraConfig config = null;
-        List<Section> adapted = new ArrayList<>();
+        List<Adapted> adapted = new ArrayList<>();
         for (Section section : Checks.givenAll("sections", sections)) {
             LoraConfig own = plan.adapter(section.name());
             if (own != null) {
-                config = own;
-                adapted.add(section);
+                adapted.add(new Adapted(section, own));
             }
         }
-        return config == null ? null : new LowRankAdapter(config, inputs, sections, adapted, split, plan);
+        return adapted.isEmpty() ? null : new LowRankAdapter(inputs, sections, adapted, split, plan);
     }
 
     /** Returns A [n r, in], or this rank's columns of it. */
@@ -281,19 +293,29 @@ public final class LowRankAdapter {
         return (int) (before & Integer.MAX_VALUE);
     }
 
-    /** Enqueues {@code x = factor x}. */
+    /** Enqueues {@code x = factor x} of all adapters, if they have one factor; else B is multiplied, section by section. */
     private void scale(Tensor x, Stream stream) {
-        Tensor present = factor;
-        if (present == null || !present.isLive()) {
-            present = a.owner().scope().tensor(DType.FLOAT32, 1);
-            present.set(stream, config.factor());
-            factor = present;
+        if (isEven) {
+            scale(x, 0, stream);
         }
-        positions.padded(QkvFormat.BSHD, x.size(0)); // the factor of one sequence, which has all rows
-        DropPath.scaleSequencesAdd(x, null, x, present, positions, stream);
     }
 
-    /** Returns B [out, n r] with the columns of each adapter in its own rows. */
+    /** Enqueues {@code x = factor x} with the factor of a place. */
+    private void scale(Tensor x, int place, Stream stream) {
+        if (factors.isEmpty() || !factors.getFirst().isLive()) {
+            List<Tensor> made = new ArrayList<>();
+            for (Place one : isEven ? places.subList(0, 1) : places) {
+                Tensor factor = a.owner().scope().tensor(DType.FLOAT32, 1);
+                factor.set(stream, one.factor());
+                made.add(factor);
+            }
+            factors = made;
+        }
+        positions.padded(QkvFormat.BSHD, x.size(0)); // the factor of one sequence, which has all rows
+        DropPath.scaleSequencesAdd(x, null, x, factors.get(place), positions, stream);
+    }
+
+    /** Returns B [out, inner values] with the columns of each adapter in its own rows. */
     private Tensor whole(Pass pass) {
         Tensor stacked = b.weight();
         if (isWhole) {
@@ -301,15 +323,16 @@ public final class LowRankAdapter {
         }
         Scope temporary = pass.temporary();
         Stream stream = pass.stream();
-        int rank = config.rank();
-        long columns = (long) places.size() * rank;
-        Tensor whole = temporary.tensor(stacked.dtype(), outputs, columns);
+        Tensor whole = temporary.tensor(stacked.dtype(), outputs, inner);
         whole.zero(stream);
         for (int i = 0; i < places.size(); i++) {
             Place place = places.get(i);
             Tensor own = temporary.view(stacked, place.row() * rank, place.size(), rank);
-            Tensor rows = temporary.view(whole, place.column() * columns, place.size(), columns);
-            Columns.copyColumns(own, 0, rows, (long) i * rank, rank, stream);
+            Tensor rows = temporary.view(whole, place.column() * inner, place.size(), inner);
+            Columns.copyColumns(own, 0, rows, place.inner(), place.rank(), stream);
+            if (!isEven && place.size() > 0) {
+                scale(rows, i, stream);
+            }
         }
         return whole;
     }
@@ -374,16 +397,20 @@ public final class LowRankAdapter {
             return;
         }
         Scope temporary = pass.temporary();
-        int rank = config.rank();
-        long columns = (long) places.size() * rank;
-        Tensor all = temporary.tensor(DType.FLOAT32, outputs, columns);
+        Tensor all = temporary.tensor(DType.FLOAT32, outputs, inner);
         product.product(dy, low, all, Output.OVERWRITE, pass.stream());
         for (int i = 0; i < places.size(); i++) {
             Place place = places.get(i);
-            Tensor rows = temporary.view(all, place.column() * columns, place.size(), columns);
+            Tensor rows = temporary.view(all, place.column() * inner, place.size(), inner);
             Tensor own = temporary.view(b.gradient(), place.row() * rank, place.size(), rank);
             Tensor first = output == Output.OVERWRITE ? own : temporary.tensor(DType.FLOAT32, place.size(), rank);
-            Columns.copyColumns(rows, (long) i * rank, first, 0, rank, pass.stream());
+            if (place.rank() < rank) {
+                first.zero(pass.stream());
+            }
+            Columns.copyColumns(rows, place.inner(), first, 0, place.rank(), pass.stream());
+            if (!isEven && place.size() > 0) {
+                scale(first, i, pass.stream());
+            }
             if (output == Output.ADD) {
                 Elementwise.accumulate(first, own, Output.ADD, pass.stream());
             }
@@ -417,7 +444,12 @@ public final class LowRankAdapter {
     public String explain() {
         List<String> names =
                 places.stream().map(Place::name).filter(name -> !name.isEmpty()).toList();
-        return "; adapters of rank " + config.rank() + (names.isEmpty() ? "" : " of " + String.join(", ", names))
+        List<String> sizes = places.stream()
+                .map(place -> String.valueOf(place.rank()))
+                .distinct()
+                .toList();
+        return "; adapters of rank " + String.join(" and ", sizes)
+                + (names.isEmpty() ? "" : " of " + String.join(", ", names))
                 + " by two products of ops_matrix_product"
                 + (config.dropout() > 0 ? ", behind ops_dropout_add in training" : "");
     }

@@ -101,7 +101,7 @@ final class Declarations {
     @Nullable
     LoraConfig lora(String product) {
         products.add(product);
-        return lora != null && lora.isTarget(product) ? lora : null;
+        return lora != null && lora.isTarget(product) ? lora.of(product) : null;
     }
 
     /** Freezes a parameter that is not trained, unless it is an adapter's. */
@@ -120,6 +120,16 @@ final class Declarations {
         trainable.check(model);
         LoraConfig config = lora;
         if (config != null) {
+            for (LoraConfig.Own own : config.own()) {
+                LoraConfig meant = config.withTargets(own.target());
+                if (products.stream().noneMatch(product -> meant.isTarget(product) && config.isTarget(product))) {
+                    throw new IllegalArgumentException("own: expected names of products that have adapters, which are "
+                            + String.join(
+                                    ", ",
+                                    products.stream().filter(config::isTarget).toList())
+                            + ", got " + own.target());
+                }
+            }
             for (String target : config.targets()) {
                 if (products.stream()
                         .noneMatch(product -> config.withTargets(target).isTarget(product))) {

@@ -171,25 +171,31 @@ class LowRankAdapterTest {
         return values;
     }
 
-    /** Sections of a product [out, in], by their first rows, and the number of those that have adapters before them; -1 for one without. */
-    private static List<int[]> sections(String product, long rows, List<String> targets) {
+    /** A section of a product [out, in] that has an adapter: its rows, the adapter's rows of A, rank and factor. */
+    private record Section(int begin, int size, int inner, int rank, float factor) {}
+
+    private static List<Section> sections(String product, long rows) {
         List<String> names = product.endsWith("qkv.linear")
-                ? List.of("query", "key", "value")
-                : targets.contains("gate") && product.endsWith("fc1") ? List.of("gate", "up") : List.of("");
-        List<int[]> sections = new ArrayList<>();
+                ? List.of(".query", ".key", ".value")
+                : product.endsWith("fc1") && current.isTarget(product + ".gate")
+                        ? List.of(".gate", ".up")
+                        : List.of("");
+        List<Section> sections = new ArrayList<>();
         int begin = 0;
-        int before = 0;
+        int inner = 0;
         int keys = (int) (rows - HIDDEN) / 2;
         for (String name : names) {
             int size = switch (name) {
                 case "" -> (int) rows;
-                case "query" -> HIDDEN;
-                case "key", "value" -> keys;
+                case ".query" -> HIDDEN;
+                case ".key", ".value" -> keys;
                 default -> (int) rows / 2;
             };
-            String last = product.substring(product.lastIndexOf('.') + 1);
-            boolean isTarget = targets.contains(name.isEmpty() ? last : name);
-            sections.add(new int[] {begin, size, isTarget ? before++ : -1});
+            if (current.isTarget(product + name)) {
+                LoraConfig own = current.of(product + name);
+                sections.add(new Section(begin, size, inner, own.rank(), own.factor()));
+                inner += own.rank();
+            }
             begin += size;
         }
         return sections;
@@ -203,12 +209,16 @@ class LowRankAdapterTest {
         float[] b = from.get(product + ".lora_B");
         int columns = (int) weight.shape().size(1);
         int row = 0;
-        for (int[] section : sections(product, weight.shape().size(0), targets)) {
-            for (int i = 0; section[2] >= 0 && i < section[1]; i++, row++) {
-                for (int k = 0; k < RANK; k++) {
+        for (Section section : sections(product, weight.shape().size(0))) {
+            int width = sections(product, weight.shape().size(0)).stream()
+                    .mapToInt(Section::rank)
+                    .max()
+                    .orElseThrow();
+            for (int i = 0; i < section.size; i++, row++) {
+                for (int k = 0; k < section.rank; k++) {
                     for (int j = 0; j < columns; j++) {
-                        sum[(section[0] + i) * columns + j] +=
-                                FACTOR * b[row * RANK + k] * a[(section[2] * RANK + k) * columns + j];
+                        sum[(section.begin + i) * columns + j] +=
+                                section.factor * b[row * width + k] * a[(section.inner + k) * columns + j];
                     }
                 }
             }
@@ -216,20 +226,65 @@ class LowRankAdapterTest {
         return sum;
     }
 
-    private static List<String> targets = List.of();
+    private static LoraConfig current = LoraConfig.of(1, "none");
 
     @ParameterizedTest
     @EnumSource
     void hasTheOutputAndGradientsOfMergedWeights(Form form) {
         for (String[] chosen : List.of(form.targets(), new String[] {"value", "query"}, new String[] {"fc2"})) {
-            targets = List.of(chosen);
-            LoraConfig lora = LoraConfig.of(RANK, chosen).withAlpha(FACTOR * RANK);
-            Step adapted = step(form, DType.FLOAT32, null, WeightStorage.MODEL_TYPE, lora, null);
-            Step plain = step(form, DType.FLOAT32, null, WeightStorage.MODEL_TYPE, null, adapted);
-            assertClose(plain.y, adapted.y, "y");
-            assertClose(plain.dx, adapted.dx, "dx");
-            checkGradients(adapted, plain);
+            compare(form, LoraConfig.of(RANK, chosen).withAlpha(FACTOR * RANK));
         }
+    }
+
+    private static void compare(Form form, LoraConfig lora) {
+        current = lora;
+        Step adapted = step(form, DType.FLOAT32, null, WeightStorage.MODEL_TYPE, lora, null);
+        Step plain = step(form, DType.FLOAT32, null, WeightStorage.MODEL_TYPE, null, adapted);
+        assertClose(plain.y, adapted.y, "y");
+        assertClose(plain.dx, adapted.dx, "dx");
+        checkGradients(adapted, plain);
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"GELU_ERF", "GATED", "RECOMPUTED", "GROUPED_HEADS"})
+    void hasRanksAndFactorsOfItsOwn(Form form) {
+        LoraConfig lora = LoraConfig.of(RANK, form.targets()).withAlpha(FACTOR * RANK);
+        compare(form, lora.withOwn("value", RANK + 2, 3).withOwn("projection", 1, 1));
+        compare(
+                form,
+                lora.withOwn("layers.0.attention.qkv.linear.query", RANK, 1).withOwn("query", 9, 9));
+        if (form == Form.GATED) {
+            compare(form, lora.withOwn("up", 1, 5).withOwn("fc2", 3, 3));
+        }
+    }
+
+    @Test
+    void refusesOwnRanksOfWhatHasNoAdapter() {
+        ModelPlan plan = new ModelPlan();
+        plan.adapt(LoraConfig.of(2, "dense").withOwn("other", 3, 3));
+        new Linear(16, 16, Initializer.zeros(), plan.child("dense"));
+        new Linear(16, 16, Initializer.zeros(), plan.child("other"));
+        try (Device device = Device.open()) {
+            assertEquals(
+                    "own: expected names of products that have adapters, which are dense, got other",
+                    assertThrows(
+                                    IllegalArgumentException.class,
+                                    () -> Parameters.allocate(device, plan, DType.FLOAT32, 1))
+                            .getMessage());
+        }
+        LoraConfig lora = LoraConfig.of(2, "dense");
+        assertEquals(
+                "target: expected the name of a product, got an empty one",
+                assertThrows(IllegalArgumentException.class, () -> lora.withOwn(" ", 1, 1))
+                        .getMessage());
+        assertEquals(
+                "rank: expected 1 to 65536, got 0",
+                assertThrows(IllegalArgumentException.class, () -> lora.withOwn("dense", 0, 1))
+                        .getMessage());
+        assertEquals(
+                "alpha: expected a finite number above 0, got NaN",
+                assertThrows(IllegalArgumentException.class, () -> lora.withOwn("dense", 1, Float.NaN))
+                        .getMessage());
     }
 
     /** {@code dB = factor dW A^T}, {@code dA = factor B^T dW}. */
@@ -248,13 +303,15 @@ class LowRankAdapterTest {
             int rows = plain.gradients.get(product + ".bias").length;
             int columns = dw.length / rows;
             int row = 0;
-            for (int[] section : sections(product, rows, targets)) {
-                for (int i = 0; section[2] >= 0 && i < section[1]; i++, row++) {
-                    for (int k = 0; k < RANK; k++) {
+            List<Section> sections = sections(product, rows);
+            int width = sections.stream().mapToInt(Section::rank).max().orElseThrow();
+            for (Section section : sections) {
+                for (int i = 0; i < section.size; i++, row++) {
+                    for (int k = 0; k < section.rank; k++) {
                         for (int j = 0; j < columns; j++) {
-                            float d = FACTOR * dw[(section[0] + i) * columns + j];
-                            db[row * RANK + k] += d * a[(section[2] * RANK + k) * columns + j];
-                            da[(section[2] * RANK + k) * columns + j] += d * b[row * RANK + k];
+                            float d = section.factor * dw[(section.begin + i) * columns + j];
+                            db[row * width + k] += d * a[(section.inner + k) * columns + j];
+                            da[(section.inner + k) * columns + j] += d * b[row * width + k];
                         }
                     }
                 }
@@ -281,7 +338,6 @@ class LowRankAdapterTest {
     @MethodSource("recipes")
     void standsBesideProductsInEightBits(Recipe recipe) {
         for (Form form : Form.values()) {
-            targets = List.of(form.targets());
             LoraConfig lora = LoraConfig.of(RANK, form.targets()).withAlpha(FACTOR * RANK);
             Step exact = step(form, DType.BFLOAT16, null, WeightStorage.MODEL_TYPE, lora, null);
             Step cast = step(form, DType.BFLOAT16, recipe, WeightStorage.MODEL_TYPE, lora, null);
@@ -330,7 +386,7 @@ class LowRankAdapterTest {
                 float[] y = layer.forward(x, pass).toFloats(device.stream());
                 double mean = 0;
                 for (float value : y) {
-                    assertEquals(0, (value * 0.75) % 1, 1e-3, "a sum of kept values, each 1 / 0.75");
+                    assertEquals(Math.rint(value * 0.75), value * 0.75, 1e-3, "a sum of kept values, each 1 / 0.75");
                     mean += value / y.length;
                 }
                 assertEquals(64, mean, 1);
@@ -367,7 +423,6 @@ class LowRankAdapterTest {
 
     @Test
     void beginsWithTheProductAlone() {
-        targets = List.of(Form.GELU_ERF.targets());
         LoraConfig lora = LoraConfig.of(RANK, Form.GELU_ERF.targets());
         ModelPlan plan = new ModelPlan();
         plan.adapt(lora);

@@ -1,23 +1,36 @@
 package dev.chagres.trainer;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Tensor;
 import dev.chagres.attention.Llama3Scaling;
 import dev.chagres.attention.RotaryConfig;
+import dev.chagres.attention.Sequences;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.TokenSequences;
+import dev.chagres.checkpoint.RunState;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
+import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderArchitecture;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.decoder.DecoderForm;
 import dev.chagres.models.decoder.DecoderSizes;
+import dev.chagres.models.huggingface.DecoderCheckpoint;
+import dev.chagres.models.huggingface.PeftAdapters;
+import dev.chagres.models.huggingface.SaveConfig;
 import dev.chagres.optim.LearningRateSchedule;
+import dev.chagres.parameter.LoraConfig;
+import dev.chagres.parameter.ModelPlan;
+import dev.chagres.parameter.Parameters;
+import dev.chagres.pass.Pass;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
@@ -117,8 +130,76 @@ class DecoderTrainingTest {
             Trainer ranked = trainer(config.withLossTokens(lossTokens))
                     .withMesh(MeshShape.ofOne().with(dimension, 2));
             FullyShardedConfig three = FullyShardedConfig.of(ZeroStage.THREE);
-            double[] losses = train(dimension == MeshDimension.SHARD ? ranked.withSharding(three) : ranked, 5);
-            assertArrayEquals(expected, losses, 1e-4, dimension.toString());
+            assertArrayEquals(expected, train(ranked, 5), 1e-4, dimension.toString());
+            if (dimension == MeshDimension.SHARD) {
+                assertArrayEquals(expected, train(ranked.withSharding(three), 5), 1e-4, "sharded");
+            }
+        }
+    }
+
+    /** Adapters of a folder's decoder, of ranks of their own; merged, the model computes the loss that they had. */
+    @Test
+    void adaptersTrainOnEveryKindOfRanks(@TempDir Path folder) throws InterruptedException {
+        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        DecoderConfig config = config(DecoderArchitecture.QWEN3);
+        Path base = folder.resolve("base");
+        try (Device device = Device.open();
+                Decoder model = new Decoder(device, config, DType.FLOAT32, 11)) {
+            DecoderCheckpoint.save(model, base, SaveConfig.standard());
+        }
+        LoraConfig lora = LoraConfig.of(4, "query", "value", "gate", "up", "fc2")
+                .withAlpha(16)
+                .withOwn("value", 2, 6);
+        Trainer trainer = Trainer.of(config.adapted(lora), SHAPE)
+                .withSeed(7)
+                .withSchedule(new LearningRateSchedule(3e-2f, 2, 8, LearningRateSchedule.Decay.LINEAR, 0.1f))
+                .withStart(weights -> DecoderCheckpoint.begin(weights, base));
+        double[] expected = train(trainer, 5);
+        assertTrue(expected[3] < expected[0] - 0.1, () -> "losses: expected to fall, got " + Arrays.toString(expected));
+        for (MeshDimension dimension : MeshDimension.values()) {
+            Trainer ranked = trainer.withMesh(MeshShape.ofOne().with(dimension, 2));
+            assertArrayEquals(expected, train(ranked, 5), 1e-4, dimension.toString());
+            if (dimension == MeshDimension.SHARD) {
+                Trainer sharded = ranked.withSharding(FullyShardedConfig.of(ZeroStage.THREE));
+                assertArrayEquals(expected, train(sharded, 5), 1e-4, "sharded");
+            }
+        }
+        Path state = folder.resolve("state");
+        trainer.withMesh(MeshShape.ofOne().with(MeshDimension.TENSOR, 2))
+                .withSave(state, 0)
+                .train(Chains::new, 5);
+        Path adapters = folder.resolve("adapters");
+        // @start region="adapters"
+        ModelPlan plan = new ModelPlan();
+        plan.adapt(lora);
+        try (Device device = Device.open();
+                Decoder model = new Decoder(
+                        device, config, plan, declared -> Parameters.allocate(device, declared, DType.FLOAT32, 0))) {
+            RunState.of(model.parameters()).load(state);
+            PeftAdapters.save(model, lora, base, adapters); // PEFT opens it
+        }
+        // @end
+        LoraConfig again = PeftAdapters.config(base, adapters).of("layers.1.attention.qkv.linear.value");
+        assertEquals(2, again.rank());
+        assertEquals(6, again.alpha());
+        try (Device device = Device.open();
+                Decoder adapted = PeftAdapters.openDecoder(device, base, adapters, DType.FLOAT32);
+                Decoder merged = PeftAdapters.openMergedDecoder(device, base, adapters, DType.FLOAT32)) {
+            float[] logits = logits(adapted, device);
+            assertArrayEquals(logits, logits(merged, device), 1e-4f);
+            try (Decoder plain = DecoderCheckpoint.open(device, base, DType.FLOAT32)) {
+                assertFalse(Arrays.equals(logits, logits(plain, device)), "adapters have learned");
+            }
+        }
+    }
+
+    private static float[] logits(Decoder model, Device device) {
+        try (Pass pass = Pass.evaluation(device)) {
+            pass.begin();
+            pass.sequences(Sequences.packed(pass.scope(), 5));
+            Tensor ids = pass.scope().tensor(DType.INT32, 5);
+            ids.set(device.stream(), new int[] {3, 10, 31, 94, 83});
+            return model.logits(ids, pass).toFloats(device.stream());
         }
     }
 

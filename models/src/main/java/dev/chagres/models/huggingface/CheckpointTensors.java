@@ -58,14 +58,22 @@ final class CheckpointTensors implements AutoCloseable {
         }
     }
 
+    /** Opens a single file. */
+    static CheckpointTensors ofFile(Path file) {
+        CheckpointTensors opened = new CheckpointTensors(file);
+        opened.add(file);
+        return opened;
+    }
+
     private static String missing(Path folder) {
         String expected = "expected " + SINGLE + " or " + INDEX + ", got neither";
         boolean pickled = Files.exists(folder.resolve("pytorch_model.bin"))
                 || Files.exists(folder.resolve("pytorch_model.bin.index.json"));
         return pickled
                 ? expected
-                        + ", but pytorch_model.bin, which only PyTorch reads. Convert it with: python -c \"from transformers"
-                        + " import AutoModelForMaskedLM as M; M.from_pretrained('FOLDER').save_pretrained('CONVERTED')\""
+                        + ", but pytorch_model.bin, which only PyTorch reads. Convert it with: python -c \"from"
+                        + " transformers import AutoModelForMaskedLM as M;"
+                        + " M.from_pretrained('FOLDER').save_pretrained('CONVERTED')\""
                 : expected;
     }
 

@@ -43,14 +43,26 @@ final class CheckpointWeights implements AutoCloseable {
         List<String> of(String tensor);
     }
 
+    /** Which file and which of its fields say what tensors there are, for errors. */
+    record Said(String file, String fields) {
+        static final Said CONFIG = new Said(CheckpointWeights.CONFIG, "num_hidden_layers and architectures");
+    }
+
     private final CheckpointTensors tensors;
     private final Names names;
+    private final Said said;
     private final Map<String, Found> found = new HashMap<>();
 
     /** Owns {@code tensors} from here on. */
     CheckpointWeights(CheckpointTensors tensors, Names names) {
+        this(tensors, names, Said.CONFIG);
+    }
+
+    /** Owns {@code tensors} from here on. */
+    CheckpointWeights(CheckpointTensors tensors, Names names, Said said) {
         this.tensors = tensors;
         this.names = names;
+        this.said = said;
     }
 
     /** Before lists are made of so many layers: refuses a folder without {@code last}, a tensor of the last layer. */
@@ -62,9 +74,7 @@ final class CheckpointWeights implements AutoCloseable {
 
     private CheckpointException absent(String tensor) {
         return CheckpointException.ofTensor(
-                tensors.main(),
-                tensor,
-                "expected it for num_hidden_layers and architectures of " + CONFIG + ", got none");
+                tensors.main(), tensor, "expected it for " + said.fields + " of " + said.file + ", got none");
     }
 
     /** What a tensor may have beside the rows of a parameter. */
@@ -95,16 +105,20 @@ final class CheckpointWeights implements AutoCloseable {
             if (rows == Rows.PADDED && target.padding() != Padding.NONE && own.length == sizes.length) {
                 sizes[0] = Math.max(sizes[0], own[0]);
             }
-            check(only, sizes);
+            check(only, said, sizes);
             found.put(part.tensor(), only);
         }
     }
 
     static void check(Found tensor, long... sizes) {
+        check(tensor, Said.CONFIG, sizes);
+    }
+
+    private static void check(Found tensor, Said said, long... sizes) {
         SafetensorsEntry entry = tensor.entry();
         boolean isFloat = entry.type().dtype().filter(FLOATS::contains).isPresent();
         if (!isFloat || !Arrays.equals(entry.sizes(), sizes)) {
-            throw tensor.refused("expected F32, F16 or BF16 " + Arrays.toString(sizes) + ", as " + CONFIG
+            throw tensor.refused("expected F32, F16 or BF16 " + Arrays.toString(sizes) + ", as " + said.file
                     + " says, got " + entry.type() + " " + Arrays.toString(entry.sizes()));
         }
     }

@@ -118,6 +118,22 @@ public final class DecoderCheckpoint {
     }
 
     /**
+     * Copies the weights in a folder to where ranks keep them, as {@link #load(RunState, Path)} does, of a model that a run fine-tunes: low-rank
+     * adapters stay as they are.
+     *
+     * @param weights alone, of a model of {@link #config}
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException on rank 0, when the weights are those of another model
+     * @throws IllegalStateException when this is more than weights, or rank 0 failed
+     */
+    public static void begin(RunState weights, Path folder) {
+        Objects.requireNonNull(weights, "weights");
+        try (DecoderSource source = DecoderSource.open(Objects.requireNonNull(folder, "folder"))) {
+            source.begin(weights);
+        }
+    }
+
+    /**
      * Saves a model as transformers does: {@code config.json} and the tensors, so that its {@code AutoModelForCausalLM} opens the folder, and
      * copies of the tokenizer's files. A tied weight is left out. All files appear at once.
      *

@@ -8,6 +8,7 @@ import dev.chagres.models.decoder.DecoderForm;
 import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.function.Predicate;
 
 /**
  * A decoder in a folder, checked: what {@code config.json} says, and for each parameter the tensors that make it.
@@ -70,7 +71,16 @@ final class DecoderSource implements AutoCloseable {
 
     /** Copies all weights to where a state keeps them, on each rank its parts. */
     void load(RunState state) {
-        weights.load(targets, config.form().architecture().className(), name -> false, state);
+        load(state, name -> false);
+    }
+
+    /** The same of a model that may have adapters. */
+    void begin(RunState state) {
+        load(state, PeftModules::isAdapter);
+    }
+
+    private void load(RunState state, Predicate<String> left) {
+        weights.load(targets, config.form().architecture().className(), left, state);
     }
 
     @Override

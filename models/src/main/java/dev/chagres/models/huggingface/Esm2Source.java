@@ -240,18 +240,6 @@ final class Esm2Source implements AutoCloseable {
                 state);
     }
 
-    /** Returns the first row of a module's weight in that of a product. */
-    long firstRow(String product, String module) {
-        Target target = targets.stream()
-                .filter(one -> one.parameter().equals(product + ".weight"))
-                .findFirst()
-                .orElseThrow();
-        return target.parts().stream()
-                .takeWhile(part -> !part.tensor().equals(module + ".weight"))
-                .mapToLong(part -> part.sizes()[0])
-                .sum();
-    }
-
     @Override
     public void close() {
         weights.close();

@@ -3,26 +3,35 @@ package dev.chagres.models.huggingface;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.Shape;
+import dev.chagres.Stream;
+import dev.chagres.Tensor;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.io.SafetensorsWriter;
 import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
+import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.huggingface.Target.Part;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.TreeMap;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Low-rank adapters of an ESM-2 in and out of folders of PEFT: {@code adapter_config.json} and {@code adapter_model.safetensors}. The weights that
+ * Low-rank adapters of an ESM-2 or a decoder in and out of folders of PEFT: {@code adapter_config.json} and {@code adapter_model.safetensors}. The weights that
  * they adapt are in another folder, of transformers.
  *
  * {@snippet file="dev/chagres/models/huggingface/PeftAdaptersTest.java" region="peft"}
@@ -45,13 +54,68 @@ public final class PeftAdapters {
      * @throws dev.chagres.io.SafetensorsException when a safetensors file is damaged
      */
     public static LoraConfig config(Path model, Path adapters) {
-        try (PeftSource source = open(model, adapters)) {
+        Objects.requireNonNull(model, "model");
+        if (DecoderFields.architecture(Esm2Source.config(model)).isPresent()) {
+            try (DecoderSource base = DecoderSource.open(model);
+                    PeftSource source = decoder(base, adapters)) {
+                return source.lora();
+            }
+        }
+        try (PeftEsm2 source = open(model, adapters)) {
             return source.lora();
         }
     }
 
-    private static PeftSource open(Path model, Path adapters) {
-        return PeftSource.open(Objects.requireNonNull(model, "model"), Objects.requireNonNull(adapters, "adapters"));
+    private static PeftEsm2 open(Path model, Path adapters) {
+        return PeftEsm2.open(Objects.requireNonNull(model, "model"), Objects.requireNonNull(adapters, "adapters"));
+    }
+
+    private static PeftSource decoder(DecoderSource base, Path adapters) {
+        PeftConfig fields = PeftConfig.read(Objects.requireNonNull(adapters, "adapters"));
+        return PeftSource.open(fields, adapters, tensors -> PeftModules.of(base.config()));
+    }
+
+    /**
+     * Makes a decoder with adapters, which can be trained on.
+     *
+     * @param model folder of the model
+     * @param adapters folder of the adapters
+     * @param dtype of weights, adapters and activations
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Decoder openDecoder(Device device, Path model, Path adapters, DType dtype) {
+        CheckpointWeights.ensureFloat(dtype);
+        try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
+                PeftSource source = decoder(base, adapters)) {
+            Decoder made = new Decoder(device, base.config(), adapted(source.lora()), allocation(device, dtype));
+            return loaded(made, () -> {
+                base.load(made.parameters());
+                source.load(made.parameters());
+            });
+        }
+    }
+
+    /**
+     * Makes a decoder without adapters, whose weights are {@code W + factor B A}, as {@link #openMergedClassifier} does; {@link
+     * DecoderCheckpoint#save} saves it for transformers.
+     *
+     * @param model folder of the model
+     * @param adapters folder of the adapters
+     * @param dtype of weights and activations
+     * @throws CheckpointException as {@link #config}
+     * @throws IllegalArgumentException when the type is no float
+     */
+    public static Decoder openMergedDecoder(Device device, Path model, Path adapters, DType dtype) {
+        CheckpointWeights.ensureFloat(dtype);
+        try (DecoderSource base = DecoderSource.open(Objects.requireNonNull(model, "model"));
+                PeftSource source = decoder(base, adapters)) {
+            Decoder made = new Decoder(device, base.config(), dtype, 0);
+            return loaded(made, () -> {
+                base.load(made.parameters());
+                source.merge(made.parameters());
+            });
+        }
     }
 
     /**
@@ -64,7 +128,7 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2Classifier openClassifier(Device device, Path model, Path adapters, DType dtype) {
-        try (PeftSource source = open(model, adapters)) {
+        try (PeftEsm2 source = open(model, adapters)) {
             Esm2ClassifierConfig config = classifier(source);
             Esm2Classifier made = new Esm2Classifier(device, config, adapted(source.lora()), allocation(device, dtype));
             return loaded(made, () -> source.load(made.parameters()));
@@ -81,7 +145,7 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2 open(Device device, Path model, Path adapters, DType dtype) {
-        try (PeftSource source = open(model, adapters)) {
+        try (PeftEsm2 source = open(model, adapters)) {
             if (source.classifier() != null) {
                 throw source.refused("a masked-language model");
             }
@@ -102,14 +166,14 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the type is no float
      */
     public static Esm2Classifier openMergedClassifier(Device device, Path model, Path adapters, DType dtype) {
-        try (PeftSource source = open(model, adapters)) {
+        try (PeftEsm2 source = open(model, adapters)) {
             Esm2ClassifierConfig config = classifier(source);
             Esm2Classifier made = new Esm2Classifier(device, config, new ModelPlan(), allocation(device, dtype));
             return loaded(made, () -> source.loadMerged(made.parameters()));
         }
     }
 
-    private static Esm2ClassifierConfig classifier(PeftSource source) {
+    private static Esm2ClassifierConfig classifier(PeftEsm2 source) {
         Esm2ClassifierConfig config = source.classifier();
         if (config == null) {
             throw source.refused("a classifier");
@@ -148,7 +212,7 @@ public final class PeftAdapters {
      */
     public static void save(Esm2Classifier model, LoraConfig lora, @Nullable Path base, Path folder) {
         Esm2ClassifierConfig config = Objects.requireNonNull(model, "model").config();
-        save(model, new PeftModules(config.encoder(), config), lora, base, folder);
+        save(model, PeftModules.of(config.encoder(), config), lora, base, folder);
     }
 
     /**
@@ -161,7 +225,20 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the model has other adapters, or a parameter is split among ranks
      */
     public static void save(Esm2 model, LoraConfig lora, @Nullable Path base, Path folder) {
-        save(model, new PeftModules(Objects.requireNonNull(model, "model").config(), null), lora, base, folder);
+        save(model, PeftModules.of(Objects.requireNonNull(model, "model").config(), null), lora, base, folder);
+    }
+
+    /**
+     * Saves the adapters of a decoder, as {@link #save(Esm2Classifier, LoraConfig, Path, Path)}.
+     *
+     * @param lora what the model was made with
+     * @param base what {@code base_model_name_or_path} says; null for none
+     * @param folder one that does not exist, or is empty; its parent exists
+     * @throws CheckpointException when the folder has files or cannot be written
+     * @throws IllegalArgumentException when the model has other adapters, or a parameter is split among ranks
+     */
+    public static void save(Decoder model, LoraConfig lora, @Nullable Path base, Path folder) {
+        save(model, PeftModules.of(Objects.requireNonNull(model, "model").config()), lora, base, folder);
     }
 
     private static void save(
@@ -194,19 +271,58 @@ public final class PeftAdapters {
                         .allMatch(target -> parameters.all().stream()
                                 .filter(parameter -> parameter.name().equals(target.parameter()))
                                 .anyMatch(parameter -> !PeftModules.isAdapter(parameter.name())
-                                        || parameter.shape().count() == target.count()));
+                                        || parameter.shape().count() == count(target)));
         if (!fits) {
             throw new IllegalArgumentException("lora: expected the adapters that the model was made with, got " + lora
                     + " of a model with " + present + " matrices of adapters");
         }
     }
 
+    /** Returns the elements of a parameter: where ranks differ, B has columns that not all adapters have. */
+    private static long count(Target target) {
+        return PeftModules.isUneven(target)
+                ? target.parts().stream().mapToLong(part -> part.sizes()[0]).sum() * PeftModules.columns(target)
+                : target.count();
+    }
+
     private static void write(Parameters parameters, List<Target> targets, Path file) throws IOException {
         var stream = parameters.scope().stream();
         try (Scope views = stream.device().openScope(stream)) {
-            List<TensorSource> sources = List.copyOf(
-                    CheckpointWriter.sources(targets, parameters, 0, views).values());
-            SafetensorsWriter.write(file, sources, Map.of("format", "pt"));
+            Map<String, TensorSource> all = CheckpointWriter.sources(
+                    targets.stream()
+                            .filter(target -> !PeftModules.isUneven(target))
+                            .toList(),
+                    parameters,
+                    0,
+                    views);
+            targets.stream()
+                    .filter(PeftModules::isUneven)
+                    .forEach(target -> all.putAll(
+                            uneven(target, parameters.get(target.parameter()).weight(), stream)));
+            SafetensorsWriter.write(file, List.copyOf(all.values()), Map.of("format", "pt"));
         }
+    }
+
+    /** Returns the tensors of a B, each with the columns of its own rank. */
+    private static Map<String, TensorSource> uneven(Target target, Tensor weight, Stream stream) {
+        int size = weight.dtype().byteSize();
+        long columns = PeftModules.columns(target);
+        MemorySegment all = Arena.ofAuto().allocate(weight.byteSize(), Long.BYTES);
+        weight.copyTo(stream, all);
+        stream.synchronize();
+        Map<String, TensorSource> sources = new TreeMap<>();
+        long row = 0;
+        for (Part part : target.parts()) {
+            long rows = part.sizes()[0];
+            long bytes = part.sizes()[1] * size;
+            MemorySegment own = MemorySegment.ofArray(new byte[Math.toIntExact(rows * bytes)]);
+            for (long i = 0; i < rows; i++) {
+                MemorySegment.copy(all, (row + i) * columns * size, own, i * bytes, bytes);
+            }
+            row += rows;
+            TensorSpec spec = new TensorSpec(part.tensor(), weight.dtype(), Shape.of(part.sizes()));
+            sources.put(part.tensor(), TensorSource.of(spec, own));
+        }
+        return sources;
     }
 }

@@ -4,9 +4,11 @@ import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.LoraConfig.Scaling;
 import java.math.BigDecimal;
 import java.nio.file.Path;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Predicate;
@@ -27,6 +29,8 @@ record PeftConfig(JsonObject json) {
 
     private static final String TARGETS = "target_modules";
     private static final String SAVED = "modules_to_save";
+    private static final String RANKS = "rank_pattern";
+    private static final String ALPHAS = "alpha_pattern";
     /** The head, and a name that PEFT writes beside it whatever the model has. */
     private static final Set<String> HEADS = Set.of("classifier", "score");
 
@@ -44,7 +48,6 @@ record PeftConfig(JsonObject json) {
 
     /** Fields that are read here. */
     private static final Set<String> READ = Set.of(
-            "alpha_pattern",
             "bias",
             "exclude_modules",
             "init_lora_weights",
@@ -54,14 +57,15 @@ record PeftConfig(JsonObject json) {
             "lora_dropout",
             "peft_type",
             "r",
-            "rank_pattern",
             "task_type",
             "use_rslora",
             TARGETS,
-            SAVED);
+            SAVED,
+            RANKS,
+            ALPHAS);
 
     private static final int MOST = 1 << 16;
-    private static final Pattern LAYER = Pattern.compile(".*\\.layer\\.(\\d+)\\..*");
+    private static final Pattern LAYER = Pattern.compile(".*\\.layers?\\.(\\d+)\\..*");
 
     static PeftConfig read(Path folder) {
         return new PeftConfig(JsonObject.read(folder.resolve(FILE)));
@@ -78,13 +82,53 @@ record PeftConfig(JsonObject json) {
         if (!(dropout >= 0 && dropout < 1)) {
             throw json.refused("lora_dropout", "a number of at least 0 and below 1");
         }
-        return new LoraConfig(
+        var lora = new LoraConfig(
                 json.integer("r", 8, 1, MOST),
                 (float) alpha,
                 json.flag("use_rslora", false) ? Scaling.ROOT_OF_RANK : Scaling.RANK,
                 (float) dropout,
                 targets(modules),
-                trained(modules));
+                trained(modules),
+                List.of());
+        return withOwn(lora, modules);
+    }
+
+    /** Modules whose whole names, or ends of them, are a pattern's have its rank or alpha; the first pattern counts. */
+    private LoraConfig withOwn(LoraConfig lora, PeftModules modules) {
+        JsonObject ranks = patterns(RANKS);
+        JsonObject alphas = patterns(ALPHAS);
+        LoraConfig own = lora;
+        for (PeftModules.Adapted adapted : modules.adapted(lora)) {
+            String rankKey = pattern(ranks, RANKS, adapted.module());
+            String alphaKey = pattern(alphas, ALPHAS, adapted.module());
+            double alpha = alphaKey == null ? lora.alpha() : alphas.number(alphaKey, 8);
+            if (!(alpha > 0) || alpha > Float.MAX_VALUE) {
+                throw json.refused(ALPHAS, "numbers above 0");
+            }
+            int rank = rankKey == null ? lora.rank() : ranks.integer(rankKey, 8, 1, MOST);
+            if (rank != lora.rank() || (float) alpha != lora.alpha()) {
+                String name = Objects.requireNonNull(modules.all().get(adapted.module()));
+                own = own.withOwn(name, rank, (float) alpha);
+            }
+        }
+        return own;
+    }
+
+    private JsonObject patterns(String field) {
+        return json.has(field) ? json.object(field) : new JsonObject(json.file(), Map.of(), "");
+    }
+
+    private @Nullable String pattern(JsonObject patterns, String field, String module) {
+        for (String key : patterns.fields().keySet()) {
+            try {
+                if (Pattern.compile("(.*\\.)?(" + key + ")").matcher(module).matches()) {
+                    return key;
+                }
+            } catch (PatternSyntaxException e) {
+                throw json.refused(field, "regular expressions as keys");
+            }
+        }
+        return null;
     }
 
     private List<String> trained(PeftModules modules) {
@@ -105,7 +149,7 @@ record PeftConfig(JsonObject json) {
         }
         Predicate<String> chosen = matches(TARGETS);
         Predicate<String> excluded = json.has("exclude_modules") ? matches("exclude_modules") : module -> false;
-        Set<Integer> layers = layers();
+        Set<Integer> layers = layers(modules.layers());
         Set<String> products = new LinkedHashSet<>();
         boolean savesHead = !trained(modules).isEmpty();
         for (Map.Entry<String, @Nullable String> module : modules.all().entrySet()) {
@@ -117,14 +161,14 @@ record PeftConfig(JsonObject json) {
             String product = module.getValue();
             if (product == null) {
                 throw json.refused(
-                        TARGETS,
-                        "query, key, value, attention.output.dense, intermediate.dense, output.dense or a part of them, which do"
-                                + " not mean " + name);
+                        TARGETS, String.join(", ", modules.ends()) + " or a part of them, which do not mean " + name);
             }
             products.add(product);
         }
         if (products.isEmpty()) {
-            throw json.refused(TARGETS, "names of modules of the model, such as query");
+            throw json.refused(
+                    TARGETS,
+                    "names of modules of the model, such as " + modules.ends().getFirst());
         }
         return products;
     }
@@ -144,14 +188,11 @@ record PeftConfig(JsonObject json) {
     }
 
     /** Returns the numbers of the layers that are adapted; empty for all. */
-    private Set<Integer> layers() {
+    private Set<Integer> layers(String name) {
         Object given = json.fields().get("layers_to_transform");
         Object pattern = json.fields().get("layers_pattern");
-        boolean isUsual = isNothing(pattern)
-                || "layer".equals(pattern)
-                || List.of("layer").equals(pattern);
-        if (!isUsual) {
-            throw json.refused("layers_pattern", "layer or none");
+        if (!isNothing(pattern) && !name.equals(pattern) && !List.of(name).equals(pattern)) {
+            throw json.refused("layers_pattern", name + " or none");
         }
         Set<Integer> numbers = new LinkedHashSet<>();
         if (given == null) {
@@ -181,11 +222,6 @@ record PeftConfig(JsonObject json) {
         }
         if (json.has("task_type") && !modules.tasks().contains(json.text("task_type", ""))) {
             throw json.refused("task_type", String.join(" or ", modules.tasks()) + ", or none");
-        }
-        for (String pattern : List.of("alpha_pattern", "rank_pattern")) {
-            if (!isNothing(json.fields().get(pattern))) {
-                throw json.refused(pattern, "none: all adapters have one rank and one alpha");
-            }
         }
         Object init = json.fields().get("init_lora_weights");
         if (init != null && !(init instanceof Boolean) && !"gaussian".equals(init)) {
@@ -223,8 +259,7 @@ record PeftConfig(JsonObject json) {
         fields.put("fan_in_fan_out", false);
         fields.put("inference_mode", true);
         fields.put("init_lora_weights", true);
-        BigDecimal alpha = new BigDecimal(Float.toString(lora.alpha())).stripTrailingZeros();
-        fields.put("lora_alpha", alpha.scale() <= 0 ? (Object) alpha.longValue() : (Object) alpha);
+        fields.put("lora_alpha", number(lora.alpha()));
         fields.put("lora_dropout", new BigDecimal(Float.toString(lora.dropout())));
         fields.put(SAVED, lora.trained().isEmpty() ? null : List.of("classifier"));
         fields.put("peft_type", "LORA");
@@ -233,6 +268,23 @@ record PeftConfig(JsonObject json) {
         fields.put("task_type", modules.tasks().getFirst());
         fields.put("use_dora", false);
         fields.put("use_rslora", lora.scaling() == Scaling.ROOT_OF_RANK);
+        Map<String, Object> ranks = new LinkedHashMap<>();
+        Map<String, Object> alphas = new LinkedHashMap<>();
+        for (PeftModules.Adapted adapted : modules.adapted(lora)) {
+            if (adapted.lora().rank() != lora.rank()) {
+                ranks.put(adapted.module(), adapted.lora().rank());
+            }
+            if (adapted.lora().alpha() != lora.alpha()) {
+                alphas.put(adapted.module(), number(adapted.lora().alpha()));
+            }
+        }
+        fields.put(RANKS, ranks);
+        fields.put(ALPHAS, alphas);
         return fields;
+    }
+
+    private static Object number(float value) {
+        BigDecimal number = new BigDecimal(Float.toString(value)).stripTrailingZeros();
+        return number.scale() <= 0 ? (Object) number.longValue() : (Object) number;
     }
 }

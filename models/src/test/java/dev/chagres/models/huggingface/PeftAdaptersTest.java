@@ -135,7 +135,7 @@ class PeftAdaptersTest {
                         Esm2Checkpoint.classifierConfig(stored.base()),
                         plan,
                         declared -> Parameters.allocate(device, declared, DType.FLOAT32, 0));
-                PeftSource source = PeftSource.open(stored.base(), stored.folder());
+                PeftEsm2 source = PeftEsm2.open(stored.base(), stored.folder());
                 Pass pass = Pass.training(device)) {
             source.load(model.parameters());
             pass.begin();
@@ -153,7 +153,8 @@ class PeftAdaptersTest {
 
     private static void compareGradients(
             Esm2Classifier model, LoraConfig lora, Map<String, float[]> vectors, Device device) {
-        List<Target> targets = new PeftModules(model.config().encoder(), model.config()).tensors(lora);
+        List<Target> targets =
+                PeftModules.of(model.config().encoder(), model.config()).tensors(lora);
         assertEquals(
                 model.parameters().all().stream()
                         .filter(Parameter::isTrained)
@@ -304,19 +305,27 @@ class PeftAdaptersTest {
                 at + "modules_to_save: expected classifier, the head, or none, got [lm_head]",
                 refusal("modules_to_save", List.of("lm_head")));
         assertEquals(
-                at + "rank_pattern: expected none: all adapters have one rank and one alpha, got {query=2}",
-                refusal("rank_pattern", Map.of("query", 2)));
+                at + "rank_pattern.query: expected an integer from 1 to 65536, got 0",
+                refusal("rank_pattern", Map.of("query", 0)));
+        assertEquals(
+                at + "rank_pattern: expected regular expressions as keys, got {(=2}",
+                refusal("rank_pattern", Map.of("(", 2)));
+        assertEquals(
+                at + "alpha_pattern: expected numbers above 0, got {value=-1}",
+                refusal("alpha_pattern", Map.of("value", -1)));
+        assertEquals(at + "alpha_pattern: expected an object, got 3", refusal("alpha_pattern", 3));
         assertEquals(
                 at
-                        + "init_lora_weights: expected true, false or gaussian, which leave the model's weights as they are, got"
-                        + " pissa",
+                        + "init_lora_weights: expected true, false or gaussian, which leave the model's weights as"
+                        + " they are, got pissa",
                 refusal("init_lora_weights", "pissa"));
         for (String field : List.of("use_dora", "lora_bias", "fan_in_fan_out", "use_qalora", "a_field_to_come")) {
             assertEquals(at + field + ": expected none: it is not supported, got true", refusal(field, true));
         }
         assertEquals(
                 at
-                        + "target_modules: expected names of modules, or a regular expression that means some, got all-linear",
+                        + "target_modules: expected names of modules, or a regular expression that means some, got"
+                        + " all-linear",
                 refusal("target_modules", "all-linear"));
         assertEquals(
                 at + "target_modules: expected names of modules of the model, such as query, got [q_proj]",
@@ -324,12 +333,14 @@ class PeftAdaptersTest {
         assertTrue(refusal("target_modules", List.of("word_embeddings"))
                 .endsWith("which do not mean esm.embeddings.word_embeddings, got [word_embeddings]"));
         assertEquals(
-                "adapter_model.safetensors: tensor base_model.model.esm.encoder.layer.0.attention.output.dense.lora_A.weight:"
-                        + " expected tensors of adapter_config.json's target_modules, got another one",
+                "adapter_model.safetensors: tensor"
+                    + " base_model.model.esm.encoder.layer.0.attention.output.dense.lora_A.weight: expected a tensor"
+                    + " of adapter_config.json's target_modules, got another one",
                 refusal("target_modules", ".*(query|key|value|intermediate.dense|0.output.dense)"));
         assertEquals(
-                "adapter_model.safetensors: tensor base_model.model.esm.encoder.layer.0.attention.self.query.lora_A.weight:"
-                        + " expected F32, F16 or BF16 [8, 16], as adapter_config.json says, got F32 [4, 16]",
+                "adapter_model.safetensors: tensor"
+                    + " base_model.model.esm.encoder.layer.0.attention.self.query.lora_A.weight: expected F32, F16 or"
+                    + " BF16 [8, 16], as adapter_config.json says, got F32 [4, 16]",
                 refusal("r", 8));
     }
 
@@ -344,24 +355,29 @@ class PeftAdaptersTest {
                         PeftAdapters.openClassifier(device, stored.base(), stored.folder(), DType.FLOAT32)) {
             PeftAdapters.save(model, PeftAdapters.config(stored.base(), stored.folder()), stored.base(), saved);
         }
+        HuggingFaceEsm2Test.assertClose(
+                "logits",
+                HuggingFaceEsm2Test.vector(stored.vectors(), "logits"),
+                logitsOfPeft(stored.base(), saved, parent),
+                1e-5);
+    }
+
+    /** Returns the logits of PEFT for adapters in {@code saved}, and the packed sequences of the model's vectors. */
+    static float[] logitsOfPeft(Path base, Path saved, Path parent) throws IOException, InterruptedException {
         Path text = parent.resolve("python.txt");
         Path output = parent.resolve("logits.safetensors");
         Process process = new ProcessBuilder(
                         System.getProperty("chagres.test.transformers"),
                         "src/test/vectors/logits_of_peft.py",
-                        stored.base().toString(),
+                        base.toString(),
                         saved.toString(),
-                        stored.base().resolve("vectors.safetensors").toString(),
+                        base.resolve("vectors.safetensors").toString(),
                         output.toString())
                 .redirectErrorStream(true)
                 .redirectOutput(text.toFile())
                 .start();
         assertTrue(process.waitFor(5, TimeUnit.MINUTES));
         assertEquals(0, process.exitValue(), Files.readString(text));
-        HuggingFaceEsm2Test.assertClose(
-                "logits",
-                HuggingFaceEsm2Test.vector(stored.vectors(), "logits"),
-                StoredModel.floats(output).get("logits"),
-                1e-5);
+        return HuggingFaceEsm2Test.vector(StoredModel.floats(output), "logits");
     }
 }

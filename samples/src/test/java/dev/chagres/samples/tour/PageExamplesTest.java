@@ -40,6 +40,7 @@ class PageExamplesTest {
         "fine-tuning.md, adapter/LoraExampleTest, lora",
         "fine-tuning.md, models/huggingface/PeftAdaptersTest, peft",
         "fine-tuning.md, models/esm/TargetsTest, targets",
+        "fine-tuning.md, trainer/DecoderTrainingTest, adapters",
         "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder",
         "decoders.md, trainer/DecoderTextTest, text",
         "training-evaluation.md, trainer/callback/EvaluationTest, evaluation"
