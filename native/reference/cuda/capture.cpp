@@ -86,10 +86,12 @@ bool is_joined(const Capture &capture) {
 }  // namespace
 
 std::atomic<int> captures_under_way{0};
+thread_local bool thread_counts = false;
 
 CudaFailure::CudaFailure(int code) : std::runtime_error(text("CUDA error ", code, ": ", cuda_error_text(code))), code_(code) {}
 
 bool stream_captures(const void *stream) {
+  if (is_counting_stream(stream)) return true;
   std::lock_guard<std::mutex> lock(mutex);
   if (is_legacy(stream)) {
     Capture *implicit = blocking_capture();
@@ -106,6 +108,10 @@ bool stream_captures(const void *stream) {
 void record(const void *stream, std::function<void(void *stream)> call, NodeType type) {
   std::lock_guard<std::mutex> lock(mutex);
   Capture *capture = capture_of(stream);
+  if (is_counting_stream(stream)) {
+    if (capture != nullptr) capture->streams[stream][stream] = capture->nodes.size();
+    return;
+  }
   if (capture == nullptr || capture->invalidated) throw CudaFailure(kCudaStreamCaptureInvalidated);
   capture->nodes.push_back({std::move(call), type});
   capture->streams[stream][stream] = capture->nodes.size();
@@ -150,8 +156,8 @@ bool capture_event(const void *event, const void *stream) {
   const bool captures_now = stream_captures(stream);
   std::lock_guard<std::mutex> lock(mutex);
   captured_events.erase(event);
-  if (!captures_now) return false;
-  const Capture *capture = capture_of(stream);
+  const Capture *capture = captures_now ? capture_of(stream) : nullptr;
+  if (capture == nullptr) return false;
   Reached reached = capture->streams.at(stream);
   reached.emplace(stream, 0);
   captured_events[event] = {capture->id, std::move(reached)};
@@ -164,8 +170,9 @@ int capture_wait(const void *stream, const void *event) {
   std::lock_guard<std::mutex> lock(mutex);
   const auto found = captured_events.find(event);
   if (found == captured_events.end()) {
-    if (!captures_now || !was_recorded(event)) return kCudaSuccess;
-    capture_of(stream)->invalidated = true;
+    Capture *own = captures_now ? capture_of(stream) : nullptr;
+    if (own == nullptr || !was_recorded(event)) return kCudaSuccess;
+    own->invalidated = true;
     return kCudaStreamCaptureIsolation;
   }
   Capture &capture = captures.at(found->second.capture);

@@ -3,6 +3,9 @@
  *
  * Everything that takes a stream asks here before it works. Where no stream of the process captures, that is one read of an
  * atomic number.
+ *
+ * A counting stream is like one that captures for ever and forgets what it records: its work has sizes and no results. What the
+ * host compares or reads, up to kSmallCopy bytes, is still copied, so that programs go the way they always go.
  */
 #ifndef CHAGRES_CAPTURE_H
 #define CHAGRES_CAPTURE_H
@@ -36,8 +39,20 @@ class CudaFailure : public std::runtime_error {
   int code_;
 };
 
-/* Captures that were begun and not ended. */
+/* Captures that were begun and not ended, and counting streams that live. */
 extern std::atomic<int> captures_under_way;
+
+constexpr size_t kSmallCopy = size_t{64} << 10;
+
+/* Whether what this thread makes from now on only counts: memory has addresses and no pages that anyone has written. */
+extern thread_local bool thread_counts;
+
+/* Whether `stream` was made by a thread that counted. */
+bool is_counting_stream(const void *stream);
+inline bool is_counting(const void *stream) { return captures_under_way != 0 && is_counting_stream(stream); }
+
+/* Whether work on `bytes` bytes of a stream is left out. */
+inline bool leaves_out(const void *stream, size_t bytes) { return bytes > kSmallCopy && is_counting(stream); }
 
 /* Whether work enqueued on `stream` is recorded. Throws CudaFailure where a capture forbids work on that stream. */
 bool stream_captures(const void *stream);
@@ -92,6 +107,7 @@ bool record_call(Result (*function)(Parameters...), Arguments... arguments) {
   constexpr size_t last = sizeof...(Arguments) - 1;
   const void *stream = std::get<last>(all);
   if (!is_capturing(stream)) return false;
+  if (is_counting_stream(stream)) return true;
   using Stream = std::tuple_element_t<last, std::tuple<Arguments...>>;
   record(stream, [function, kept = std::tuple<Kept<Arguments>...>(Kept<Arguments>(arguments)...)](void *into) {
     const auto call = [&](const auto &...values) {

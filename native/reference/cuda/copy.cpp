@@ -69,8 +69,9 @@ int set(void *pointer, int value, size_t count) { return set_2d(pointer, count, 
 
 /* Runs `work`, which answers a code, or records it. */
 template <class Work>
-int enqueue(const void *stream, NodeType type, const Work &work) {
-  if (!is_capturing(stream)) return cuda_status(work());
+int enqueue(const void *stream, NodeType type, size_t bytes, const Work &work) {
+  if (leaves_out(stream, bytes)) return kCudaSuccess;
+  if (!is_capturing(stream) || is_counting_stream(stream)) return cuda_status(work());
   const auto call = [work](void *) {
     const int code = work();
     if (code != kCudaSuccess) throw CudaFailure(code);
@@ -93,7 +94,7 @@ CHAGRES_EXPORT cudaError_t cudaMemcpy(void *destination, const void *source, siz
 CHAGRES_EXPORT cudaError_t cudaMemcpyAsync(void *destination, const void *source, size_t count, int kind,
                                            const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  return enqueue(stream, kMemcpyNode, [=] { return copy(destination, source, count, kind); });
+  return enqueue(stream, kMemcpyNode, count, [=] { return copy(destination, source, count, kind); });
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemcpyPeer(void *destination, int destination_device, const void *source,
@@ -107,7 +108,7 @@ CHAGRES_EXPORT cudaError_t cudaMemcpyPeerAsync(void *destination, int destinatio
                                                int source_device, size_t count, const void *stream) try {
   if (!is_device(destination_device) || !is_device(source_device)) return cuda_status(kCudaInvalidDevice);
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  return enqueue(stream, kMemcpyNode, [=] { return copy(destination, source, count, kDeviceToDevice); });
+  return enqueue(stream, kMemcpyNode, count, [=] { return copy(destination, source, count, kDeviceToDevice); });
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemcpy2D(void *destination, size_t destination_pitch, const void *source,
@@ -120,7 +121,7 @@ CHAGRES_EXPORT cudaError_t cudaMemcpy2DAsync(void *destination, size_t destinati
                                              size_t source_pitch, size_t width, size_t height, int kind,
                                              const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  return enqueue(stream, kMemcpyNode,
+  return enqueue(stream, kMemcpyNode, width * height,
                  [=] { return copy_2d(destination, destination_pitch, source, source_pitch, width, height, kind); });
 } CHAGRES_CUDA_CATCH
 
@@ -131,7 +132,7 @@ CHAGRES_EXPORT cudaError_t cudaMemset(void *pointer, int value, size_t count) tr
 
 CHAGRES_EXPORT cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  return enqueue(stream, kMemsetNode, [=] { return set(pointer, value, count); });
+  return enqueue(stream, kMemsetNode, count, [=] { return set(pointer, value, count); });
 } CHAGRES_CUDA_CATCH
 
 CHAGRES_EXPORT cudaError_t cudaMemset2D(void *pointer, size_t pitch, int value, size_t width, size_t height) try {
@@ -142,5 +143,5 @@ CHAGRES_EXPORT cudaError_t cudaMemset2D(void *pointer, size_t pitch, int value, 
 CHAGRES_EXPORT cudaError_t cudaMemset2DAsync(void *pointer, size_t pitch, int value, size_t width, size_t height,
                                              const void *stream) try {
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  return enqueue(stream, kMemsetNode, [=] { return set_2d(pointer, pitch, value, width, height); });
+  return enqueue(stream, kMemsetNode, width * height, [=] { return set_2d(pointer, pitch, value, width, height); });
 } CHAGRES_CUDA_CATCH

@@ -35,7 +35,19 @@ struct Allocation {
   int device;
   bool registered; /* by cudaHostRegister: not ours to free */
   unsigned int flags;
+  bool counted; /* addresses of which the system has promised no memory */
 };
+
+/* Addresses for more than the machine has: a page takes memory once something is written there. */
+void *map_unpromised(size_t size) {
+  void *pointer = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return pointer == MAP_FAILED ? nullptr : pointer;
+}
+
+void give_back(void *pointer, const Allocation &allocation) {
+  if (allocation.counted) munmap(pointer, allocation.size);
+  else std::free(pointer);
+}
 
 /* cudaPointerAttributes of CUDA 13.0. */
 struct PointerAttributes {
@@ -70,6 +82,13 @@ class Memory {
     if (size == 0) return kCudaSuccess;
     const int device = current_device();
     std::unique_lock<std::shared_mutex> lock(mutex_);
+    if (thread_counts && type != MemoryType::Host) {
+      void *unpromised = map_unpromised(size);
+      if (unpromised == nullptr) return kCudaMemoryAllocation;
+      allocations_[reinterpret_cast<uintptr_t>(unpromised)] = {size, type, device, false, flags, true};
+      *out = unpromised;
+      return kCudaSuccess;
+    }
     if (type != MemoryType::Host && size > device_memory() - std::min(used_[device], device_memory())) {
       return kCudaMemoryAllocation;
     }
@@ -77,7 +96,7 @@ class Memory {
     void *pointer = allocate_aligned(size);
     if (pointer == nullptr) return kCudaMemoryAllocation;
     std::unique_ptr<void, decltype(&std::free)> memory(pointer, &std::free);
-    allocations_[reinterpret_cast<uintptr_t>(pointer)] = {size, type, device, false, flags};
+    allocations_[reinterpret_cast<uintptr_t>(pointer)] = {size, type, device, false, flags, false};
     if (type != MemoryType::Host) used_[device] += size;
     *out = memory.release();
     return kCudaSuccess;
@@ -89,10 +108,11 @@ class Memory {
     auto found = allocations_.find(reinterpret_cast<uintptr_t>(pointer));
     if (found == allocations_.end() || found->second.registered) return kCudaInvalidValue;
     if ((found->second.type == MemoryType::Host) != host) return kCudaInvalidValue;
-    if (!host) used_[found->second.device] -= found->second.size;
+    const Allocation released = found->second;
+    if (!host && !released.counted) used_[released.device] -= released.size;
     allocations_.erase(found);
     lock.unlock();
-    std::free(pointer);
+    give_back(pointer, released);
     return kCudaSuccess;
   }
 
@@ -105,7 +125,7 @@ class Memory {
       --next;
       if (next->first + next->second.size > address) return kCudaHostMemoryAlreadyRegistered;
     }
-    allocations_[address] = {size, MemoryType::Host, current_device(), true, flags};
+    allocations_[address] = {size, MemoryType::Host, current_device(), true, flags, false};
     return kCudaSuccess;
   }
 
@@ -140,7 +160,7 @@ class Memory {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     for (auto entry = allocations_.begin(); entry != allocations_.end();) {
       if (entry->second.device == device && entry->second.type != MemoryType::Host) {
-        std::free(reinterpret_cast<void *>(entry->first));
+        give_back(reinterpret_cast<void *>(entry->first), entry->second);
         entry = allocations_.erase(entry);
       } else {
         ++entry;

@@ -18,6 +18,7 @@ struct Stream {
   int priority;
   unsigned int flags;
   unsigned long long id;
+  bool counts;
 };
 
 struct Event {
@@ -60,6 +61,11 @@ bool is_blocking_stream(const void *stream) {
   return found != nullptr && (found->flags & kStreamFlags) == 0;
 }
 
+bool is_counting_stream(const void *stream) {
+  const Stream *found = streams().find(stream);
+  return found != nullptr && found->counts;
+}
+
 bool was_recorded(const void *event) {
   const Event *found = events().find(event);
   return found != nullptr && found->recorded_at >= 0;
@@ -75,10 +81,18 @@ CHAGRES_EXPORT cudaError_t cudaStreamCreateWithPriority(void **stream, unsigned 
   static std::atomic<unsigned long long> next_id{3};
   if (stream == nullptr || flags > kStreamFlags) return cuda_status(kCudaInvalidValue);
   Stream *created = streams().add();
-  *created = {current_device(), std::min(0, std::max(kGreatestPriority, priority)), flags, next_id++};
+  *created = {current_device(), std::min(0, std::max(kGreatestPriority, priority)), flags, next_id++, thread_counts};
+  if (thread_counts) ++captures_under_way;
   *stream = created;
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
+
+/* Makes the calling thread count, or work again: no function of CUDA. Answers what it did before. */
+CHAGRES_EXPORT int reference_count_only(int counts) {
+  const bool before = thread_counts;
+  thread_counts = counts != 0;
+  return before;
+}
 
 CHAGRES_EXPORT cudaError_t cudaStreamCreateWithFlags(void **stream, unsigned int flags) try {
   return cudaStreamCreateWithPriority(stream, flags, 0);
@@ -90,6 +104,7 @@ CHAGRES_EXPORT cudaError_t cudaStreamCreate(void **stream) try {
 
 CHAGRES_EXPORT cudaError_t cudaStreamDestroy(void *stream) try {
   forget_capture(stream);
+  if (is_counting_stream(stream)) --captures_under_way;
   return cuda_status(streams().remove(stream) ? kCudaSuccess : kCudaInvalidResourceHandle);
 } CHAGRES_CUDA_CATCH
 
@@ -140,7 +155,7 @@ CHAGRES_EXPORT cudaError_t cudaStreamWaitEvent(const void *stream, const void *e
 CHAGRES_EXPORT cudaError_t cudaLaunchHostFunc(const void *stream, void (*function)(void *), void *data) try {
   if (function == nullptr) return cuda_status(kCudaInvalidValue);
   if (!is_stream(stream)) return cuda_status(kCudaInvalidResourceHandle);
-  if (is_capturing(stream)) record(stream, [=](void *) { function(data); }, kHostNode);
+  if (is_capturing(stream) && !is_counting_stream(stream)) record(stream, [=](void *) { function(data); }, kHostNode);
   else function(data);
   return kCudaSuccess;
 } CHAGRES_CUDA_CATCH
@@ -179,7 +194,7 @@ CHAGRES_EXPORT cudaError_t cudaEventRecord(void *event, const void *stream) try 
 
 CHAGRES_EXPORT cudaError_t cudaEventRecordWithFlags(void *event, const void *stream, unsigned int flags) try {
   if (flags > 1) return cuda_status(kCudaInvalidValue);
-  if (flags == 0 || !is_stream(stream) || !is_capturing(stream)) return cuda_status(mark(event, stream));
+  if (flags == 0 || !is_stream(stream) || !is_capturing(stream) || is_counting_stream(stream)) return cuda_status(mark(event, stream));
   /* cudaEventRecordExternal: a node of the graph, which marks the event at each launch. */
   if (events().find(event) == nullptr) return cuda_status(kCudaInvalidResourceHandle);
   const auto call = [event](void *into) {

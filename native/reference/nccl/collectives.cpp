@@ -1,4 +1,5 @@
 /* NCCL's collectives and transfers. Arguments are checked before anything is posted. */
+#include "cuda/capture.h"
 #include "nccl/nccl.h"
 
 namespace chagres::reference {
@@ -104,6 +105,8 @@ int collective(const Call &call, Collective kind, const Buffers &buffers, int op
   code = check_buffer(comm, call, "sendbuff", buffers.send, buffers.send_elements);
   if (code == kNcclSuccess) code = check_buffer(comm, call, "recvbuff", buffers.receive, buffers.receive_elements);
   if (code != kNcclSuccess) return code;
+  /* Every rank leaves it out, since all bring equal counts. */
+  if (leaves_out(call.stream, call.count * nccl_dtype_size(call.dtype))) return kNcclSuccess;
   const Signature signature{kind, call.count, call.dtype, premultiplied ? static_cast<int>(kNcclPreMulSum) : op, root};
   /* The operation may be destroyed as soon as this returns, so its factor goes along. */
   const PreMulSum sum = premultiplied ? made->second : PreMulSum{};
@@ -138,6 +141,7 @@ int transfer(const Call &call, bool sending, const void *send, void *receive, in
   }
   code = sending ? check_buffer(comm, call, "sendbuff", send, call.count) : check_buffer(comm, call, "recvbuff", receive, call.count);
   if (code != kNcclSuccess) return code;
+  if (leaves_out(call.stream, call.count * nccl_dtype_size(call.dtype))) return kNcclSuccess;
   return submit({comm, [=](std::shared_ptr<Pending> *pending) {
                    return sending ? comm->world->post_send(comm->rank, peer, send, call.count, call.dtype, pending)
                                   : comm->world->post_receive(comm->rank, peer, receive, call.count, call.dtype, pending);

@@ -87,7 +87,7 @@ Outcome enqueue(std::vector<Deferred> operations) {
   std::map<const void *, std::vector<Deferred>> recorded;
   for (Deferred &operation : operations) {
     if (operation.post) operation.comm->world->used_by_this_thread(operation.comm->rank);
-    (is_capturing(operation.stream) ? recorded[operation.stream] : now).push_back(std::move(operation));
+    (is_capturing(operation.stream) && !is_counting_stream(operation.stream) ? recorded[operation.stream] : now).push_back(std::move(operation));
   }
   for (auto &[stream, all] : recorded) {
     record(stream, [all = std::move(all)](void *) {
@@ -140,7 +140,7 @@ namespace {
 int begin(std::vector<Deferred> operations) {
   std::vector<Comm *> all;
   for (const Deferred &operation : operations) {
-    if (is_capturing(operation.stream)) {
+    if (is_capturing(operation.stream) && !is_counting_stream(operation.stream)) {
       return refuse_call(operation.comm, {kNcclInvalidUsage, "a stream that captures needs a blocking communicator"});
     }
     all.push_back(operation.comm);

@@ -71,6 +71,13 @@ int last_error() {
 }
 int peeked_error() { return last_error() + symbol<int()>("cudaPeekAtLastError")(); }
 
+int counted(int counts) {
+  auto *count = symbol<int(int)>("reference_count_only");
+  const int before = count(counts);
+  count(before); /* what follows works */
+  return 0;
+}
+
 std::vector<Case> errors() {
   return {
       CASE_AS(cudaGetErrorName, const char *(int), 1),
@@ -78,6 +85,7 @@ std::vector<Case> errors() {
       CASE_OF("cudaGetLastError", &last_error),
       CASE_OF("cudaPeekAtLastError", &peeked_error),
       CASE_AS(reference_last_unsupported, const char *()),
+      CASE_OF("reference_count_only", &counted, 0),
   };
 }
 

@@ -12,6 +12,7 @@ module dev.chagres {
     exports dev.chagres.batch;
     exports dev.chagres.checkpoint;
     exports dev.chagres.cudnn;
+    exports dev.chagres.estimate;
     exports dev.chagres.io;
     exports dev.chagres.launch;
     exports dev.chagres.layer;

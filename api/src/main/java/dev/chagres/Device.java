@@ -153,6 +153,16 @@ public final class Device implements AutoCloseable {
         return state.peakHeldBytes();
     }
 
+    /** Returns which parts of the program hold {@link #heldBytes()} now. */
+    public MemoryUse memoryUse() {
+        return MemoryUse.of(state.bytesByHolder());
+    }
+
+    /** Returns which parts held {@link #peakHeldBytes()}. */
+    public MemoryUse peakMemoryUse() {
+        return MemoryUse.of(state.peakBytesByHolder());
+    }
+
     /** Returns the stream of scopes that are opened without a stream. */
     public Stream stream() {
         return stream;

@@ -230,6 +230,16 @@ public final class Scope implements AutoCloseable {
         level.restart();
     }
 
+    /**
+     * Counts what this scope and those it is nested in take from CUDA from now on as memory of {@code holder}, for {@link Device#memoryUse}.
+     *
+     * @return this scope
+     */
+    public Scope countedAs(MemoryUse.Holder holder) {
+        memory.countedAs(Given.given("holder", holder).ordinal());
+        return this;
+    }
+
     /** Returns the most bytes that this scope and those it is nested in have handed out at one time. */
     public long peakBytes() {
         return memory.peak();

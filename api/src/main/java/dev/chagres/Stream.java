@@ -45,9 +45,9 @@ public final class Stream implements AutoCloseable {
         Status.cuda(CudaRuntime.cudaStreamCreateWithFlags(state.out(), NON_BLOCKING), "cudaStreamCreateWithFlags");
         handle = state.out().get(ValueLayout.ADDRESS, 0);
         trace = Leaks.opened("stream of " + device);
-        workspace = new Workspace(state);
-        scratch = Scope.ofStream(this);
-        recomputed = Scope.ofStream(this);
+        workspace = new Workspace(state, MemoryUse.Holder.WORKSPACES.ordinal());
+        scratch = Scope.ofStream(this).countedAs(MemoryUse.Holder.TEMPORARY);
+        recomputed = Scope.ofStream(this).countedAs(MemoryUse.Holder.RECOMPUTATION);
     }
 
     /** Returns the device on which the work runs. */

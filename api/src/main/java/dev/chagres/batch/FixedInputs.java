@@ -1,6 +1,7 @@
 package dev.chagres.batch;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -26,7 +27,7 @@ final class FixedInputs implements AutoCloseable {
     FixedInputs(StepBucket bucket, FixedMemory memory) {
         this.bucket = bucket;
         this.memory = memory;
-        scope = memory.stream().device().openScope(memory.stream());
+        scope = memory.stream().device().openScope(memory.stream()).countedAs(MemoryUse.Holder.BATCHES);
         List<ModelInput> all = new ArrayList<>();
         for (int i = 0; i < bucket.microBatches(); i++) {
             boolean packed = bucket.layout() == BatchLayout.PACKED;
@@ -56,7 +57,7 @@ final class FixedInputs implements AutoCloseable {
         private final List<DeviceShare> share = new ArrayList<>();
 
         FixedMemory(Stream stream, BatchShape shape) {
-            scope = stream.device().openScope(stream);
+            scope = stream.device().openScope(stream).countedAs(MemoryUse.Holder.BATCHES);
             shares = scope.tensor(DType.FLOAT32, shape.microBatches());
             Tensor scaled = scope.tensor(DType.FLOAT32, shape.microBatches());
             Tensor infinite = scope.tensor(DType.INT32, 1);

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Event;
 import dev.chagres.HostBuffer;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -81,7 +82,7 @@ public final class StepReadback implements AutoCloseable {
         slots = new Slot[unread + 1];
         Opened opened = new Opened();
         try {
-            scope = opened.add(device.openScope(stream));
+            scope = opened.add(device.openScope(stream)).countedAs(MemoryUse.Holder.BATCHES);
             numbers = scope.tensor(DType.FLOAT32, microBatches + 1L);
             for (int i = 0; i < number.length; i++) {
                 number[i] = scope.view(numbers, i, 1);

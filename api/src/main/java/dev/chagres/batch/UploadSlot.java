@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Event;
 import dev.chagres.HostBuffer;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -75,7 +76,7 @@ final class UploadSlot implements AutoCloseable {
                 offsets[i] = hostOffsets.segment().asSlice(i * offsetBytes, offsetBytes);
             }
             hostShares = opened.add(HostBuffer.pinned(device, (long) Float.BYTES * count));
-            scope = opened.add(device.openScope(copies));
+            scope = opened.add(device.openScope(copies)).countedAs(MemoryUse.Holder.BATCHES);
             deviceShares = scope.tensor(DType.FLOAT32, count);
             whole = scope.tensor(DType.INT32, count, 2, capacity);
             for (int i = 0; i < count; i++) {

@@ -240,7 +240,7 @@ public final class ExecutionPlan implements AutoCloseable {
         Leaks.closed(trace);
         handle.remove(this);
         device.synchronize();
-        state.free(0, this::destroy);
+        state.free(0, 0, this::destroy);
     }
 
     private void destroy() {

@@ -1,6 +1,7 @@
 package dev.chagres.nccl;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -43,6 +44,8 @@ public final class CollectiveMemory implements AutoCloseable {
     /** The bytes of each allocation that NCCL has made and not freed, by address. */
     private static final ConcurrentSkipListMap<Long, Long> OF_NCCL = new ConcurrentSkipListMap<>();
 
+    private static final int HOLDER = MemoryUse.Holder.COLLECTIVES.ordinal();
+
     private final DeviceState state;
     private final MemorySegment memory;
     private final long byteSize;
@@ -58,7 +61,7 @@ public final class CollectiveMemory implements AutoCloseable {
         this.memory = memory;
         this.byteSize = byteSize;
         this.registration = registration;
-        Runnable release = () -> state.free(byteSize, this::release);
+        Runnable release = () -> state.free(byteSize, HOLDER, this::release);
         scope = Inside.openScope(stream, new DeviceMemory(state, stream.handle(), memory.address(), byteSize, release));
     }
 
@@ -84,7 +87,7 @@ public final class CollectiveMemory implements AutoCloseable {
             give(memory);
             throw failure;
         }
-        state.hold(aligned);
+        state.hold(aligned, HOLDER);
         return new CollectiveMemory(state, memory, aligned, registration, stream);
     }
 

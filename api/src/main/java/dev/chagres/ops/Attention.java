@@ -4,8 +4,10 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.AttentionWork;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.WorkListener;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 
@@ -77,6 +79,7 @@ public final class Attention {
         if (tensors.output().count() == 0) {
             return;
         }
+        tell(problem, tensors, WorkListener.Part.FORWARD, stream);
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
         struct.describe(problem, tensors, scores, place);
         Status.ops(Ops.ops_attention_forward(struct.segment(), stream.handle()), "ops_attention_forward");
@@ -132,10 +135,17 @@ public final class Attention {
         tensors.checkApart("delta", delta);
         scores.checkBackward(tensors, stream);
         place.check(tensors, stream);
+        tell(problem, tensors, WorkListener.Part.GRADIENT, stream);
         AttentionStruct struct = Inside.state(stream).get(AttentionStruct.ATTACHMENT);
         struct.describe(problem, tensors, scores, place);
         struct.describeGradients(problem, tensors, delta);
         Status.ops(Ops.ops_attention_backward(struct.segment(), stream.handle()), "ops_attention_backward");
+    }
+
+    private static void tell(
+            AttentionProblem problem, AttentionTensors tensors, WorkListener.Part part, Stream stream) {
+        long right = problem.mask().isCausal() ? 0 : problem.windowRight();
+        AttentionWork.tell(part, tensors.query(), tensors.output(), problem.windowLeft(), right, stream);
     }
 
     /** Returns whether heads of {@code dim} elements are taken: a multiple of 8 from 8 to 256. */

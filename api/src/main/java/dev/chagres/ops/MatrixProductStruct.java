@@ -10,6 +10,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Multiprocessors;
+import dev.chagres.internal.memory.WorkListener;
 import dev.chagres.internal.memory.Workspace;
 import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
@@ -29,16 +30,24 @@ final class MatrixProductStruct implements AutoCloseable {
 
     private final MemorySegment segment;
     private final Multiprocessors multiprocessors;
+    private final DeviceState device;
+    /** What the device's listener is told of the product. */
+    private WorkListener.Form told = WorkListener.Form.GRADIENT;
+
+    private long inner;
+    private int bits;
 
     private MatrixProductStruct(DeviceState device) {
         segment = OpsMatrixProduct.allocate(device.arena());
         multiprocessors = device.multiprocessors();
+        this.device = device;
     }
 
     /** Returns the device's struct with checked operands that are not FP8, and no epilogue. */
     static MatrixProductStruct of(MatrixProduct form, Tensor a, Tensor b, long inner, Stream stream) {
         MatrixProductStruct product = Inside.state(stream).get(ATTACHMENT);
         MemorySegment segment = product.segment;
+        product.told(form);
         product.matrices(a, form.transA() == Transpose.YES ? 1 : 0, b, form.transB() == Transpose.YES ? 1 : 0, inner);
         OpsMatrixProduct.a_scaling(segment, 0);
         OpsMatrixProduct.b_scaling(segment, 0);
@@ -61,6 +70,7 @@ final class MatrixProductStruct implements AutoCloseable {
         Tensor readB = Checks.given("b", plainB ? b.columnwise() : b.rowwise());
         Tensor scaleA = Checks.given("a", plainA ? a.rowwiseScaleInverse() : a.columnwiseScaleInverse());
         Tensor scaleB = Checks.given("b", plainB ? b.columnwiseScaleInverse() : b.rowwiseScaleInverse());
+        product.told(form);
         product.matrices(readA, 0, readB, 1, inner);
         OpsMatrixProduct.a_scale_inverse(segment, Inside.address(scaleA));
         OpsMatrixProduct.b_scale_inverse(segment, Inside.address(scaleB));
@@ -71,7 +81,14 @@ final class MatrixProductStruct implements AutoCloseable {
         return product;
     }
 
+    private void told(MatrixProduct form) {
+        boolean forward = form.transA() == Transpose.NO && form.transB() == Transpose.YES;
+        told = forward ? WorkListener.Form.FORWARD : WorkListener.Form.GRADIENT;
+    }
+
     private void matrices(Tensor a, int transA, Tensor b, int transB, long inner) {
+        this.inner = inner;
+        bits = Byte.SIZE * a.dtype().byteSize();
         OpsMatrixProduct.a(segment, Inside.address(a));
         OpsMatrixProduct.b(segment, Inside.address(b));
         OpsMatrixProduct.a_dtype(segment, a.dtype().code());
@@ -122,6 +139,10 @@ final class MatrixProductStruct implements AutoCloseable {
 
     /** Enqueues the product that was filled in. */
     void enqueue(Tensor d, ProductPlan plan, Stream stream) {
+        WorkListener listener = device.workListener();
+        if (listener != null) {
+            listener.product(told, d.size(0), d.size(1), inner, bits);
+        }
         Workspace workspace = Inside.workspace(stream);
         OpsMatrixProduct.workspace(segment, workspace.productAddress());
         OpsMatrixProduct.workspace_bytes(segment, workspace.productBytes());

@@ -1,6 +1,7 @@
 package dev.chagres.optim;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -56,7 +57,7 @@ final class OptimizerState implements AutoCloseable {
         this.name = name;
         this.parameters = parameters;
         Stream stream = parameters.scope().stream();
-        scope = stream.device().openScope(stream);
+        scope = stream.device().openScope(stream).countedAs(MemoryUse.Holder.OPTIMIZER);
         try {
             long count = parameters.gradients().count();
             for (String ending : endings) {

@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.internal.Inside;
 import dev.chagres.parallel.ParameterSplit;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -38,7 +39,8 @@ final class FirstWeights implements AutoCloseable {
 
     /** Writes elements {@code first} to before {@code end} of {@code parameter} into {@code target} from {@code offset} on. */
     void write(Parameter parameter, long seed, Tensor target, long offset, long first, long end) {
-        if (parameter.initializer() instanceof Initializer.Zeros) {
+        if (parameter.initializer() instanceof Initializer.Zeros
+                || Inside.state(scope.device()).isCounting()) {
             return;
         }
         long key = CounterRandom.key(seed, parameter.name());

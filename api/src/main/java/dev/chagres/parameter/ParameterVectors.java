@@ -1,6 +1,7 @@
 package dev.chagres.parameter;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -47,9 +48,11 @@ final class ParameterVectors {
         this.shard = shard;
         long weightParts = weightParts(shard);
         long gradientParts = shard == null ? 1 : shard.updated().count();
+        weightScope.countedAs(MemoryUse.Holder.WEIGHTS);
         layout.weightCounts()
                 .forEach((type, count) -> weights.put(type, zeros(weightScope, type, count / weightParts)));
         weightVectors = weights.values().toArray(Tensor[]::new);
+        scope.countedAs(MemoryUse.Holder.GRADIENTS);
         gradients = zeros(scope, DType.FLOAT32, layout.gradientCount() / gradientParts);
         issue = Inside.issue(gradients);
     }

@@ -1,5 +1,6 @@
 package dev.chagres.pass;
 
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.internal.Inside;
@@ -22,7 +23,7 @@ final class PassMemory {
 
     PassMemory(Stream stream) {
         this.stream = stream;
-        own = stream.device().openScope(stream);
+        own = stream.device().openScope(stream).countedAs(MemoryUse.Holder.ACTIVATIONS);
         kept = own;
         scratch = Inside.scratch(stream);
     }

@@ -1,6 +1,7 @@
 package dev.chagres.pipeline;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -27,7 +28,7 @@ final class PipelinePlaces implements AutoCloseable {
     PipelinePlaces(DType dtype, long width, Stream stream) {
         this.dtype = dtype;
         this.width = width;
-        room = stream.device().openScope(stream);
+        room = stream.device().openScope(stream).countedAs(MemoryUse.Holder.COLLECTIVES);
     }
 
     /** Allocates the buffers of a run, whose longest micro-batch has {@code tokens}. Old content is lost. */

@@ -1,5 +1,6 @@
 package dev.chagres.recipe;
 
+import dev.chagres.MemoryUse;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -52,7 +53,7 @@ public final class Quantizers implements AutoCloseable, StateOwner {
         quantizers = new Quantizer[places];
         weights = new QuantizedWeights(places);
         Stream stream = parameters.scope().stream();
-        scope = stream.device().openScope(stream);
+        scope = stream.device().openScope(stream).countedAs(MemoryUse.Holder.QUANTIZED);
         RecipeState made = null;
         try {
             made = new RecipeState(recipe, covered, new CastMeasurements(parameters, scope), scope);

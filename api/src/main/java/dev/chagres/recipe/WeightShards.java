@@ -1,5 +1,6 @@
 package dev.chagres.recipe;
 
+import dev.chagres.MemoryUse;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
@@ -44,7 +45,7 @@ public final class WeightShards implements AutoCloseable {
         this.reduction = Checks.given("reduction", reduction);
         parameters = quantizers.parameters();
         Stream stream = parameters.scope().stream();
-        scope = stream.device().openScope(stream);
+        scope = stream.device().openScope(stream).countedAs(MemoryUse.Holder.COLLECTIVES);
         try {
             casts = ShardCasts.of(quantizers, parts, scope);
         } catch (RuntimeException | Error failure) {

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Event;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -108,7 +109,7 @@ final class FlatBufferPool implements AutoCloseable {
         leastInWindow = Math.min(SMALL_BYTES, largest / FAR_SMALLER);
         Opened opened = new Opened();
         try {
-            scope = opened.add(stream.device().openScope(stream));
+            scope = opened.add(stream.device().openScope(stream)).countedAs(MemoryUse.Holder.COLLECTIVES);
             window = windows == null ? null : windows.take(usualBytes(bySize));
             if (window != null) {
                 opened.add(window);

@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import dev.chagres.Device;
 import dev.chagres.Event;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -61,7 +62,7 @@ final class GradientBuckets implements AutoCloseable {
             written = opened.add(device.openEvent());
             summed = opened.add(device.openEvent());
             buckets = buckets(parameters, config.bucketBytes());
-            scope = opened.add(device.openScope(compute));
+            scope = opened.add(device.openScope(compute)).countedAs(MemoryUse.Holder.COLLECTIVES);
             long longest = buckets.stream()
                     .mapToLong(bucket -> bucket.gradients.count())
                     .max()

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -63,7 +64,7 @@ final class GradientReduceScatter implements AutoCloseable {
                 .orElse(0);
         Opened opened = new Opened();
         try {
-            scope = opened.add(compute.device().openScope(compute));
+            scope = opened.add(compute.device().openScope(compute)).countedAs(MemoryUse.Holder.COLLECTIVES);
             DType dtype = config.reduceType();
             boolean copyEngines = config.gradientReduction() == GradientReduction.COPY_ENGINE;
             copy = opened.add(split(ranks.copy(), "gradients", copyEngines ? CtaPolicy.ZERO : null));

@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.Event;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
@@ -77,7 +78,7 @@ final class QuantizedGroups extends AllGatherBuffers {
         opened.add(buffers);
         try {
             cast = opened.add(compute.device().openEvent());
-            scope = opened.add(compute.device().openScope(compute));
+            scope = opened.add(compute.device().openScope(compute)).countedAs(MemoryUse.Holder.QUANTIZED);
             window = streams.ranks().take(ownBytes());
             if (window != null) {
                 opened.add(window);

@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import dev.chagres.DType;
 import dev.chagres.Event;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -287,7 +288,7 @@ final class ShardedGradients implements AutoCloseable {
                 reduced = opened.add(compute.device().openEvent());
                 summed = opened.add(compute.device().openEvent());
                 turns = new long[parts.size()];
-                scope = opened.add(compute.device().openScope(compute));
+                scope = opened.add(compute.device().openScope(compute)).countedAs(MemoryUse.Holder.COLLECTIVES);
                 long longest = parts.stream()
                         .flatMap(List::stream)
                         .mapToLong(Tensor::count)

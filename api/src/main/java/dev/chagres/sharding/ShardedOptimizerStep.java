@@ -1,6 +1,7 @@
 package dev.chagres.sharding;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -38,7 +39,7 @@ final class ShardedOptimizerStep implements AutoCloseable {
         this.world = world;
         this.stream = stream;
         this.completed = completed;
-        scope = stream.device().openScope(stream);
+        scope = stream.device().openScope(stream).countedAs(MemoryUse.Holder.COLLECTIVES);
         word = scope.tensor(DType.INT32, 1);
         word.zero(stream);
     }

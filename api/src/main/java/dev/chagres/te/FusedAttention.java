@@ -11,9 +11,11 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.AttentionWork;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.WorkListener;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -61,6 +63,7 @@ public final class FusedAttention {
             tensors.output().zero(stream);
             return;
         }
+        tell(problem, tensors, WorkListener.Part.FORWARD, stream);
         Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).forward().run(problem, tensors, stream);
     }
 
@@ -81,7 +84,14 @@ public final class FusedAttention {
             zero(tensors.softmaxOffsetGradient(), stream);
             return;
         }
+        tell(problem, tensors, WorkListener.Part.GRADIENT, stream);
         Inside.state(stream).get(FusedAttentionCalls.ATTACHMENT).backward().run(problem, tensors, stream);
+    }
+
+    private static void tell(
+            AttentionProblem problem, AttentionTensors tensors, WorkListener.Part part, Stream stream) {
+        long right = problem.mask().isCausal() ? 0 : problem.windowRight();
+        AttentionWork.tell(part, tensors.query(), tensors.output(), problem.windowLeft(), right, stream);
     }
 
     private static void zero(@Nullable Tensor gradient, Stream stream) {

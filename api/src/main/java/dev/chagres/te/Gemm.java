@@ -1,5 +1,6 @@
 package dev.chagres.te;
 
+import dev.chagres.DType;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -10,6 +11,7 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.ProductChecks;
 import dev.chagres.internal.QuantizedProductChecks;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.internal.memory.WorkListener;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
@@ -318,7 +320,9 @@ public final class Gemm {
     private static long checked(Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor d, Stream stream) {
         Checks.given("transA", transA);
         Checks.given("transB", transB);
-        return ProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, stream);
+        long inner = ProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, stream);
+        tell(transA, transB, d, inner, a.dtype(), stream);
+        return inner;
     }
 
     /** Checks what all products of FP8 numbers have in common, and returns K. */
@@ -333,7 +337,19 @@ public final class Gemm {
         Checks.given("transA", transA);
         Checks.given("transB", transB);
         boolean split = Checks.given("accumulator", accumulator) == Accumulator.SPLIT;
-        return QuantizedProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, split, stream);
+        long inner = QuantizedProductChecks.product(
+                a, transA == Transpose.YES, b, transB == Transpose.YES, d, split, stream);
+        tell(transA, transB, d, inner, a.dtype(), stream);
+        return inner;
+    }
+
+    private static void tell(Transpose transA, Transpose transB, Tensor d, long inner, DType dtype, Stream stream) {
+        WorkListener listener = Inside.state(stream).workListener();
+        if (listener != null) {
+            boolean forward = transA == Transpose.NO && transB == Transpose.YES;
+            WorkListener.Form form = forward ? WorkListener.Form.FORWARD : WorkListener.Form.GRADIENT;
+            listener.product(form, d.size(0), d.size(1), inner, Byte.SIZE * dtype.byteSize());
+        }
     }
 
     /** cuBLAS is column-major, and reads a row-major matrix as its transpose; so the product's operands are exchanged. */

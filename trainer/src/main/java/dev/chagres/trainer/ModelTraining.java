@@ -2,6 +2,7 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.MemoryUse;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.batch.Batch;
@@ -16,6 +17,8 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.estimate.FlopCount;
+import dev.chagres.estimate.Lengths;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.launch.Rank;
@@ -204,6 +207,21 @@ final class ModelTraining implements Training {
             throw new IllegalStateException("measureCasts: expected autocast before, without which nothing is cast");
         }
         present.measureEvery(steps);
+    }
+
+    @Override
+    public List<MemoryUse> memoryUse() {
+        return List.of(device.peakMemoryUse());
+    }
+
+    @Override
+    public List<FlopCount> countedStep(Batch batch, Lengths lengths) {
+        try (var count = FlopCount.of(lengths, passes())) {
+            upload(batch);
+            step(0);
+            result(new StepResult());
+            return List.of(count);
+        }
     }
 
     @Override

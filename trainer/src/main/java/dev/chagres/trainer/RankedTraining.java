@@ -1,6 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.DType;
+import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -10,6 +11,8 @@ import dev.chagres.batch.StepResult;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.estimate.FlopCount;
+import dev.chagres.estimate.Lengths;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
@@ -339,6 +342,20 @@ final class RankedTraining implements Training {
     @Override
     public void load(Path file) {
         tell(training -> training.load(file));
+    }
+
+    @Override
+    public List<MemoryUse> memoryUse() {
+        return ask(training -> training.memoryUse().getFirst());
+    }
+
+    @Override
+    public List<FlopCount> countedStep(Batch batch, Lengths lengths) {
+        return ask(training -> {
+            List<FlopCount> counts = training.countedStep(batch, lengths);
+            training.readBytes();
+            return counts.getFirst();
+        });
     }
 
     /** Returns those of rank 0. */

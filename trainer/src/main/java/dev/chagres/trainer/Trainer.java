@@ -265,6 +265,17 @@ public final class Trainer {
         return claimed;
     }
 
+    /**
+     * Returns what a step on a full batch takes of memory and operations, before anything is allocated or computed: the program's own calls
+     * say it, made on devices that count.
+     *
+     * @throws IllegalStateException when the provider is not the reference, the only one that counts
+     * @throws TrainingException when there are fewer devices than ranks; the environment variable CHAGRES_REFERENCE_DEVICES sets their number
+     */
+    public StepEstimate estimate() {
+        return StepEstimate.of(setup);
+    }
+
     private void checkEvaluations() {
         for (Callback callback : callbacks) {
             if (callback instanceof Evaluation evaluation) {

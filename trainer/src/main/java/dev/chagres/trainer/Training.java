@@ -1,10 +1,13 @@
 package dev.chagres.trainer;
 
+import dev.chagres.MemoryUse;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.estimate.FlopCount;
+import dev.chagres.estimate.Lengths;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.recipe.CastStatistics;
 import java.nio.file.Path;
@@ -158,6 +161,20 @@ interface Training extends AutoCloseable {
 
     /** Returns the most device memory held so far, in bytes. */
     long memoryBytes();
+
+    /** Returns which parts of the program held memory of each rank when it held most; nothing where that is not known. */
+    default List<MemoryUse> memoryUse() {
+        return List.of();
+    }
+
+    /**
+     * Makes a step, kernel by kernel, whose result nobody reads, and returns the operations that each rank of this process enqueued.
+     *
+     * @param lengths of the sequences of each micro-batch
+     */
+    default List<FlopCount> countedStep(Batch batch, Lengths lengths) {
+        return List.of();
+    }
 
     /** Tells ranks in other processes, before {@link #close}, that this one ends by {@code cause}: they end, too. */
     default void fail(Throwable cause) {}

@@ -19,12 +19,14 @@ final class ChunkStack {
     private static final class Chunk {
         private final long address;
         private final long byteSize;
+        private final int holder;
         /** Bytes in use when the stack moved on to the next chunk. */
         private long filled;
 
-        private Chunk(long address, long byteSize) {
+        private Chunk(long address, long byteSize, int holder) {
             this.address = address;
             this.byteSize = byteSize;
+            this.holder = holder;
         }
     }
 
@@ -58,11 +60,11 @@ final class ChunkStack {
         this.release = release;
         firstChunk = 0;
         laterChunk = 0;
-        chunks.add(new Chunk(address, byteSize));
+        chunks.add(new Chunk(address, byteSize, 0));
         reserved = byteSize;
     }
 
-    long allocate(long size) {
+    long allocate(long size, int holder) {
         if (release != null && size > reserved - offset) {
             throw new IllegalStateException("memory: expected at most " + reserved + " bytes, of which " + offset
                     + " are handed out, got " + size + " more; allocate more at once");
@@ -77,7 +79,7 @@ final class ChunkStack {
             chunk++;
             offset = 0;
         }
-        chunks.add(reserve(Math.max(size, Math.clamp(reserved / 4, firstChunk, laterChunk))));
+        chunks.add(reserve(Math.max(size, Math.clamp(reserved / 4, firstChunk, laterChunk)), holder));
         return take(chunks.get(chunk).address, size);
     }
 
@@ -87,10 +89,10 @@ final class ChunkStack {
         return address;
     }
 
-    private Chunk reserve(long byteSize) {
-        MemorySegment memory = device.malloc(byteSize);
+    private Chunk reserve(long byteSize, int holder) {
+        MemorySegment memory = device.malloc(byteSize, holder);
         reserved += byteSize;
-        return new Chunk(memory.address(), byteSize);
+        return new Chunk(memory.address(), byteSize, holder);
     }
 
     /** Returns the position of the top: chunk number above, offset within it below. */
@@ -126,10 +128,10 @@ final class ChunkStack {
     }
 
     /** Replaces several chunks by one that holds the most that was in use. Nothing may be in use. */
-    void unite() {
+    void unite(int holder) {
         if (chunks.size() > 1 && chunk == 0 && offset == 0) {
             free();
-            chunks.add(reserve((peak + UNITED_STEP - 1) & -UNITED_STEP));
+            chunks.add(reserve((peak + UNITED_STEP - 1) & -UNITED_STEP, holder));
         }
     }
 
@@ -139,7 +141,7 @@ final class ChunkStack {
             chunks.clear();
         }
         for (Chunk present : chunks.reversed()) {
-            device.free(MemorySegment.ofAddress(present.address), present.byteSize);
+            device.free(MemorySegment.ofAddress(present.address), present.byteSize, present.holder);
         }
         chunks.clear();
         chunk = 0;

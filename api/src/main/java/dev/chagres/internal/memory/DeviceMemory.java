@@ -24,6 +24,7 @@ public final class DeviceMemory {
     private final MemoryReuse reuse = MemoryReuse.chosen();
     private final MemorySegment stream;
     private long peak;
+    private int holder;
 
     /**
      * Makes an empty stack on {@code device}.
@@ -54,7 +55,7 @@ public final class DeviceMemory {
     /** Returns the address of {@code byteSize} bytes; a size of 0 gets an address too. */
     public long allocate(long byteSize) {
         long size = Math.max(ALIGNMENT, aligned(byteSize));
-        long address = (size <= largestSmall ? small : large).allocate(size);
+        long address = (size <= largestSmall ? small : large).allocate(size, holder);
         peak = Math.max(peak, small.used() + large.used());
         if (reuse == MemoryReuse.POISONED) {
             MemoryReuse.poison(address, size, stream);
@@ -92,10 +93,15 @@ public final class DeviceMemory {
         large.rewind(markLarge);
     }
 
+    /** Counts what is taken from CUDA from now on for the holder of this number. */
+    public void countedAs(int newHolder) {
+        holder = newHolder;
+    }
+
     /** Replaces several chunks by one that holds the most that was in use. Nothing may be in use. */
     public void unite() {
-        small.unite();
-        large.unite();
+        small.unite(holder);
+        large.unite(holder);
     }
 
     /** Returns the bytes handed out now. */

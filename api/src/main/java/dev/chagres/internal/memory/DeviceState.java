@@ -47,12 +47,16 @@ public final class DeviceState {
     /** How often weights of any model on the device have changed, and tensors were written by their methods. */
     private long changes;
 
+    private final boolean counting;
+    private @Nullable WorkListener workListener;
+
     private boolean closed;
 
     /** Opens the state of device {@code index} for the calling thread. */
     public DeviceState(int index) {
         Driver.refuseVirtual();
         this.index = index;
+        counting = Counting.begin();
         driver.take();
         try {
             ensureCurrent();
@@ -119,8 +123,13 @@ public final class DeviceState {
         return zero;
     }
 
-    /** Allocates device memory. */
+    /** Allocates device memory that no holder has. */
     public MemorySegment malloc(long byteSize) {
+        return malloc(byteSize, 0);
+    }
+
+    /** Allocates device memory for the holder of this number. */
+    public MemorySegment malloc(long byteSize, int holder) {
         DeviceState capturing = capturing();
         if (capturing != null) {
             throw new CaptureException("memory: " + byteSize + " bytes are wanted while a stream of device "
@@ -128,27 +137,32 @@ public final class DeviceState {
                     + " captures, when CUDA gives none; run the same work once before the capture, and begin its scopes"
                     + " and passes again, so that they have their memory");
         }
-        return held.malloc(byteSize);
+        return held.malloc(byteSize, holder);
     }
 
     /** Counts allocated device memory. */
-    public void hold(long byteSize) {
-        held.hold(byteSize);
+    public void hold(long byteSize, int holder) {
+        held.hold(byteSize, holder);
     }
 
     /** Frees memory: at once, or when the graphs that may use it are closed. */
     public void free(MemorySegment memory, long byteSize) {
-        held.free(memory, byteSize);
+        free(memory, byteSize, 0);
+    }
+
+    /** Frees memory of the holder of this number, likewise. */
+    public void free(MemorySegment memory, long byteSize, int holder) {
+        held.free(memory, byteSize, holder);
     }
 
     /** Frees memory that no living graph uses at once. */
     void freeAtOnce(MemorySegment memory, long byteSize) {
-        held.freeAtOnce(memory, byteSize);
+        held.freeAtOnce(memory, byteSize, 0);
     }
 
     /** Frees {@code byteSize} bytes by {@code free}: at once, or when the graphs that may use them are closed. */
-    public void free(long byteSize, Runnable free) {
-        held.free(byteSize, free);
+    public void free(long byteSize, int holder, Runnable free) {
+        held.free(byteSize, holder, free);
     }
 
     /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */
@@ -256,6 +270,31 @@ public final class DeviceState {
     /** Returns the bytes that are taken now. */
     public long heldBytes() {
         return held.bytes();
+    }
+
+    /** Returns the bytes of each holder now. */
+    public long[] bytesByHolder() {
+        return held.byHolder();
+    }
+
+    /** Returns the bytes of each holder when the most were taken. */
+    public long[] peakBytesByHolder() {
+        return held.byHolderAtPeak();
+    }
+
+    /** Returns whether the device counts and computes nothing. */
+    public boolean isCounting() {
+        return counting;
+    }
+
+    /** Returns who is told of products and attentions that are enqueued; null: nobody. */
+    public @Nullable WorkListener workListener() {
+        return workListener;
+    }
+
+    /** Sets who is told; null: nobody. */
+    public void workListener(@Nullable WorkListener listener) {
+        workListener = listener;
     }
 
     /** Returns the most bytes that {@link #malloc} had taken at one time. */

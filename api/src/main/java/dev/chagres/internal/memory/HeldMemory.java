@@ -11,11 +11,17 @@ import java.lang.foreign.ValueLayout;
  * <p>Threading: the device's thread.
  */
 final class HeldMemory {
+    private static final int HOLDERS = 16;
+
     private final MemorySegment out;
     private final HostWaits waits;
     private final GraphMemory graphs;
     private long bytes;
     private long peak;
+    /** By holder; so many as there may be, since the names lie above this package. */
+    private final long[] byHolder = new long[HOLDERS];
+
+    private final long[] atPeak = new long[HOLDERS];
 
     /** {@code out}: scratch for a pointer; {@code waits} is notified of calls that may wait for the device. */
     HeldMemory(MemorySegment out, HostWaits waits, GraphMemory graphs) {
@@ -24,8 +30,8 @@ final class HeldMemory {
         this.graphs = graphs;
     }
 
-    /** Allocates device memory. */
-    MemorySegment malloc(long byteSize) {
+    /** Allocates device memory for one of the holders. */
+    MemorySegment malloc(long byteSize, int holder) {
         waits.begin();
         int status = CudaRuntime.cudaMalloc(out, byteSize);
         waits.end();
@@ -33,26 +39,31 @@ final class HeldMemory {
             throw Status.outOfMemory(status, "cudaMalloc", byteSize, bytes);
         }
         Status.cuda(status, "cudaMalloc");
-        hold(byteSize);
+        hold(byteSize, holder);
         return out.get(ValueLayout.ADDRESS, 0);
     }
 
     /** Counts allocated device memory. */
-    void hold(long byteSize) {
+    void hold(long byteSize, int holder) {
         bytes += byteSize;
-        peak = Math.max(peak, bytes);
+        byHolder[holder] += byteSize;
+        if (bytes > peak) {
+            peak = bytes;
+            System.arraycopy(byHolder, 0, atPeak, 0, HOLDERS);
+        }
     }
 
     /** Frees memory: at once, or when the graphs that may use it are closed. */
-    void free(MemorySegment memory, long byteSize) {
-        free(byteSize, () -> cudaFree(memory));
+    void free(MemorySegment memory, long byteSize, int holder) {
+        free(byteSize, holder, () -> cudaFree(memory));
     }
 
     /** Frees {@code byteSize} bytes by {@code free}: at once, or when the graphs that may use them are closed. */
-    void free(long byteSize, Runnable free) {
+    void free(long byteSize, int holder, Runnable free) {
         Runnable counted = () -> {
             free.run();
             bytes -= byteSize;
+            byHolder[holder] -= byteSize;
         };
         if (!graphs.keep(counted)) {
             counted.run();
@@ -60,9 +71,10 @@ final class HeldMemory {
     }
 
     /** Frees memory that no living graph uses at once. */
-    void freeAtOnce(MemorySegment memory, long byteSize) {
+    void freeAtOnce(MemorySegment memory, long byteSize, int holder) {
         cudaFree(memory);
         bytes -= byteSize;
+        byHolder[holder] -= byteSize;
     }
 
     private void cudaFree(MemorySegment memory) {
@@ -75,6 +87,16 @@ final class HeldMemory {
     /** Returns the bytes that are taken now. */
     long bytes() {
         return bytes;
+    }
+
+    /** Returns the bytes of each holder now. */
+    long[] byHolder() {
+        return byHolder.clone();
+    }
+
+    /** Returns the bytes of each holder when the most were taken. */
+    long[] byHolderAtPeak() {
+        return atPeak.clone();
     }
 
     /** Returns the most bytes that were taken at one time. */

@@ -16,6 +16,7 @@ public final class Workspace implements AutoCloseable {
     private static final long PRODUCT_BYTES = (32L << 20) + 1024;
 
     private final DeviceState device;
+    private final int holder;
     private final MemorySegment productHandle;
     private final MemorySegment askedHandle;
     private MemorySegment productMemory = MemorySegment.NULL;
@@ -24,8 +25,9 @@ public final class Workspace implements AutoCloseable {
     private boolean closed;
 
     /** Makes a workspace that takes memory when it is asked for some. */
-    public Workspace(DeviceState device) {
+    public Workspace(DeviceState device, int holder) {
         this.device = device;
+        this.holder = holder;
         productHandle = device.basicTensor().create();
         askedHandle = device.basicTensor().create();
     }
@@ -39,7 +41,7 @@ public final class Workspace implements AutoCloseable {
     /** Returns the address of the part for matrix products. */
     public long productAddress() {
         if (productMemory.address() == 0) {
-            productMemory = device.malloc(PRODUCT_BYTES);
+            productMemory = device.malloc(PRODUCT_BYTES, holder);
             describe(productHandle, productMemory, PRODUCT_BYTES);
         }
         return productMemory.address();
@@ -91,7 +93,7 @@ public final class Workspace implements AutoCloseable {
         // Kernels enqueued earlier may still use the old memory; cudaFree waits for them.
         freeGrown();
         long rounded = (bytes + (1L << 20) - 1) & -(1L << 20);
-        grown = device.malloc(rounded);
+        grown = device.malloc(rounded, holder);
         grownBytes = rounded;
     }
 
@@ -101,7 +103,7 @@ public final class Workspace implements AutoCloseable {
         grown = MemorySegment.NULL;
         grownBytes = 0;
         if (old.address() != 0) {
-            device.free(old, oldBytes);
+            device.free(old, oldBytes, holder);
         }
     }
 
@@ -122,7 +124,7 @@ public final class Workspace implements AutoCloseable {
         TransformerEngine.te_destroy_tensor(productHandle);
         TransformerEngine.te_destroy_tensor(askedHandle);
         if (productMemory.address() != 0) {
-            device.free(productMemory, PRODUCT_BYTES);
+            device.free(productMemory, PRODUCT_BYTES, holder);
         }
         freeGrown();
     }

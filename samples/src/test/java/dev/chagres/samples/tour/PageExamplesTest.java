@@ -43,6 +43,8 @@ class PageExamplesTest {
         "fine-tuning.md, trainer/DecoderTrainingTest, adapters",
         "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder",
         "decoders.md, trainer/DecoderTextTest, text",
+        "planning.md, estimate/DryRunTest, count",
+        "planning.md, trainer/StepEstimateTest, estimate",
         "training-evaluation.md, trainer/callback/EvaluationTest, evaluation"
     })
     void thePageShowsTheRegion(String page, String test, String region) throws IOException {

@@ -1,0 +1,82 @@
+package dev.chagres.estimate;
+
+import dev.chagres.internal.Checks;
+import java.util.Arrays;
+
+/**
+ * The lengths of sequences, of queries as of keys, and the pairs of tokens that attention computes for them.
+ *
+ * <p>Threading: immutable.
+ */
+public final class Lengths {
+    private final long[] all;
+
+    private Lengths(long[] all) {
+        this.all = all;
+    }
+
+    /**
+     * Takes the length of each sequence.
+     *
+     * @throws IllegalArgumentException when one is negative
+     */
+    public static Lengths of(long... lengths) {
+        for (long length : Checks.given("lengths", lengths)) {
+            if (length < 0) {
+                throw new IllegalArgumentException("lengths: expected no negative length, got " + length);
+            }
+        }
+        return new Lengths(lengths.clone());
+    }
+
+    /** Returns {@code tokens} tokens as sequences of {@code longest}, the last of which may be shorter. */
+    public static Lengths ofTokens(long tokens, long longest) {
+        if (tokens < 0 || longest < 1) {
+            throw new IllegalArgumentException(
+                    "tokens, longest: expected at least 0 and 1, got " + tokens + " and " + longest);
+        }
+        long[] lengths = new long[Math.toIntExact(Math.ceilDiv(tokens, longest))];
+        Arrays.fill(lengths, longest);
+        if (tokens % longest != 0) {
+            lengths[lengths.length - 1] = tokens % longest;
+        }
+        return new Lengths(lengths);
+    }
+
+    /** Returns how many sequences there are. */
+    public int count() {
+        return all.length;
+    }
+
+    /** Returns the number of all tokens. */
+    public long tokens() {
+        return Arrays.stream(all).sum();
+    }
+
+    /**
+     * Returns the pairs of a query and a key that it sees, in all sequences: key j is seen by query i if {@code i - left <= j <= i + right}.
+     *
+     * @param left keys before the query, -1 all
+     * @param right keys after it, -1 all; 0 is causal
+     */
+    public double pairs(long left, long right) {
+        double pairs = 0;
+        for (long length : all) {
+            double hidden = beyond(length, left) + beyond(length, right);
+            pairs += (double) length * length - hidden;
+        }
+        return pairs;
+    }
+
+    /** Returns the pairs of a sequence that lie further apart than {@code reach}, on one side. */
+    private static double beyond(long length, long reach) {
+        double rest = reach < 0 ? 0 : Math.max(0, length - 1 - reach);
+        return rest * (rest + 1) / 2;
+    }
+
+    /** Returns how many sequences and tokens there are. */
+    @Override
+    public String toString() {
+        return "Lengths(sequences=" + count() + ", tokens=" + tokens() + ")";
+    }
+}

@@ -1,0 +1,135 @@
+package dev.chagres.trainer;
+
+import dev.chagres.Device;
+import dev.chagres.MemoryUse;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.SequencePacker;
+import dev.chagres.batch.StepResult;
+import dev.chagres.batch.TokenSequences;
+import dev.chagres.estimate.DryRun;
+import dev.chagres.estimate.FlopCount;
+import dev.chagres.estimate.FlopCount.Flops;
+import dev.chagres.estimate.Lengths;
+import dev.chagres.nccl.Operation;
+import java.util.Arrays;
+import java.util.EnumMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+/**
+ * What a step takes, before anything is allocated or computed: {@link Trainer#estimate}.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param memory which parts of the program hold memory of each rank when it holds most
+ * @param flops of products and attention, of the rank that computes most
+ * @param flopsByBits the same by the bits of the factors: 32, 16 or 8
+ * @param collectiveBytes that the collectives of rank 0 move in a step; nothing on one rank
+ * @param tokens of a step of all ranks
+ */
+public record StepEstimate(
+        List<MemoryUse> memory,
+        Flops flops,
+        Map<Integer, Double> flopsByBits,
+        Map<Operation, Long> collectiveBytes,
+        long tokens) {
+    private static final int STEPS = 3;
+    private static final int[] BITS = {32, 16, 8};
+
+    /** Copies what it is given. */
+    public StepEstimate {
+        memory = List.copyOf(memory);
+        flopsByBits = Map.copyOf(flopsByBits);
+        collectiveBytes = Map.copyOf(collectiveBytes);
+    }
+
+    /** Returns the most bytes that one rank holds. */
+    public long memoryBytes() {
+        return memory.stream().mapToLong(MemoryUse::total).max().orElseThrow();
+    }
+
+    /** Runs a full batch on devices that count: the first step asks for memory, the second is captured where steps are, the third replays. */
+    static StepEstimate of(ModelSetup setup) {
+        return DryRun.call(() -> {
+            if (setup.layout().count() > 1) {
+                try (var training = new RankedTraining(setup, "estimate", Wording.CALLS, () -> false)) {
+                    return counted(training, setup);
+                }
+            }
+            try (Device device = Device.open();
+                    ModelTraining training = ModelTraining.of(device, setup)) {
+                return counted(training, setup);
+            }
+        });
+    }
+
+    private static StepEstimate counted(Training training, ModelSetup setup) {
+        Lengths lengths = Lengths.ofTokens(
+                setup.shape().tokensPerMicroBatch(), setup.shape().context());
+        Batch batch = new Batch(setup.shape());
+        var packer = new SequencePacker(setup.shape(), new FullSequences(setup.shape()));
+        packer.fill(batch);
+        List<FlopCount> counts = training.countedStep(batch, lengths);
+        for (int step = 1; step < STEPS; step++) {
+            training.upload(batch);
+            training.step(0);
+            training.result(new StepResult());
+        }
+        FlopCount most = counts.getFirst();
+        for (FlopCount one : counts) {
+            most = one.flops().all() > most.flops().all() ? one : most;
+        }
+        Map<Integer, Double> byBits = new TreeMap<>();
+        for (int bits : BITS) {
+            byBits.put(bits, most.ofBits(bits));
+        }
+        Map<Operation, Long> moved = new EnumMap<>(Operation.class);
+        training.rankSteps().stream().limit(1).forEach(step -> moved.putAll(step.bytes()));
+        return new StepEstimate(training.memoryUse(), most.flops(), byBits, moved, batch.tokens());
+    }
+
+    /**
+     * Sequences that fill each micro-batch: as long as they may be, and what is left behind them.
+     *
+     * <p>Threading: one thread at a time.
+     */
+    static final class FullSequences implements TokenSequences {
+        private final BatchShape shape;
+        private int used;
+        private int length;
+
+        FullSequences(BatchShape shape) {
+            this.shape = shape;
+        }
+
+        @Override
+        public boolean advance() {
+            int left = shape.tokensPerMicroBatch() - used;
+            length = Math.min(shape.context(), left);
+            used = left == length ? 0 : used + length;
+            return true;
+        }
+
+        @Override
+        public int length() {
+            return length;
+        }
+
+        @Override
+        public int write(int[] ids, int[] labels, int start, int count) {
+            Arrays.fill(ids, start, start + count, 1);
+            Arrays.fill(labels, start, start + count, 1);
+            return count;
+        }
+
+        @Override
+        public int padding() {
+            return 0;
+        }
+
+        @Override
+        public void close() {}
+    }
+}

@@ -1,0 +1,161 @@
+package dev.chagres.trainer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.chagres.DType;
+import dev.chagres.Device;
+import dev.chagres.MemoryUse;
+import dev.chagres.MultiprocessorMargin;
+import dev.chagres.batch.Batch;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.batch.SequencePacker;
+import dev.chagres.batch.StepResult;
+import dev.chagres.bindings.Provider;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.esm.Esm2Recomputation;
+import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Lion;
+import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.optim.SGD;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.ZeroStage;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.Test;
+
+/** The memory that steps are said to take is the memory that they take, to the byte. */
+class StepEstimateTest {
+    private static final int DRAWN = 100;
+    private static final OptimizerConfig[] OPTIMIZERS = {
+        ModelSetup.ADAM,
+        ModelSetup.ADAM.withMomentDType(DType.BYTE),
+        Lion.Config.standard(),
+        new SGD.Config(0.9f, 0.01f),
+        ModelSetup.ADAM.withMasters(AdamW.Masters.REMAINDER)
+    };
+
+    private final SplittableRandom random = new SplittableRandom(38);
+
+    private <T> T one(T[] of) {
+        return of[random.nextInt(of.length)];
+    }
+
+    private ModelSetup drawn() {
+        int heads = 1 << random.nextInt(1, 3);
+        int context = 16 * random.nextInt(1, 4);
+        int microBatches = random.nextInt(1, 3);
+        int tokens = microBatches * 16 * random.nextInt(context / 16, context / 16 + 3);
+        var config = new Esm2Config(random.nextInt(2, 4), heads * 16 * random.nextInt(1, 3), heads, context)
+                .withRecomputation(one(Esm2Recomputation.values()));
+        TrainingRecipe recipe = one(TrainingRecipe.values());
+        BatchLayout packing = one(BatchLayout.values());
+        var shape = new BatchShape(
+                packing,
+                tokens / context * context * (packing == BatchLayout.PADDED ? 1 : 0)
+                        + (packing == BatchLayout.PADDED ? 0 : tokens),
+                context,
+                packing == BatchLayout.PADDED ? 1 : microBatches);
+        RankLayout layout = layout(random.nextInt(8));
+        boolean captured = layout.isCapturable() && random.nextBoolean();
+        return ModelSetup.of(config, shape)
+                .with(new ModelSetup.Precision(
+                        recipe.dtype(), recipe.quantizedWeight().orElse(null)))
+                .with(layout)
+                .with(new ModelSetup.Updates(optimizer(recipe), 1))
+                .with(new ModelSetup.Enqueuing(
+                        ProductPlan.FIRST,
+                        MultiprocessorMargin.NONE,
+                        captured ? ModelSetup.Steps.CAPTURED : ModelSetup.Steps.ENQUEUED,
+                        0));
+    }
+
+    private OptimizerConfig optimizer(TrainingRecipe recipe) {
+        OptimizerConfig drawn = one(OPTIMIZERS);
+        boolean remainders = drawn instanceof AdamW.Config adam && adam.masters() == AdamW.Masters.REMAINDER;
+        return remainders && recipe.dtype() != DType.BFLOAT16 ? ModelSetup.ADAM : drawn;
+    }
+
+    private static RankLayout layout(int kind) {
+        MeshShape one = MeshShape.ofOne();
+        return switch (kind) {
+            case 0 -> RankLayout.of(one.with(MeshDimension.REPLICATE, 2));
+            case 1 -> sharded(ZeroStage.ONE);
+            case 2 -> sharded(ZeroStage.TWO);
+            case 3 -> sharded(ZeroStage.THREE);
+            case 4 -> RankLayout.of(one.with(MeshDimension.TENSOR, 2));
+            default -> RankLayout.of(one);
+        };
+    }
+
+    private static RankLayout sharded(ZeroStage stage) {
+        return RankLayout.of(MeshShape.ofOne().with(MeshDimension.SHARD, 2)).with(FullyShardedConfig.of(stage));
+    }
+
+    /** Three steps of the real thing on the batch of an estimate. */
+    private static List<MemoryUse> held(ModelSetup setup) {
+        Batch batch = new Batch(setup.shape());
+        new SequencePacker(setup.shape(), new StepEstimate.FullSequences(setup.shape())).fill(batch);
+        if (setup.layout().count() > 1) {
+            try (var training = new RankedTraining(setup, "test", Wording.CALLS, () -> false)) {
+                return held(training, batch);
+            }
+        }
+        try (Device device = Device.open();
+                ModelTraining training = ModelTraining.of(device, setup)) {
+            return held(training, batch);
+        }
+    }
+
+    private static List<MemoryUse> held(Training training, Batch batch) {
+        for (int step = 0; step < 3; step++) {
+            training.upload(batch);
+            training.step(1e-3f);
+            training.result(new StepResult());
+        }
+        return training.memoryUse();
+    }
+
+    @Test
+    void isWhatTheAllocatorHandsOut() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
+        List<String> wrong = new ArrayList<>();
+        for (int i = 0; i < DRAWN; i++) {
+            ModelSetup setup = drawn();
+            List<MemoryUse> estimated = StepEstimate.of(setup).memory();
+            List<MemoryUse> real = held(setup);
+            if (!estimated.equals(real)) {
+                wrong.add(i + " " + setup + "\n  estimated " + estimated + "\n  held " + real);
+            }
+        }
+        assertTrue(wrong.isEmpty(), () -> wrong.size() + " of " + DRAWN + ": " + String.join("\n", wrong));
+    }
+
+    @Test
+    void namesThePartsOfALargeModel() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
+        // @start region="estimate"
+        var shape = new BatchShape(BatchLayout.PACKED, 16_384, 1024);
+        StepEstimate estimate = Trainer.of(new Esm2Config(36, 2560, 40, 1024), shape)
+                .withDtype(DType.BFLOAT16)
+                .estimate();
+        System.out.println(estimate.memory().getFirst());
+        // activations 35,251.0 MiB, optimizer 27,076.6 MiB, gradients 10,831.2 MiB, …
+        // @end
+        MemoryUse use = estimate.memory().getFirst();
+        long hidden = 2560;
+        long parameters = 36 * (12 * hidden * hidden + 13 * hidden) + (64 + 2 + hidden + 3) * hidden + 64;
+        assertEquals(2.0 * parameters, use.of(MemoryUse.Holder.WEIGHTS), 4e6);
+        assertEquals(4.0 * parameters, use.of(MemoryUse.Holder.GRADIENTS), 4e6);
+        assertEquals(10.0 * parameters, use.of(MemoryUse.Holder.OPTIMIZER), 4e6);
+        assertEquals(estimate.memoryBytes(), use.total());
+        assertEquals(16_384, estimate.tokens());
+        assertEquals(estimate.flops().all(), estimate.flopsByBits().get(16), 1);
+    }
+}
