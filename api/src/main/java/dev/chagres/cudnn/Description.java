@@ -2,6 +2,7 @@ package dev.chagres.cudnn;
 
 import dev.chagres.bindings.cudnn.Cudnn;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
@@ -15,6 +16,8 @@ import java.util.function.Consumer;
 final class Description {
     private final int type;
     private final List<Setting> settings = new ArrayList<>();
+    /** What was set, for {@link #toString}. */
+    private final StringBuilder text = new StringBuilder();
 
     /** Sets one attribute; tensors were described before. */
     private interface Setting {
@@ -30,17 +33,21 @@ final class Description {
         return type;
     }
 
-    private Description with(Setting setting) {
+    private Description with(int name, Object value, Setting setting) {
+        text.append(' ').append(name).append('=').append(value);
         settings.add(setting);
         return this;
     }
 
     Description integer(int name, int attributeType, int value) {
-        return with((descriptor, tensors) -> descriptor.integer(name, attributeType, value));
+        return with(name, value, (descriptor, tensors) -> descriptor.integer(name, attributeType, value));
     }
 
     Description integers(int name, int... values) {
-        return with((descriptor, tensors) -> descriptor.integers(name, Cudnn.CUDNN_TYPE_INT32(), values));
+        return with(
+                name,
+                Arrays.toString(values),
+                (descriptor, tensors) -> descriptor.integers(name, Cudnn.CUDNN_TYPE_INT32(), values));
     }
 
     Description type(int name, DataType value) {
@@ -48,24 +55,30 @@ final class Description {
     }
 
     Description longs(int name, long... values) {
-        return with((descriptor, tensors) -> descriptor.longs(name, Cudnn.CUDNN_TYPE_INT64(), values));
+        return with(
+                name,
+                Arrays.toString(values),
+                (descriptor, tensors) -> descriptor.longs(name, Cudnn.CUDNN_TYPE_INT64(), values));
     }
 
     Description number(int name, double value) {
-        return with((descriptor, tensors) -> descriptor.number(name, value));
+        return with(name, value, (descriptor, tensors) -> descriptor.number(name, value));
     }
 
     Description single(int name, float value) {
-        return with((descriptor, tensors) -> descriptor.single(name, value));
+        return with(name, value, (descriptor, tensors) -> descriptor.single(name, value));
     }
 
     Description truth(int name, boolean value) {
-        return with((descriptor, tensors) -> descriptor.truth(name, value));
+        return with(name, value, (descriptor, tensors) -> descriptor.truth(name, value));
     }
 
     Description tensors(int name, List<GraphTensor> values) {
-        return with((descriptor, tensors) ->
-                descriptor.descriptors(name, values.stream().map(tensors::get).toList()));
+        return with(
+                name,
+                values.stream().map(GraphTensor::uid).toList(),
+                (descriptor, tensors) -> descriptor.descriptors(
+                        name, values.stream().map(tensors::get).toList()));
     }
 
     Description tensor(int name, GraphTensor value) {
@@ -99,5 +112,11 @@ final class Description {
     /** The same for a descriptor that names no tensor. */
     BackendDescriptor make(String what) {
         return make(what, Collections.emptyMap());
+    }
+
+    /** Returns the type and what was set, by the numbers of {@code cudnn_graph.h}. */
+    @Override
+    public String toString() {
+        return type + ":" + text;
     }
 }

@@ -2,8 +2,11 @@ package dev.chagres.cudnn;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.Event;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CudnnException;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Provider;
 import dev.chagres.bindings.cudnn.Cudnn;
@@ -31,6 +34,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR} of {@code cudnn_graph.h}.
  */
 public final class ExecutionPlan implements AutoCloseable {
+    private static final int MEASURED_RUNS = 6;
+
     private final OperationGraph graph;
     private final Device device;
     private final DeviceState state;
@@ -43,6 +48,7 @@ public final class ExecutionPlan implements AutoCloseable {
     private long plan;
     private long workspaceBytes;
     private String engine = "";
+    private String engineMeasured = "";
     private List<String> refused = List.of();
     private boolean closed;
 
@@ -94,7 +100,9 @@ public final class ExecutionPlan implements AutoCloseable {
                 .descriptors(Cudnn.CUDNN_ATTR_OPERATIONGRAPH_OPS(), operations)
                 .complete();
         EngineChoice choice = new EngineChoice(options, handle.handle(), described);
-        EngineChoice.Chosen chosen = choice.choose();
+        EngineChoice.Chosen chosen = options.choices() == null
+                ? choice.choose(1).stream().findFirst().orElse(null)
+                : measured(choice, options, options.choices());
         refused = List.copyOf(choice.reasons());
         if (chosen == null) {
             throw new UnsupportedGraphException(
@@ -102,10 +110,83 @@ public final class ExecutionPlan implements AutoCloseable {
                             + ":\n  " + String.join("\n  ", refused),
                     refused);
         }
-        kept(chosen.config());
-        plan = kept(chosen.plan()).handle();
+        descriptors.addAll(chosen.descriptors());
+        use(chosen);
+    }
+
+    private void use(EngineChoice.Chosen chosen) {
+        plan = chosen.plan();
         workspaceBytes = chosen.workspaceBytes();
-        engine = chosen.text();
+        engine = chosen.text() + engineMeasured;
+    }
+
+    /** Takes the engine that was kept for the graph, or runs some and keeps the fastest. */
+    private EngineChoice.@Nullable Chosen measured(EngineChoice choice, PlanOptions options, PlanChoices choices) {
+        String key = choices.key(graph, device, options);
+        PlanChoices.Choice before = choices.find(key);
+        EngineChoice.Chosen again = before == null ? null : choice.again(before);
+        if (again != null) {
+            engineMeasured = "\nmeasured: before, kept in " + choices;
+            return again;
+        }
+        List<EngineChoice.Chosen> all = new ArrayList<>(choice.choose(PlanChoices.MOST));
+        try (Scope scope = device.openScope();
+                VariantPack pack = new VariantPack(this)) {
+            for (GraphTensor tensor : graph.bound()) {
+                Tensor zeros = scope.tensor(tensor.type().dtype(), tensor.span());
+                zeros.zero(device.stream());
+                pack.set(tensor, zeros);
+            }
+            EngineChoice.Chosen fastest = fastest(choice, all, pack);
+            if (fastest != null) {
+                choices.keep(key, fastest.choice());
+                all.remove(fastest);
+            }
+            return fastest;
+        } finally {
+            all.forEach(EngineChoice.Chosen::close);
+        }
+    }
+
+    private EngineChoice.@Nullable Chosen fastest(
+            EngineChoice choice, List<EngineChoice.Chosen> all, VariantPack pack) {
+        StringBuilder text = new StringBuilder();
+        EngineChoice.Chosen fastest = null;
+        double least = Double.POSITIVE_INFINITY;
+        for (EngineChoice.Chosen one : all) {
+            try {
+                use(one);
+                double micros = micros(pack);
+                text.append("\nmeasured: ")
+                        .append(one.choice())
+                        .append(", ")
+                        .append(micros)
+                        .append(" us");
+                fastest = micros < least ? one : fastest;
+                least = Math.min(least, micros);
+            } catch (CudnnException failure) {
+                choice.refuse(one, failure);
+            }
+        }
+        engineMeasured = text.toString();
+        return fastest;
+    }
+
+    /** Returns the least device time of some runs. */
+    private double micros(VariantPack pack) {
+        Stream stream = device.stream();
+        double least = Double.POSITIVE_INFINITY;
+        try (Event begun = device.openEvent();
+                Event done = device.openEvent()) {
+            for (int i = 0; i < MEASURED_RUNS; i++) {
+                begun.record(stream);
+                run(stream, pack);
+                done.record(stream);
+                done.synchronize();
+                least = Math.min(least, 1000 * (double) done.millisSince(begun));
+            }
+        }
+        return least;
     }
 
     private BackendDescriptor kept(BackendDescriptor descriptor) {

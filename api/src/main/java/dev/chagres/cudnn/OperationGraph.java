@@ -4,6 +4,7 @@ import dev.chagres.Device;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.stream.Collectors;
@@ -106,6 +107,23 @@ public final class OperationGraph {
     private Stream<GraphTensor> broadcast(Operation operation) {
         long[] dims = operation.writes().getFirst().dims();
         return operation.reads().stream().filter(read -> bound.contains(read) && !read.hasDims(dims));
+    }
+
+    /** Returns all that cuDNN is told of the graph but for names: graphs of one text have the same engines. */
+    String described() {
+        StringBuilder text = new StringBuilder();
+        for (GraphTensor tensor : tensors) {
+            text.append(tensor.uid()).append(' ').append(tensor.type()).append(Arrays.toString(tensor.dims()));
+            text.append(Arrays.toString(tensor.strides())).append(tensor.isVirtual() ? " virtual" : "");
+            text.append(tensor.isByValue() ? " " + tensor.value() : "").append('\n');
+        }
+        for (Operation operation : operations) {
+            text.append(operation.description())
+                    .append(" / ")
+                    .append(operation.detail())
+                    .append('\n');
+        }
+        return text.toString();
     }
 
     /** Returns the tensors that need memory. */

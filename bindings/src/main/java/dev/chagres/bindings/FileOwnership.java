@@ -13,15 +13,22 @@ import java.util.Optional;
  *
  * <p>A folder with the sticky bit, such as {@code /tmp}, keeps others from what is in it. A group of the same number as the owner is the owner's own.
  *
+ * <p>Threading: thread-safe.
+ *
  * <p>Source: chmod(2), stat(2).
  */
-final class FileOwnership {
+public final class FileOwnership {
     private static final int GROUP_WRITES = 0020;
     private static final int OTHERS_WRITE = 0002;
     private static final int STICKY = 01000;
     private static final int ROOT = 0;
 
     private FileOwnership() {}
+
+    /** Returns why what the file says may come from another user; empty when the file and its folders are this user's or root's alone. */
+    public static Optional<String> distrust(Path file) {
+        return fault(file, new LoadFault.Supply("", "")).map(LoadFault::cause);
+    }
 
     /** This user's number; -1 where the system does not tell. */
     static int user() {

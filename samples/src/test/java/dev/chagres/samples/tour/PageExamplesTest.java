@@ -36,6 +36,7 @@ class PageExamplesTest {
         "cudnn.md, cudnn/GraphExamplesTest, graph",
         "cudnn.md, cudnn/GraphExamplesTest, plan",
         "cudnn.md, cudnn/GraphExamplesTest, attention",
+        "cudnn.md, cudnn/PlanChoicesTest, choices",
         "fine-tuning.md, parameter/TrainableTest, trainable",
         "fine-tuning.md, adapter/LoraExampleTest, lora",
         "fine-tuning.md, models/huggingface/PeftAdaptersTest, peft",
