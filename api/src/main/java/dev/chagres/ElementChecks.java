@@ -77,6 +77,11 @@ final class ElementChecks {
             throw new IllegalArgumentException("tensor: expected one whose elements may change, got the offsets of a"
                     + " CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made; make another one");
         }
+        if (tensor.isShared()) {
+            throw new IllegalArgumentException(
+                    "tensor: expected one whose elements may change, got a weight that threads"
+                            + " share, which nobody may write to until its SharedWeights and all that they lend to are closed");
+        }
     }
 
     static void ensureCount(Tensor tensor, int count) {

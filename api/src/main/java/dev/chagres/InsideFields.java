@@ -4,6 +4,7 @@ import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Fields;
+import dev.chagres.internal.memory.SharedMemory;
 import dev.chagres.internal.memory.Workspace;
 import org.jspecify.annotations.Nullable;
 
@@ -99,5 +100,20 @@ final class InsideFields extends Fields {
     @Override
     public void requireGradient(Object tensor, boolean required) {
         ((Tensor) tensor).requireGradient(required);
+    }
+
+    @Override
+    public void shareMemory(Object scope, SharedMemory memory) {
+        ((Scope) scope).share(memory);
+    }
+
+    @Override
+    public void share(Object tensor, SharedMemory memory) {
+        ((Tensor) tensor).share(memory);
+    }
+
+    @Override
+    public boolean isShared(Object tensor) {
+        return ((Tensor) tensor).isShared();
     }
 }

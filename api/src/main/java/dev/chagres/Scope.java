@@ -3,6 +3,7 @@ package dev.chagres;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.internal.memory.ScopeState;
+import dev.chagres.internal.memory.SharedMemory;
 import dev.chagres.internal.memory.Turns;
 import org.jspecify.annotations.Nullable;
 
@@ -52,6 +53,11 @@ public final class Scope implements AutoCloseable {
 
     private static DeviceMemory memory(Stream stream) {
         return new DeviceMemory(stream.device().state(), stream.handle());
+    }
+
+    /** Lets others read this scope's memory, which is freed with the last of them. */
+    void share(SharedMemory shared) {
+        memory.share(shared);
     }
 
     /** Makes a scope that closes with {@code stream}. */

@@ -3,6 +3,7 @@ package dev.chagres;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.ScopeState;
+import dev.chagres.internal.memory.SharedMemory;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -49,6 +50,8 @@ public final class Tensor {
     private @Nullable Tensor base;
 
     private int baseIssue;
+    /** The memory if others read it. */
+    private @Nullable SharedMemory shared;
 
     Tensor(ScopeState scope, TensorHandle handle) {
         this.scope = scope;
@@ -58,6 +61,7 @@ public final class Tensor {
     /** Gives the tensor memory, type and shape for its scope's present epoch. */
     void issue(DType newType, long newAddress, int newRank, long d0, long d1, long d2, long d3) {
         base = null;
+        shared = null;
         constant = false;
         requiresGradient = true;
         place(newType, newAddress, newRank, d0, d1, d2, d3);
@@ -66,6 +70,7 @@ public final class Tensor {
     /** Makes the tensor a view of elements of {@code of}, as {@code newType}, from {@code offset} on, until either is closed. */
     void issueView(Tensor of, DType newType, long offset, int newRank, long d0, long d1, long d2, long d3) {
         base = of;
+        shared = null;
         baseIssue = of.issue;
         constant = of.constant;
         requiresGradient = of.requiresGradient;
@@ -476,6 +481,20 @@ public final class Tensor {
 
     boolean isFixed() {
         return constant;
+    }
+
+    /** Marks the memory as one that others read; this tensor must not be a view. */
+    void share(SharedMemory memory) {
+        shared = memory;
+    }
+
+    /** Returns whether others may read the memory now, so that nothing may be written to it. */
+    boolean isShared() {
+        Tensor root = this;
+        for (Tensor next = base; next != null; next = root.base) {
+            root = next;
+        }
+        return root.shared != null && root.shared.isReadOnly();
     }
 
     void requireGradient(boolean required) {

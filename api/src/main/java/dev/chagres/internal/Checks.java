@@ -163,6 +163,11 @@ public final class Checks {
                     argument + ": expected a tensor whose elements may change, got the offsets"
                             + " of a CuSeqlens or the angles of a RotaryEmbedding, which are trusted once made");
         }
+        if (Inside.isShared(tensor)) {
+            throw new IllegalArgumentException(
+                    argument + ": expected a tensor whose elements may change, got a weight that threads share, which"
+                            + " nobody may write to until its SharedWeights and all that they lend to are closed");
+        }
     }
 
     /** Checks that no byte of {@code tensor}, which is written to, lies in {@code other}. */

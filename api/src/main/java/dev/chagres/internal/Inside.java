@@ -9,6 +9,7 @@ import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Fields;
+import dev.chagres.internal.memory.SharedMemory;
 import dev.chagres.internal.memory.StepWork;
 import dev.chagres.internal.memory.Workspace;
 import java.lang.invoke.MethodHandles;
@@ -156,6 +157,21 @@ public final class Inside {
     /** Sets whether backward passes compute a gradient of {@code tensor}. */
     public static void requireGradient(Tensor tensor, boolean required) {
         FIELDS.requireGradient(tensor, required);
+    }
+
+    /** Lets devices that other threads drive read the memory of {@code scope}, which is freed with the last of them. */
+    public static void shareMemory(Scope scope, SharedMemory memory) {
+        FIELDS.shareMemory(scope, memory);
+    }
+
+    /** Marks {@code tensor}, which is no view, as one of shared memory: while that is read-only, writes of it and its views are refused. */
+    public static void share(Tensor tensor, SharedMemory memory) {
+        FIELDS.share(tensor, memory);
+    }
+
+    /** Returns whether {@code tensor} lies in shared memory that is read-only now. */
+    public static boolean isShared(Tensor tensor) {
+        return FIELDS.isShared(tensor);
     }
 
     private static Fields fields() {

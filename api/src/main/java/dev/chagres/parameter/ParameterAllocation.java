@@ -3,10 +3,14 @@ package dev.chagres.parameter;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
+import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.memory.Closing;
 import dev.chagres.parameter.ParameterShard.Part;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
+import java.util.function.Function;
 import java.util.function.LongFunction;
 import org.jspecify.annotations.Nullable;
 
@@ -76,6 +80,44 @@ final class ParameterAllocation {
             }
             scope.close();
             weightScope.close();
+            throw failure;
+        }
+    }
+
+    /**
+     * Makes parameters that are frozen and have no memory of their own.
+     *
+     * @param lent opens the weights, as a function of the parameter
+     */
+    static Parameters borrow(
+            Device device,
+            ModelPlan plan,
+            DType dtype,
+            Function<List<AutoCloseable>, Function<Parameter, Tensor>> lent) {
+        check(device, plan, dtype, WeightStorage.MODEL_TYPE);
+        plan.claim().claim(device);
+        ensureNoMemory(plan);
+        Scope scope = device.openScope();
+        List<AutoCloseable> opened = new ArrayList<>(List.of(scope));
+        try {
+            for (Parameter parameter : plan.ofModel()) {
+                parameter.freeze();
+                parameter.keep(WeightStorage.MODEL_TYPE);
+            }
+            ParameterLayout layout = new ParameterLayout(plan, dtype);
+            ParameterVectors vectors = new ParameterVectors(scope, lent.apply(opened));
+            Parameters parameters = new Parameters(plan, dtype, layout, vectors, 0);
+            opened.add(parameters);
+            opened.subList(1, opened.size() - 1).forEach(parameters::adopt);
+            place(parameters, layout, vectors);
+            plan.claim().allocated(parameters);
+            return parameters;
+        } catch (RuntimeException | Error failure) {
+            try {
+                Closing.newestFirst(opened);
+            } catch (RuntimeException later) {
+                failure.addSuppressed(later);
+            }
             throw failure;
         }
     }

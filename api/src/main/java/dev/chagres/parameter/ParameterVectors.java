@@ -7,11 +7,13 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
+import dev.chagres.internal.memory.SharedMemory;
 import dev.chagres.nccl.CollectiveMemory;
 import dev.chagres.parameter.ParameterShard.Part;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,6 +27,8 @@ final class ParameterVectors {
     private final Scope weightScope;
     private final @Nullable ParameterShard shard;
     private final Map<DType, Tensor> weights = new EnumMap<>(DType.class);
+    /** Where the weights of borrowed parameters lie; null for those with memory of their own. */
+    private final @Nullable Function<Parameter, Tensor> borrowed;
     /** The same as an array, which is walked without garbage. */
     private final Tensor[] weightVectors;
 
@@ -46,6 +50,7 @@ final class ParameterVectors {
         this.scope = scope;
         this.weightScope = weightScope;
         this.shard = shard;
+        borrowed = null;
         long weightParts = weightParts(shard);
         long gradientParts = shard == null ? 1 : shard.updated().count();
         weightScope.countedAs(MemoryUse.Holder.WEIGHTS);
@@ -54,6 +59,17 @@ final class ParameterVectors {
         weightVectors = weights.values().toArray(Tensor[]::new);
         scope.countedAs(MemoryUse.Holder.GRADIENTS);
         gradients = zeros(scope, DType.FLOAT32, layout.gradientCount() / gradientParts);
+        issue = Inside.issue(gradients);
+    }
+
+    /** Makes the vectors of parameters whose weights lie in the memory of others, and which have no gradients. */
+    ParameterVectors(Scope scope, Function<Parameter, Tensor> borrowed) {
+        this.scope = scope;
+        this.borrowed = borrowed;
+        weightScope = scope;
+        shard = null;
+        weightVectors = new Tensor[0];
+        gradients = zeros(scope, DType.FLOAT32, 0);
         issue = Inside.issue(gradients);
     }
 
@@ -86,6 +102,24 @@ final class ParameterVectors {
     /** Returns the scope that owns the memory of the weights. */
     Scope weightScope() {
         return weightScope;
+    }
+
+    /** Returns whether the weights lie in memory of other parameters. */
+    boolean isBorrowed() {
+        return borrowed != null;
+    }
+
+    /** Lets others read the weights. */
+    void share(SharedMemory memory) {
+        Inside.shareMemory(weightScope, memory);
+        for (Tensor vector : weightVectors) {
+            Inside.share(vector, memory);
+        }
+    }
+
+    /** Returns whether nobody may write to the weights, since others may read them. */
+    boolean isShared() {
+        return borrowed != null || weightVectors.length > 0 && Inside.isShared(weightVectors[0]);
     }
 
     /** Returns the part that is kept here, null where all is. */
@@ -130,7 +164,9 @@ final class ParameterVectors {
 
     /** Returns the weight of a parameter. */
     Tensor weight(Parameter parameter, ParameterLayout.Place place) {
-        return scope.view(weights(place.dtype()), place.weight(), parameter.shape());
+        return borrowed != null
+                ? borrowed.apply(parameter)
+                : scope.view(weights(place.dtype()), place.weight(), parameter.shape());
     }
 
     /** Returns the gradient of a parameter; null where it has none, or gradients lie in parts on several ranks. */

@@ -187,6 +187,10 @@ public final class Parameters implements AutoCloseable {
     public Tensor weights() {
         ensureOpen();
         Tensor vector = vectors.weightsOrNull(dtype);
+        if (vector == null && vectors.isBorrowed()) {
+            throw new IllegalStateException("weights: expected parameters with memory of their own, got those that"
+                    + " SharedWeights have lent; use Parameter.weight()");
+        }
         if (vector == null) {
             throw new IllegalStateException("weights: every parameter was declared with a type of its own"
                     + (all.stream().anyMatch(Parameter::isQuantizedOnly) ? " or is kept in eight bits" : "")
@@ -392,6 +396,15 @@ public final class Parameters implements AutoCloseable {
         return capture != null && (capture.changes(this) || vectors.isWrittenBy(capture));
     }
 
+    /** Checks that no {@link SharedWeights} offer these weights, and nobody borrows them. */
+    void ensureUnshared(String call) {
+        if (vectors.isShared()) {
+            throw new IllegalStateException(
+                    call + ": expected weights that only this thread reads, got those that threads"
+                            + " share; close their SharedWeights and all that they lend to first");
+        }
+    }
+
     private void countChange() {
         vectors.changed();
         steps.changeWeights();
@@ -405,8 +418,11 @@ public final class Parameters implements AutoCloseable {
     /**
      * For optimizers: announces that the step which is enqueued now writes weights, also at each launch of a graph that captures it. From
      * then on backward calls of earlier forward calls are refused, since these have read other weights.
+     *
+     * @throws IllegalStateException while the weights are shared
      */
     public void updating() {
+        ensureUnshared("step");
         steps.changeWeightsEachStep();
     }
 

@@ -161,6 +161,7 @@ final class StepCount implements StepWork {
         @Override
         public void check() {
             parameters.ensureOpen();
+            parameters.ensureUnshared("launch");
         }
 
         @Override

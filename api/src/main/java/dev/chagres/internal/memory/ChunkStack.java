@@ -130,18 +130,24 @@ final class ChunkStack {
     /** Replaces several chunks by one that holds the most that was in use. Nothing may be in use. */
     void unite(int holder) {
         if (chunks.size() > 1 && chunk == 0 && offset == 0) {
-            free();
+            free(null); // a scope of shared weights is never restarted
             chunks.add(reserve((peak + UNITED_STEP - 1) & -UNITED_STEP, holder));
         }
     }
 
-    void free() {
+    /** Frees the chunks, or leaves them to {@code shared}. */
+    void free(@Nullable SharedMemory shared) {
         if (release != null && !chunks.isEmpty()) {
             release.run();
             chunks.clear();
         }
         for (Chunk present : chunks.reversed()) {
-            device.free(MemorySegment.ofAddress(present.address), present.byteSize, present.holder);
+            MemorySegment memory = MemorySegment.ofAddress(present.address);
+            if (shared == null) {
+                device.free(memory, present.byteSize, present.holder);
+            } else {
+                device.free(present.byteSize, present.holder, () -> shared.leave(memory));
+            }
         }
         chunks.clear();
         chunk = 0;

@@ -1,6 +1,7 @@
 package dev.chagres.internal.memory;
 
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Device memory as a stack: allocation moves a pointer, {@link #rewind} moves it back.
@@ -23,6 +24,7 @@ public final class DeviceMemory {
     private final ChunkStack large;
     private final MemoryReuse reuse = MemoryReuse.chosen();
     private final MemorySegment stream;
+    private @Nullable SharedMemory shared;
     private long peak;
     private int holder;
 
@@ -119,9 +121,18 @@ public final class DeviceMemory {
         return small.reserved() + large.reserved();
     }
 
-    /** Frees every chunk; CUDA waits for the work that uses them. */
+    /** Lets others read the memory: {@link #free} then leaves it to the last of them. */
+    public void share(SharedMemory newShared) {
+        shared = newShared;
+    }
+
+    /** Frees every chunk, unless others read them; CUDA waits for the work that uses them. */
     public void free() {
-        small.free();
-        large.free();
+        SharedMemory present = shared;
+        if (present != null) {
+            present.end();
+        }
+        small.free(present);
+        large.free(present);
     }
 }

@@ -60,6 +60,15 @@ public abstract class Fields {
     /** Returns whether the contents of a tensor were checked and are not to be written to. */
     public abstract boolean isFixed(Object tensor);
 
+    /** Lets others read the memory of a scope. */
+    public abstract void shareMemory(Object scope, SharedMemory memory);
+
+    /** Marks a tensor that is no view as one of shared memory. */
+    public abstract void share(Object tensor, SharedMemory memory);
+
+    /** Returns whether a tensor, or what it is a view of, lies in shared memory that is read-only now. */
+    public abstract boolean isShared(Object tensor);
+
     /** Says whether backward passes compute a gradient of a tensor. */
     public abstract void requireGradient(Object tensor, boolean required);
 }

@@ -32,6 +32,7 @@ class PageExamplesTest {
         "tensor-parallel.md, sharding/StrategyExamplesTest, sequenceParallel",
         "step-graphs.md, batch/ResumeExampleTest, sequences",
         "step-graphs.md, batch/ResumeExampleTest, place",
+        "streams-and-threads.md, pass/PassPoolTest, pool",
         "recipes-products.md, te/Float8ByHandTest, gradients",
         "cudnn.md, cudnn/GraphExamplesTest, graph",
         "cudnn.md, cudnn/GraphExamplesTest, plan",
