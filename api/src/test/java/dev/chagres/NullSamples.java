@@ -182,6 +182,7 @@ final class NullSamples implements AutoCloseable {
         sample(WeightDecay.class, WeightDecay.DECOUPLED);
         sample(BiasCorrection.class, BiasCorrection.YES);
         sample(WeightStorage.class, WeightStorage.MODEL_TYPE);
+        sample(State.Number.Form.class, State.Number.Form.WHOLE);
         sample(Normalization.class, new Normalization(0, Normalization.Gamma.PLAIN).gamma(weight.weight()));
         sample(Normalization.Gamma.class, Normalization.Gamma.PLAIN);
         sample(QkNorm.class, QkNorm.none());

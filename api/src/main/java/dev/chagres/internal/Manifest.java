@@ -188,7 +188,10 @@ public record Manifest(
             Map<String, Long> numbers = new LinkedHashMap<>();
             Map<?, ?> given = map(all.get("numbers"));
             for (Object key : given.keySet()) {
-                numbers.put((String) key, number(given, key));
+                if (!(given.get(key) instanceof Long bits)) { // A double's may be negative; whoever reads knows the limits.
+                    throw new InvalidException(key + ": expected a whole number, got " + given.get(key));
+                }
+                numbers.put((String) key, bits);
             }
             Map<String, Content> files = new LinkedHashMap<>();
             for (Map.Entry<?, ?> entry : map(all.get("files")).entrySet()) {

@@ -280,7 +280,7 @@ public final class Safetensors {
             long value = piece.get(ValueLayout.JAVA_LONG, 0);
             if (!number.takes(value)) {
                 throw SafetensorsException.of(
-                        file.path(), name, "expected a number from 0 to " + number.most() + ", got " + value, null);
+                        file.path(), name, "expected " + number.expected() + ", got " + value, null);
             }
             values.put(name, value);
         });

@@ -10,6 +10,8 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.DoubleConsumer;
+import java.util.function.DoubleSupplier;
 import java.util.function.LongConsumer;
 import java.util.function.LongSupplier;
 import java.util.function.Predicate;
@@ -27,8 +29,17 @@ public final class State implements StateOwner {
      * @param reader returns it
      * @param writer takes a loaded one
      * @param most the largest number that the writer takes; the smallest is 0
+     * @param form what its 64 bits say
      */
-    public record Number(LongSupplier reader, LongConsumer writer, long most) {
+    public record Number(LongSupplier reader, LongConsumer writer, long most, Form form) {
+        /** What the 64 bits of a number say. */
+        public enum Form {
+            /** A whole number. */
+            WHOLE,
+            /** A double, by its bits: any but NaN. */
+            REAL
+        }
+
         /**
          * Checks that both are there.
          *
@@ -37,14 +48,29 @@ public final class State implements StateOwner {
         public Number {
             Checks.given("reader", reader);
             Checks.given("writer", writer);
+            Checks.given("form", form);
             if (most < 0) {
                 throw new IllegalArgumentException("most: expected at least 0, got " + most);
             }
         }
 
+        /**
+         * A whole number.
+         *
+         * @throws IllegalArgumentException when most is negative
+         */
+        public Number(LongSupplier reader, LongConsumer writer, long most) {
+            this(reader, writer, most, Form.WHOLE);
+        }
+
         /** Returns whether the writer takes {@code value}. */
         public boolean takes(long value) {
-            return value >= 0 && value <= most;
+            return form == Form.REAL ? !Double.isNaN(Double.longBitsToDouble(value)) : value >= 0 && value <= most;
+        }
+
+        /** Says which numbers the writer takes. */
+        public String expected() {
+            return form == Form.REAL ? "the bits of a double that is a number" : "a number from 0 to " + most;
         }
     }
 
@@ -219,8 +245,12 @@ public final class State implements StateOwner {
                 (name, tensor) -> text.append(name).append(' ').append(tensor).append('\n'));
         quantized.forEach((name, weight) ->
                 text.append(name).append(' ').append(weight.copies()).append('\n'));
-        numbers.forEach((name, number) ->
-                text.append(name).append(' ').append(number.reader.getAsLong()).append('\n'));
+        numbers.forEach((name, number) -> {
+            long bits = number.reader.getAsLong();
+            text.append(name).append(' ');
+            text.append(number.form == Number.Form.REAL ? Double.toString(Double.longBitsToDouble(bits)) : bits);
+            text.append('\n');
+        });
         return text.toString();
     }
 
@@ -288,6 +318,24 @@ public final class State implements StateOwner {
         }
 
         /**
+         * Adds a double that the host keeps, such as the best loss so far; files have its 64 bits as an INT64. A NaN is saved, but no file
+         * with one is loaded.
+         *
+         * @param reader returns it
+         * @param writer takes a loaded one
+         * @throws IllegalArgumentException when the name is taken
+         */
+        public Builder real(String name, DoubleSupplier reader, DoubleConsumer writer) {
+            ensureFree(name);
+            Checks.given("reader", reader);
+            Checks.given("writer", writer);
+            LongSupplier bits = () -> Double.doubleToRawLongBits(reader.getAsDouble());
+            LongConsumer ofBits = value -> writer.accept(Double.longBitsToDouble(value));
+            numbers.put(name, new Number(bits, ofBits, Long.MAX_VALUE, Number.Form.REAL));
+            return this;
+        }
+
+        /**
          * Adds a weight that exists in eight bits alone.
          *
          * @throws IllegalArgumentException when the name is taken
@@ -351,7 +399,10 @@ public final class State implements StateOwner {
                     tensor(name, tensor, part.values(name));
                 }
             });
-            part.numbers.forEach((name, number) -> number(name, number.reader, number.writer, number.most));
+            part.numbers.forEach((name, number) -> {
+                ensureFree(name);
+                numbers.put(name, number);
+            });
             part.quantized.forEach(this::quantized);
             part.beforeSharing.forEach(this::beforeSharing);
             part.afterLoading.forEach(this::afterLoading);

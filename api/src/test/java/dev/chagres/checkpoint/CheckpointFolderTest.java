@@ -18,6 +18,7 @@ import dev.chagres.io.TensorSpec;
 import dev.chagres.launch.Ranks;
 import dev.chagres.layer.Linear;
 import dev.chagres.optim.AdamW;
+import dev.chagres.io.Safetensors;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
@@ -76,6 +77,41 @@ class CheckpointFolderTest {
         ModelPlan plan = new ModelPlan();
         new Linear(16, 16, Initializer.normal(0.1f), plan.group("layer"));
         return plan;
+    }
+
+    /** A number of any sign keeps its bits, in a file and in a folder; one that is no number is refused, and nothing is loaded. */
+    @Test
+    void keepsDoubles(@TempDir Path two) {
+        double[] best = {-0.0};
+        State state = new State.Builder()
+                .real("best", () -> best[0], value -> best[0] = value)
+                .number("seen", () -> 3, _ -> {}, 9)
+                .build();
+        Path file = two.resolve("a.safetensors");
+        try (Device device = Device.open()) {
+            for (double value : new double[] {-0.0, -1.0 / 3, Double.MIN_VALUE, Double.NEGATIVE_INFINITY, 1e300}) {
+                best[0] = value;
+                assertEquals("best " + value + "\nseen 3\n", state.toString());
+                Safetensors.save(file, state, device.stream(), Map.of());
+                best[0] = 7;
+                Safetensors.load(file, state, device.stream());
+                assertEquals(value, best[0]);
+            }
+            best[0] = Double.NaN;
+            Safetensors.save(file, state, device.stream(), Map.of());
+            best[0] = 7;
+            SafetensorsException refused = assertThrows(
+                    SafetensorsException.class, () -> Safetensors.load(file, state, device.stream()));
+            assertTrue(
+                    refused.getMessage().contains("expected the bits of a double that is a number, got 92"),
+                    refused.getMessage());
+            assertEquals(7, best[0]);
+        }
+        best[0] = -2.5;
+        withState(SEED, run -> run.with(state).save(CheckpointFolder.of(two), 1, Map.of()));
+        best[0] = 7;
+        withState(SEED, run -> run.with(state).load(two));
+        assertEquals(-2.5, best[0]);
     }
 
     private static void withState(long seed, Consumer<RunState> body) {
