@@ -13,7 +13,7 @@ import dev.chagres.cudnn.PointwiseMode;
 import dev.chagres.cudnn.VariantPack;
 import java.util.Arrays;
 
-/** A product with bias and ReLU as one graph of cuDNN's: described once, planned for a device, run on tensors. */
+/** A product with bias, GELU and a residual as one graph of cuDNN's: described once, planned for a device, run on tensors. */
 final class Sample12CudnnGraph {
     private Sample12CudnnGraph() {}
 
@@ -23,7 +23,9 @@ final class Sample12CudnnGraph {
         GraphTensor w = graph.tensor("w", DType.BFLOAT16, 1, 32, 128);
         GraphTensor bias = graph.tensor("bias", DType.BFLOAT16, 1, 1, 128);
         GraphTensor sum = graph.pointwise("sum", PointwiseMode.ADD, graph.matmul("product", x, w), bias);
-        GraphTensor y = graph.output(graph.pointwise("y", PointwiseMode.RELU_FWD, sum), DataType.BFLOAT16);
+        GraphTensor active = graph.pointwise("active", PointwiseMode.GELU_FWD, sum);
+        GraphTensor residual = graph.tensor("residual", DType.BFLOAT16, 1, 64, 128);
+        GraphTensor y = graph.output(graph.pointwise("y", PointwiseMode.ADD, active, residual), DataType.BFLOAT16);
         try (Device device = Device.open();
                 Scope scope = device.openScope();
                 ExecutionPlan plan = graph.build().plan(device)) {
@@ -32,12 +34,13 @@ final class Sample12CudnnGraph {
             pack.set(x, filled(scope, 0.5f, 64, 32));
             pack.set(w, filled(scope, 0.25f, 32, 128));
             pack.set(bias, filled(scope, -3, 1, 128));
+            pack.set(residual, filled(scope, 2, 64, 128));
             plan.run(device.stream(), pack);
 
-            // 32 products of 0.5 and 0.25 are 4; with the bias 1.
-            double first = Tour.near("y[0, 0]", 1, result.toFloats(device.stream())[0], 0);
+            // 32 products of 0.5 and 0.25 are 4, with the bias 1; GELU of 1 is 0.841, with the residual 2.841.
+            double first = Tour.near("y[0, 0]", 2.841, result.toFloats(device.stream())[0], 0.01);
             System.out.printf(
-                    "12 cudnngraph: y[0, 0] = %.0f%n%s%n",
+                    "12 cudnngraph: y[0, 0] = %.2f%n%s%n",
                     first, plan.explain().indent(3).stripTrailing());
         }
     }

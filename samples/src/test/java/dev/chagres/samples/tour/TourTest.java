@@ -29,7 +29,8 @@ class TourTest {
                 "ownlayer",
                 "float8",
                 "ownmodel",
-                "cudnngraph"
+                "cudnngraph",
+                "ownscores"
             })
     void everySampleVerifiesItsResult(String name) throws Exception {
         Tour.main(new String[] {name});
