@@ -146,7 +146,7 @@ public final class SharedWeights implements AutoCloseable {
         DeviceState state = Inside.state(device);
         memory.borrow();
         vectors.forEach((type, vector) -> {
-            Runnable release = lent.isEmpty() ? () -> state.free(0, memory::giveBack) : () -> {};
+            Runnable release = lent.isEmpty() ? () -> state.free(0, 0, memory::giveBack) : () -> {};
             Scope scope = Inside.openScope(
                     stream, new DeviceMemory(state, stream.handle(), vector.address, vector.reservedBytes(), release));
             opened.add(scope);
