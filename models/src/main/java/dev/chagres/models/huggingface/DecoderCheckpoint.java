@@ -11,7 +11,7 @@ import java.util.Objects;
 
 /**
  * Decoders in and out of folders of transformers: {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM} and {@code
- * MistralForCausalLM}.
+ * MistralForCausalLM}; and of NVIDIA's recipes: {@code NVLlamaForCausalLM} and {@code NVQwen3ForCausalLM}.
  *
  * <p>In: {@code config.json}, and {@code model.safetensors} or the files that {@code model.safetensors.index.json} names. Each field of {@code
  * config.json} is taken, has no effect on what is computed, or is refused, and so are tensors that the model does not have. Names, types and
@@ -113,6 +113,7 @@ public final class DecoderCheckpoint {
     public static ModelFiles files(DecoderConfig config, DType dtype, Path tokenizer) {
         return new DecoderFiles(
                 Objects.requireNonNull(config, "config"),
+                DecoderLayout.TRANSFORMERS,
                 Objects.requireNonNull(dtype, "dtype"),
                 Objects.requireNonNull(tokenizer, "tokenizer"));
     }
@@ -140,7 +141,8 @@ public final class DecoderCheckpoint {
      * @param folder one that does not exist, or is empty; its parent exists
      * @param config its {@link SaveConfig#tokenizerFrom} is the folder that has the tokenizer
      * @throws CheckpointException when the folder has files or cannot be written
-     * @throws IllegalArgumentException when a parameter is split among ranks, or {@code config} has another folder's tensors to copy
+     * @throws IllegalArgumentException when a parameter is split among ranks, {@code config} has another folder's tensors to copy, or the model
+     *     has something that {@link DecoderLayout#NVIDIA} has not
      */
     public static void save(Decoder model, Path folder, SaveConfig config) {
         Objects.requireNonNull(folder, "folder");

@@ -115,18 +115,33 @@ record DecoderFields(JsonObject json, DecoderArchitecture architecture) {
             "use_bfloat16",
             "use_cache");
 
+    /** Further ones of NVIDIA's recipes: how layers are run and began, and what {@link #refuseOthersOfNvidia} looks at. */
+    private static final Set<String> OF_NVIDIA = Set.of(
+            "attn_input_format",
+            "embedding_init_std",
+            "fp8_first_last_bf16",
+            "layer_precision",
+            "num_layers_at_end_in_bf16",
+            "num_layers_at_start_in_bf16",
+            "self_attn_mask_type",
+            "use_megatron_scaled_init",
+            "use_moe",
+            "use_quantized_model_init");
+
     /** Returns the architecture that a configuration names; empty where it names none of these. */
     static Optional<DecoderArchitecture> architecture(JsonObject config) {
         List<String> named = config.texts("architectures");
         return Arrays.stream(DecoderArchitecture.values())
-                .filter(each -> named.contains(each.className()))
+                .filter(each -> Arrays.stream(DecoderLayout.values())
+                        .anyMatch(layout -> layout.has(each) && named.contains(layout.className(each))))
                 .findFirst();
     }
 
-    static List<String> classNames() {
-        return Arrays.stream(DecoderArchitecture.values())
-                .map(DecoderArchitecture::className)
-                .toList();
+    /** Returns how the folder's tensors are laid out. */
+    DecoderLayout layout() {
+        return json.texts("architectures").contains(architecture.className())
+                ? DecoderLayout.TRANSFORMERS
+                : DecoderLayout.NVIDIA;
     }
 
     private boolean isQwen() {
@@ -386,11 +401,45 @@ record DecoderFields(JsonObject json, DecoderArchitecture architecture) {
         if (architecture == DecoderArchitecture.LLAMA && json.has("sliding_window")) {
             throw json.refused("sliding_window", "none: Llama has no windows");
         }
+        if (layout() == DecoderLayout.NVIDIA) {
+            refuseOthersOfNvidia();
+        }
         for (String field : json.fields().keySet()) {
+            if (layout() == DecoderLayout.NVIDIA && OF_NVIDIA.contains(field)) {
+                continue;
+            }
             if (!TAKEN.contains(field) && !WITHOUT_EFFECT.contains(field) && json.has(field)) {
                 throw json.refused(
-                        field, "no such field in " + architecture.className() + ", or none that is supported");
+                        field, "no such field in " + layout().className(architecture) + ", or none that is supported");
             }
+        }
+    }
+
+    /** NVIDIA's layers have no biases, Llama's heads no width of their own, and windows of transformers have a key fewer. */
+    private void refuseOthersOfNvidia() {
+        String name = DecoderLayout.NVIDIA.className(architecture);
+        for (String bias : List.of("attention_bias", "mlp_bias")) {
+            if (json.flag(bias, false)) {
+                throw json.refused(bias, "false: " + name + " has no biases");
+            }
+        }
+        if (json.texts("layer_types").contains(SLIDING) || json.flag("use_sliding_window", false)) {
+            throw json.refused(
+                    json.has("layer_types") ? "layer_types" : "use_sliding_window",
+                    "no window, for " + name + " has others than transformers");
+        }
+        if (architecture == DecoderArchitecture.LLAMA
+                && json.has("head_dim")
+                && (long) json.integer("head_dim", 1, 1, MOST) * json.integer("num_attention_heads", 32, 1, MOST)
+                        != json.integer("hidden_size", 4096, 1, MOST)) {
+            throw json.refused("head_dim", "hidden_size / num_attention_heads, which " + name + " has");
+        }
+        String mask = json.text("self_attn_mask_type", "padding_causal");
+        if (!mask.equals("padding_causal") && !mask.equals("causal")) {
+            throw json.refused("self_attn_mask_type", "padding_causal or causal");
+        }
+        if (json.flag("use_moe", false)) {
+            throw json.refused("use_moe", "false: experts are not supported");
         }
     }
 

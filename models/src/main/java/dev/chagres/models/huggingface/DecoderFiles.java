@@ -33,12 +33,17 @@ final class DecoderFiles implements ModelFiles {
     private final DecoderConfig config;
     private final DecoderSizes sizes;
     private final DecoderForm form;
+    private final DecoderLayout layout;
     private final DType dtype;
     /** Null for no tokenizer. */
     private final @Nullable Path tokenizer;
 
-    DecoderFiles(DecoderConfig config, DType dtype, @Nullable Path tokenizer) {
+    /**
+     * @throws IllegalArgumentException when the code that is to open the folder computes something else
+     */
+    DecoderFiles(DecoderConfig config, DecoderLayout layout, DType dtype, @Nullable Path tokenizer) {
         this.config = config;
+        this.layout = layout;
         this.dtype = dtype;
         this.tokenizer = tokenizer;
         sizes = config.sizes();
@@ -53,10 +58,27 @@ final class DecoderFiles implements ModelFiles {
                     + " factor or Llama 3's scaling, which "
                     + form.architecture().className() + " has, got " + rotary);
         }
+        if (layout == DecoderLayout.NVIDIA) {
+            ensureLayout();
+        }
+    }
+
+    private void ensureLayout() {
+        boolean hasBias = form.attentionBias() == Bias.PRESENT || form.mlpBias() == Bias.PRESENT;
+        boolean hasWidth =
+                form.architecture() == DecoderArchitecture.LLAMA && sizes.headDim() * sizes.heads() != sizes.hidden();
+        if (!layout.has(form.architecture())
+                || hasBias
+                || hasWidth
+                || !form.windows().isEmpty()) {
+            throw new IllegalArgumentException(
+                    "model: expected Llama, with heads of hidden / heads columns, or Qwen 3, without"
+                            + " biases and windows, which NVIDIA's layout has, got " + form + " of " + sizes);
+        }
     }
 
     List<Target> targets() {
-        return DecoderTensors.targets(config);
+        return DecoderTensors.targets(config, layout);
     }
 
     @Override
@@ -85,7 +107,7 @@ final class DecoderFiles implements ModelFiles {
 
     private Map<String, @Nullable Object> fields() {
         Map<String, @Nullable Object> fields = new TreeMap<>();
-        fields.put("architectures", List.of(form.architecture().className()));
+        fields.put("architectures", List.of(layout.className(form.architecture())));
         fields.put("attention_dropout", 0.0);
         fields.put("head_dim", sizes.headDim());
         fields.put("hidden_act", "silu");
@@ -106,6 +128,10 @@ final class DecoderFiles implements ModelFiles {
         fields.put("vocab_size", sizes.vocabulary());
         putBiases(fields);
         putWindows(fields);
+        if (layout == DecoderLayout.NVIDIA) {
+            fields.put("attn_input_format", "thd");
+            fields.put("self_attn_mask_type", "padding_causal");
+        }
         putTokens(fields);
         return fields;
     }

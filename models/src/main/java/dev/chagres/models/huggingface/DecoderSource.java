@@ -21,16 +21,19 @@ final class DecoderSource implements AutoCloseable {
     private final CheckpointWeights weights;
     private final List<Target> targets;
 
-    private DecoderSource(JsonObject json, DecoderConfig config, CheckpointWeights weights) {
+    private final DecoderLayout layout;
+
+    private DecoderSource(JsonObject json, DecoderConfig config, DecoderLayout layout, CheckpointWeights weights) {
         this.json = json;
         this.config = config;
+        this.layout = layout;
         this.weights = weights;
-        weights.ensureHas(DecoderTensors.last(config));
-        targets = DecoderTensors.targets(config);
+        weights.ensureHas(DecoderTensors.last(config, layout));
+        targets = DecoderTensors.targets(config, layout);
         targets.forEach(target -> weights.find(target, CheckpointWeights.Rows.SAME));
         boolean isTied = config.form().head() == DecoderForm.Head.TIED;
         weights.refuseOthers(
-                "a " + config.form().architecture().className() + " of "
+                "a " + layout.className(config.form().architecture()) + " of "
                         + config.sizes().layers() + " layers",
                 name -> DecoderTensors.isUnused(name) || (isTied && name.equals(DecoderTensors.HEAD)));
         if (isTied) {
@@ -42,14 +45,25 @@ final class DecoderSource implements AutoCloseable {
     static DecoderSource open(Path folder) {
         JsonObject json = JsonObject.read(folder.resolve(CheckpointWeights.CONFIG));
         DecoderArchitecture architecture = DecoderFields.architecture(json)
-                .orElseThrow(() -> json.refused("architectures", "one of " + DecoderFields.classNames()));
-        DecoderConfig config = new DecoderFields(json, architecture).config(); // before any other file is read
+                .orElseThrow(() -> json.refused("architectures", "one of " + DecoderLayout.classNames()));
+        DecoderFields fields = new DecoderFields(json, architecture);
+        DecoderConfig config = fields.config(); // before any other file is read
         CheckpointWeights weights = new CheckpointWeights(CheckpointTensors.open(folder), DecoderTensors::namesOf);
         try {
-            return new DecoderSource(json, config, weights);
+            return new DecoderSource(json, config, fields.layout(), weights);
         } catch (RuntimeException | Error failure) {
             weights.close();
             throw failure;
+        }
+    }
+
+    /** Refuses another layout. */
+    void ensureLayout(DecoderLayout expected) {
+        if (layout != expected) {
+            throw json.refused(
+                    "architectures",
+                    expected.className(config.form().architecture())
+                            + ", whose modules adapters name; DecoderCheckpoint.save converts it");
         }
     }
 

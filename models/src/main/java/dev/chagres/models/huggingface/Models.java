@@ -18,8 +18,8 @@ public final class Models {
     /**
      * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM} and {@code NVEsmForMaskedLM}, an {@link
      * dev.chagres.models.esm.Esm2Classifier} of {@code EsmForTokenClassification} and {@code EsmForSequenceClassification}, a {@link
-     * dev.chagres.models.decoder.Decoder} of {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM} and {@code
-     * MistralForCausalLM}.
+     * dev.chagres.models.decoder.Decoder} of {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM}, {@code
+     * MistralForCausalLM}, {@code NVLlamaForCausalLM} and {@code NVQwen3ForCausalLM}.
      *
      * @param folder with {@code config.json} and safetensors files
      * @param dtype of weights and activations: FLOAT32, BFLOAT16 or FLOAT16
@@ -36,7 +36,7 @@ public final class Models {
             throw config.refused(
                     "architectures",
                     "one of "
-                            + Stream.concat(EsmArchitecture.classNames().stream(), DecoderFields.classNames().stream())
+                            + Stream.concat(EsmArchitecture.classNames().stream(), DecoderLayout.classNames().stream())
                                     .toList());
         }
         return switch (EsmArchitecture.of(config)) {

@@ -2,6 +2,7 @@ package dev.chagres.models.huggingface;
 
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.models.huggingface.Target.Groups;
 import dev.chagres.models.huggingface.Target.Padding;
 import dev.chagres.models.huggingface.Target.Part;
 import java.util.ArrayList;
@@ -29,6 +30,7 @@ final class NvEsmTensors {
     static List<Target> targets(Esm2Config config, int heads) {
         long hidden = config.hidden();
         long inner = config.inner();
+        Groups groups = heads == 0 ? null : new Groups(heads, 1);
         List<Target> all = new ArrayList<>();
         all.add(new Target("embedding.weight", sizes(EsmVocabulary.SIZE, hidden), List.of(EMBEDDING), Padding.ZEROS));
         for (int i = 0; i < config.layers(); i++) {
@@ -40,12 +42,12 @@ final class NvEsmTensors {
                     own + "attention.qkv.linear.weight",
                     List.of(new Part(qkv + "weight", 3 * hidden, hidden)),
                     Padding.NONE,
-                    heads));
+                    groups));
             all.add(new Target(
                     own + "attention.qkv.linear.bias",
                     List.of(new Part(qkv + "bias", 3 * hidden)),
                     Padding.NONE,
-                    heads));
+                    groups));
             linear(all, own + "attention.projection", hidden, hidden, LAYER + i + ".self_attention.proj.");
             norm(all, own + "mlp.norm", hidden, mlp + "layer_norm_");
             linear(all, own + "mlp.fc1", inner, hidden, mlp + "fc1_");

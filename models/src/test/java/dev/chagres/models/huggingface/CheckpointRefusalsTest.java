@@ -67,7 +67,8 @@ class CheckpointRefusalsTest {
         refusedField(
                 "architectures",
                 List.of("EsmFold"),
-                "expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmModel, EsmForTokenClassification, EsmForSequenceClassification], got [EsmFold]");
+                "expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmModel, EsmForTokenClassification,"
+                        + " EsmForSequenceClassification], got [EsmFold]");
         refusedField("model_type", "bert", "expected esm, got bert");
         refusedField("vocab_size", 64, "expected 33, got 64");
         refusedField("vocab_size", null, "expected 33, got none");
@@ -119,7 +120,10 @@ class CheckpointRefusalsTest {
         try (Device device = Device.open()) {
             assertEquals(
                     folder.resolve("config.json")
-                            + ": field architectures: expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmModel, EsmForTokenClassification, EsmForSequenceClassification, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM], got [BertForMaskedLM]",
+                            + ": field architectures: expected one of [EsmForMaskedLM, NVEsmForMaskedLM, EsmModel,"
+                            + " EsmForTokenClassification, EsmForSequenceClassification, LlamaForCausalLM,"
+                            + " Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, NVLlamaForCausalLM,"
+                            + " NVQwen3ForCausalLM], got [BertForMaskedLM]",
                     assertThrows(CheckpointException.class, () -> Models.open(device, folder, DType.FLOAT32))
                             .getMessage());
         }
@@ -137,8 +141,9 @@ class CheckpointRefusalsTest {
         Files.writeString(folder.resolve("pytorch_model.bin"), "");
         assertEquals(
                 folder
-                        + ": expected model.safetensors or model.safetensors.index.json, got neither, but pytorch_model.bin, which"
-                        + " only PyTorch reads. Convert it with: python -c \"from transformers import AutoModelForMaskedLM as M;"
+                        + ": expected model.safetensors or model.safetensors.index.json, got neither, but"
+                        + " pytorch_model.bin, which only PyTorch reads. Convert it with: python -c \"from"
+                        + " transformers import AutoModelForMaskedLM as M;"
                         + " M.from_pretrained('FOLDER').save_pretrained('CONVERTED')\"",
                 text());
         Files.delete(folder.resolve("config.json"));

@@ -49,7 +49,10 @@ class HuggingFaceDecoderTest {
             float expected = HuggingFaceEsm2Test.vector(vectors, "loss")[0];
             assertEquals(expected, loss, TOLERANCE * expected);
             HuggingFaceEsm2Test.compareGradients(
-                    model.parameters(), DecoderTensors.targets(model.config()), vectors, device);
+                    model.parameters(),
+                    DecoderTensors.targets(model.config(), DecoderLayout.TRANSFORMERS),
+                    vectors,
+                    device);
         }
     }
 
@@ -67,7 +70,10 @@ class HuggingFaceDecoderTest {
                 DecoderCheckpoint.load(model, stored.folder());
                 losses.put(tokens, loss(model, stored, pass));
                 HuggingFaceEsm2Test.compareGradients(
-                        model.parameters(), DecoderTensors.targets(config), vectors, device);
+                        model.parameters(),
+                        DecoderTensors.targets(config, DecoderLayout.TRANSFORMERS),
+                        vectors,
+                        device);
                 assertEquals(tokens == 0 || tokens >= 80, model.scores() != null);
             }
         }

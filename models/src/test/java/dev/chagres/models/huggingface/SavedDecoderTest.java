@@ -115,7 +115,6 @@ class SavedDecoderTest {
     @MethodSource("dev.chagres.models.huggingface.StoredModel#decoders")
     @Tag("transformers")
     void transformersOpensWhatIsSaved(StoredModel stored) throws IOException, InterruptedException {
-        String python = System.getProperty("chagres.test.transformers");
         Path saved = folder.resolve("saved");
         float[] expected;
         try (Device device = Device.open();
@@ -126,9 +125,14 @@ class SavedDecoderTest {
             expected = HuggingFaceDecoderTest.used(
                     model, model.logits(HuggingFaceDecoderTest.ids(stored, pass), pass), device);
         }
+        HuggingFaceEsm2Test.assertClose("logits", logits(saved, stored, folder), expected, 1e-5);
+    }
+
+    /** Returns the logits of transformers for a saved folder and the stored vectors' input. */
+    static float[] logits(Path saved, StoredModel stored, Path folder) throws IOException, InterruptedException {
         Path output = folder.resolve("logits.safetensors");
         Process process = new ProcessBuilder(
-                        python,
+                        System.getProperty("chagres.test.transformers"),
                         "src/test/vectors/logits_of_saved_decoder.py",
                         saved.toString(),
                         stored.folder().resolve("vectors.safetensors").toString(),
@@ -138,6 +142,6 @@ class SavedDecoderTest {
                 .start();
         assertTrue(process.waitFor(5, TimeUnit.MINUTES));
         assertEquals(0, process.exitValue(), Files.readString(folder.resolve("python.txt")));
-        HuggingFaceEsm2Test.assertClose("logits", StoredModel.floats(output).get("logits"), expected, 1e-5);
+        return HuggingFaceEsm2Test.vector(StoredModel.floats(output), "logits");
     }
 }
