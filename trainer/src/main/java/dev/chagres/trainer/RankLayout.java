@@ -174,19 +174,6 @@ record RankLayout(
         }
     }
 
-    /**
-     * Checks that ranks can compute the form of a model.
-     *
-     * @throws IllegalArgumentException when they have some of the tokens each of a form with token dropout
-     */
-    void requireForm(TrainingPlan.Start start) {
-        if (contextRanks() > 1 && start.model().needsWholeSequences()) {
-            throw new IllegalArgumentException(
-                    "--form: expected nvidia beside ranks for cp, which have parts of sequences, for token dropout counts the masks of"
-                            + " whole ones, got " + start.formText());
-        }
-    }
-
     /** Returns the strategies in the order of the mesh's dimensions. */
     private List<RankStrategy> strategies() {
         List<RankStrategy> all = new ArrayList<>();

@@ -27,8 +27,6 @@ interface StartModel {
 
     int layers();
 
-    /** Returns whether a rank needs whole sequences, because what it computes counts the masks of each. */
-    boolean needsWholeSequences();
 
     /** Returns how the model is made. */
     TrainedModel.Factory factory(int context, Esm2Recomputation recomputation);
@@ -54,11 +52,6 @@ interface StartModel {
         @Override
         public int layers() {
             return config.layers();
-        }
-
-        @Override
-        public boolean needsWholeSequences() {
-            return config.form().masks() == Esm2Form.Masks.DROPPED;
         }
 
         @Override
@@ -99,11 +92,6 @@ interface StartModel {
         @Override
         public int layers() {
             return config.sizes().layers();
-        }
-
-        @Override
-        public boolean needsWholeSequences() {
-            return false;
         }
 
         @Override

@@ -73,8 +73,9 @@ final class TrainOptions {
             converter = OptionWords.OfForm.class,
             paramLabel = "published|nvidia",
             description =
-                    "of a new model: the exact GELU and token dropout of the published checkpoints, which transformers computes, too; or"
-                            + " the GELU by tanh of NVIDIA's recipes, without token dropout (default: published)")
+                    "of a new model: the exact GELU and token dropout of the published checkpoints, which transformers"
+                            + " computes, too; or the GELU by tanh of NVIDIA's recipes, without token dropout (default:"
+                            + " published)")
     private TrainingPlan.@Nullable ModelForm form;
 
     @Mixin
@@ -111,9 +112,9 @@ final class TrainOptions {
             converter = OptionWords.OfRecomputation.class,
             paramLabel = "none|norms|layers",
             description =
-                    "what backward recomputes, so that layers save less; losses have the same bits. norms: the outputs of the layers'"
-                            + " norms, which layers with --recipe fp8-... do not save anyway; layers: all but each layer's input"
-                            + " (default: none)")
+                    "what backward recomputes, so that layers save less; losses have the same bits. norms: the outputs"
+                        + " of the layers' norms, which layers with --recipe fp8-... do not save anyway; layers: all"
+                        + " but each layer's input (default: none)")
     private Esm2Recomputation recomputation = Esm2Recomputation.NONE;
 
     @Option(
@@ -136,8 +137,8 @@ final class TrainOptions {
             converter = OptionWords.OfGraph.class,
             paramLabel = "on|off|auto",
             description =
-                    "capture steps as graphs and replay them. on: also with --strategy ddp or tp; auto: on a GPU with one rank"
-                            + " (default: auto)")
+                    "capture steps as graphs and replay them. on: also with --strategy ddp or tp; auto: on a GPU with"
+                            + " one rank (default: auto)")
     private GraphChoice graph = GraphChoice.AUTO;
 
     @Option(
@@ -165,7 +166,8 @@ final class TrainOptions {
             converter = OptionWords.OfDecay.class,
             paramLabel = "constant|linear|cosine",
             description =
-                    "how the rate falls from then on, linear and cosine to a tenth (default: linear, schedule-free: constant)")
+                    "how the rate falls from then on, linear and cosine to a tenth (default: linear, schedule-free:"
+                            + " constant)")
     private LearningRateSchedule.@Nullable Decay decay;
 
     @Option(
@@ -228,8 +230,8 @@ final class TrainOptions {
         }
         if (graph == GraphChoice.ON && ranks.arePolled()) {
             throw new IllegalArgumentException("--graph: expected off or auto beside"
-                    + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
-                    + " got on");
+                + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
+                + " got on");
         }
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);
@@ -360,7 +362,6 @@ final class TrainOptions {
         Start start = ofText ? decoder(Path.of(String.valueOf(model))) : start(gpu);
         ranks.layout().requireHeads(ranks.sharingOption(), start);
         ranks.layout().requireStages(ranks.sharingOption(), start, fp8Statistics);
-        ranks.layout().requireForm(start);
         ranks.requireLayout(batches.layout());
         TrainingRecipe precision = recipe != null ? recipe : gpu ? TrainingRecipe.BF16 : TrainingRecipe.FP32;
         float peak = learningRate != null

@@ -56,8 +56,6 @@ class TrainOptionsTest {
                 "--model 9M | --model: expected one of tiny, 8M, 35M, 150M, 650M, 3B, 15B, or a folder, got 9M",
                 "--form tanh | Invalid value for option '--form': expected one of published, nvidia, got tanh",
                 "--form published --model /tmp | --form: expected none beside --model FOLDER, whose form it is, got published",
-                "--ranks 2 --strategy cp | --form: expected nvidia beside ranks for cp, which have parts of sequences, for"
-                        + " token dropout counts the masks of whole ones, got published",
                 "--packing yes | Invalid value for option '--packing': expected one of on, best-fit, off, got yes",
                 "--recipe fp8 | Invalid value for option '--recipe': expected one of bf16, fp16, fp32, fp8-delayed, fp8-delayed-fast, fp8-current, fp8-block, got fp8",
                 "--recompute all | Invalid value for option '--recompute': expected one of none, norms, layers, got all",
