@@ -39,7 +39,8 @@ public final class Tour {
             new Sample(10, "float8", "a product in FP8, quantized by hand", Sample10Float8Product::run),
             new Sample(11, "ownmodel", "your own model, trained on 1 and 4 ranks", Sample11OwnModel::run),
             new Sample(12, "cudnngraph", "product, bias, GELU, residual as a cuDNN graph", Sample12CudnnGraph::run),
-            new Sample(13, "ownscores", "attention with your own change of scores", Sample13OwnScores::run));
+            new Sample(13, "ownscores", "attention with your own change of scores", Sample13OwnScores::run),
+            new Sample(14, "embeddings", "embeddings of proteins over HTTP", Sample14Embeddings::run));
 
     private Tour() {}
 

@@ -30,7 +30,8 @@ class TourTest {
                 "float8",
                 "ownmodel",
                 "cudnngraph",
-                "ownscores"
+                "ownscores",
+                "embeddings"
             })
     void everySampleVerifiesItsResult(String name) throws Exception {
         Tour.main(new String[] {name});
@@ -65,7 +66,7 @@ class TourTest {
             System.setOut(before);
         }
         List<String> lines = out.toString(StandardCharsets.UTF_8).lines().toList();
-        assertEquals(12, lines.size());
+        assertEquals(13, lines.size());
         for (String line : lines) {
             assertTrue(line.matches("[ 1]\\d  [a-z0-9 ]{14}  \\S.*"), line);
         }
