@@ -27,11 +27,17 @@ public final class CommandStart {
     /** Says which provider computes. Kept: a logger that nobody holds forgets its level. */
     private static final Logger LOGGER = Logger.getLogger("dev.chagres");
 
+    private static final String SLF4J = "slf4j.internal.verbosity";
+
     /** Says how Parquet is decoded. */
     private static final Logger PARQUET = Logger.getLogger("dev.hardwood");
 
     static {
         PARQUET.setLevel(Level.WARNING);
+        // The library of tokenizers asks for a logger that commands do not have.
+        if (System.getProperty(SLF4J) == null) {
+            System.setProperty(SLF4J, "ERROR");
+        }
     }
 
     private CommandStart() {}

@@ -94,7 +94,7 @@ public final class Contacts extends ProteinCommand {
 
     @Override
     void run() throws IOException {
-        EmbeddingFile.requireFormat(output);
+        EmbeddingFile.requireFormat(output, ".safetensors", ".npy");
         FastaOptions fasta = model.fasta();
         FileChecks.requirePicture("--plot", plot);
         fasta.requireOthers("--out", output);

@@ -38,7 +38,8 @@ import picocli.CommandLine.Option;
             "FILE has the rows in the order of the FASTA file, in FP32. FILE.jsonl has, after",
             "a line of the options, a line a protein: protein, id, residues, taken, windows,",
             "row, rows. In .npy all rows lie in one array; .safetensors has a tensor mean or",
-            "cls, or with --rows tokens one for each protein, named by its id.",
+            "cls, or with --rows tokens one for each protein, named by its id. .parquet has",
+            "columns protein, id, with --rows tokens residue, and embedding.",
             "A command that was killed goes on when it is started again.",
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
@@ -53,7 +54,7 @@ public final class Embed extends ProteinCommand {
             names = "--out",
             required = true,
             converter = FileChecks.FileOption.class,
-            paramLabel = "FILE.safetensors|FILE.npy",
+            paramLabel = "FILE.safetensors|FILE.npy|FILE.parquet",
             description = "the file to write")
     private Path output = Path.of("");
 
@@ -90,7 +91,7 @@ public final class Embed extends ProteinCommand {
 
     @Override
     void run() throws IOException {
-        EmbeddingFile.requireFormat(output);
+        EmbeddingFile.requireFormat(output, ".safetensors", ".npy", ".parquet");
         FastaOptions fasta = model.fasta();
         fasta.requireOthers("--out", output);
         model.begin();

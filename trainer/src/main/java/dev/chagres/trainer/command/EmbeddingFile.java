@@ -85,7 +85,7 @@ final class EmbeddingFile implements AutoCloseable {
         this.file = file;
         this.rows = rows;
         this.columns = columns;
-        requireFormat(file);
+        requireFormat(file, ".safetensors", ".npy", ".parquet");
         rowsPart = beside(".rows.part");
         indexPart = beside(".jsonl.part");
         index = FileChannel.open(
@@ -109,14 +109,17 @@ final class EmbeddingFile implements AutoCloseable {
     /**
      * Refuses a name that says no format.
      *
-     * @throws IllegalArgumentException when it ends neither with .npy nor with .safetensors
+     * @param endings that say one, two or more
+     * @throws IllegalArgumentException when it has none of them
      */
-    static void requireFormat(Path file) {
+    static void requireFormat(Path file, String... endings) {
         FileChecks.requireName("--out", file);
         String name = file.toString().toLowerCase(Locale.ROOT);
-        if (!name.endsWith(".npy") && !name.endsWith(".safetensors")) {
-            throw new IllegalArgumentException("--out: expected a name that ends with .safetensors or .npy, got "
-                    + ForeignText.plain(file.toString()));
+        if (Arrays.stream(endings).noneMatch(name::endsWith)) {
+            List<String> all = List.of(endings);
+            throw new IllegalArgumentException(
+                    "--out: expected a name that ends with " + String.join(", ", all.subList(0, all.size() - 1))
+                            + " or " + all.getLast() + ", got " + ForeignText.plain(file.toString()));
         }
         if (AtomicFile.isDirect(file)) {
             throw new IllegalArgumentException("--out: expected a file, got the device or pipe " + file);
@@ -272,6 +275,8 @@ final class EmbeddingFile implements AutoCloseable {
         flush();
         if (isSafetensors()) {
             SafetensorsWriter.write(file, sources(), Map.of("rows", EnumOption.word(rows)));
+        } else if (file.toString().toLowerCase(Locale.ROOT).endsWith(".parquet")) {
+            writeParquet();
         } else {
             writeNpy();
         }
@@ -333,6 +338,35 @@ final class EmbeddingFile implements AutoCloseable {
                 npy.append(count == PIECE ? piece : Arrays.copyOf(piece, count));
             }
             npy.publish();
+        }
+    }
+
+    private void writeParquet() throws IOException {
+        boolean ofResidues = rows == Rows.TOKENS;
+        try (EmbeddingParquet parquet = new EmbeddingParquet(file, rows)) {
+            int most = (int) Math.max(1, PIECE / rowBytes()); // rows that are read at a time
+            ByteBuffer bytes =
+                    ByteBuffer.allocate(Math.toIntExact(most * rowBytes())).order(ByteOrder.LITTLE_ENDIAN);
+            float[] numbers = new float[most * columns];
+            for (int i = 0; i < placed.size(); i++) {
+                Placed protein = placed.get(i);
+                for (long row = 0; row < protein.rows(); row += most) {
+                    int count = (int) Math.min(most, protein.rows() - row);
+                    bytes.clear().limit(Math.toIntExact(count * rowBytes()));
+                    fill(values, (protein.row() + row) * rowBytes(), bytes);
+                    bytes.flip().asFloatBuffer().get(numbers, 0, count * columns);
+                    for (int j = 0; j < count; j++) {
+                        int residue = ofResidues ? Math.toIntExact(row + j) : -1;
+                        parquet.add(new EmbeddingParquet.Row(i, protein.id(), residue, numbers, j * columns, columns));
+                    }
+                }
+            }
+            parquet.publish();
+        } catch (NoClassDefFoundError missing) {
+            throw new CommandFailure(
+                    "--out: expected the libraries org.apache.parquet:parquet-hadoop, blue.strategic.parquet:parquet-floor and"
+                            + " org.locationtech.jts:jts-core for .parquet, got none: " + missing.getMessage(),
+                    missing);
         }
     }
 

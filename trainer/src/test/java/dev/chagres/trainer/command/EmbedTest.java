@@ -15,6 +15,9 @@ import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.ProteinEmbeddings;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.SaveConfig;
+import dev.hardwood.InputFile;
+import dev.hardwood.reader.ParquetFileReader;
+import dev.hardwood.row.PqList;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
@@ -252,6 +255,37 @@ class EmbedTest {
                 model::told);
     }
 
+    /** Another library reads what is written. */
+    @Test
+    void parquetHasARowForEachEmbedding() throws IOException {
+        for (String rows : List.of("mean", "tokens")) {
+            Path file = temporary.resolve(rows + ".parquet");
+            embed("--out=" + file, "--long=cut", "--rows=" + rows);
+            embed("--out=" + npy, "--long=cut", "--rows=" + rows);
+            int count = rows.equals("mean") ? 5 : 22 + MOST + 3 + 31 + 22;
+            float[][] expected = rows(npy, count);
+            List<String> ids = new ArrayList<>();
+            int row = 0;
+            try (var reader = ParquetFileReader.open(InputFile.of(file));
+                    var read = reader.rowReader()) {
+                while (read.hasNext()) {
+                    read.next();
+                    ids.add(read.getLong("protein")
+                            + read.getString("id")
+                            + (rows.equals("mean") ? "" : read.getInt("residue")));
+                    PqList numbers = read.getList("embedding");
+                    for (int i = 0; i < SmallModel.HIDDEN; i++) {
+                        assertEquals(expected[row][i], ((Number) numbers.get(i)).floatValue(), rows + " row " + row);
+                    }
+                    row++;
+                }
+            }
+            assertEquals(count, row);
+            assertEquals(rows.equals("mean") ? "0P0" : "0P00", ids.getFirst());
+            assertEquals(rows.equals("mean") ? "4P0" : "4P021", ids.getLast());
+        }
+    }
+
     @Test
     void severalFilesAreOneAndUnknownLettersAreCounted() throws IOException {
         Path more = Files.createDirectory(temporary.resolve("more"));
@@ -283,7 +317,7 @@ class EmbedTest {
                 "--long: expected cut or windows, or a larger --context, for --context 34 has room for 32 residues and"
                         + " 1 of 5 proteins have more, the first P1 with 64; got refuse",
                 "--out=e.csv",
-                "--out: expected a name that ends with .safetensors or .npy, got e.csv",
+                "--out: expected a name that ends with .safetensors, .npy or .parquet, got e.csv",
                 "--out=e.npy --rows=max",
                 "Invalid value for option '--rows': expected one of mean, cls, tokens, got max",
                 "--out=e.npy --context=2",
