@@ -204,7 +204,7 @@ class TrainProcessTest {
         assertTrue(process.waitFor(10, TimeUnit.MINUTES));
         assertEquals(2, process.exitValue(), text("err"));
         assertEquals(
-                "train: Invalid value for option '--fasta': the locale's character set, ANSI_X3.4-1968, lacks a letter of"
+                "train: --fasta: the locale's character set, ANSI_X3.4-1968, lacks a letter of"
                         + " this name; begin the command with LC_ALL=C.UTF-8 (train --help lists the options)",
                 text("err").strip());
         environment = List.of("LC_ALL=C.UTF-8", environment.get(1), environment.get(2), environment.get(3), "sh");
@@ -255,7 +255,7 @@ class TrainProcessTest {
         assertTrue(process.waitFor(10, TimeUnit.MINUTES));
         assertEquals(1, process.exitValue());
         assertTrue(
-                text("err").contains("train: " + folder + ": is a directory; name one FASTA file, plain or gz"),
+                text("err").contains("train: " + folder + ": holds no FASTA file: none ends with .fasta, "),
                 text("err"));
     }
 }

@@ -73,9 +73,9 @@ final class FastaFiles {
                     .sorted()
                     .toList();
         } catch (IOException failure) {
-            throw FastaSource.unreadable(given, failure);
+            throw FastaContent.unreadable(given, failure);
         } catch (UncheckedIOException failure) {
-            throw FastaSource.unreadable(given, failure.getCause());
+            throw FastaContent.unreadable(given, failure.getCause());
         }
         if (files.isEmpty()) {
             throw new FastaException(given, none);

@@ -27,7 +27,7 @@ public final class FastaReader implements AutoCloseable {
     }
 
     private final FastaSource source;
-    private final Iterator<FastaSource.Content> files;
+    private final Iterator<FastaContent> files;
     /** Null where every record is taken. */
     private final @Nullable Choice choice;
 
@@ -37,11 +37,11 @@ public final class FastaReader implements AutoCloseable {
     private long taken;
 
     /** Opens the first file. */
-    FastaReader(FastaSource source, Iterator<FastaSource.Content> files, @Nullable Choice choice) {
+    FastaReader(FastaSource source, Iterator<FastaContent> files, @Nullable Choice choice) {
         this.source = source;
         this.files = files;
         this.choice = choice;
-        records = source.open(files.next());
+        records = files.next().open(source.letters(), source.unknownLetters());
     }
 
     /**
@@ -82,7 +82,7 @@ public final class FastaReader implements AutoCloseable {
                 return false;
             }
             records.close();
-            records = source.open(files.next());
+            records = files.next().open(source.letters(), source.unknownLetters());
         }
         return true;
     }

@@ -135,7 +135,7 @@ final class FastaRecords implements AutoCloseable {
         try {
             in.close();
         } catch (IOException e) {
-            throw FastaSource.unreadable(name, e);
+            throw FastaContent.unreadable(name, e);
         }
     }
 

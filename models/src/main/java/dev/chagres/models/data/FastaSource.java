@@ -2,13 +2,8 @@ package dev.chagres.models.data;
 
 import java.io.ByteArrayInputStream;
 import java.io.FileNotFoundException;
-import java.io.IOException;
 import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.AccessDeniedException;
-import java.nio.file.FileSystemException;
-import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -21,15 +16,12 @@ import org.jspecify.annotations.Nullable;
 /**
  * Where FASTA records come from, a file or several: opened anew for each pass over them.
  *
- * <p>Threading: thread-safe; immutable but for {@link #unknown}.
+ * <p>Threading: thread-safe; immutable but for {@link #unknown()}.
  */
 public final class FastaSource {
     private static final String SHIPPED = "uniprot.fasta.gz";
-    /** How much of the beginning, and of the end, tells a content from another one. */
-    private static final int END_BYTES = 1 << 20;
-
     private final String name;
-    private final List<Content> contents;
+    private final List<FastaContent> contents;
     /** Of a mixture what it consists of; else empty. */
     private final List<Share> shares;
 
@@ -37,17 +29,6 @@ public final class FastaSource {
     private final UnknownLetters unknownLetters;
     private final Part part;
     private final AtomicReference<UnknownLetters.Count> unknown = new AtomicReference<>(UnknownLetters.Count.NONE);
-
-    /**
-     * A file, or what is held in memory or in a jar.
-     *
-     * @param file null where there is none
-     */
-    record Content(
-            String name,
-            boolean repeatable,
-            Opener opener,
-            @Nullable Path file) {}
 
     /** A part of a mixture. */
     private record Share(FastaSource source, double weight) {}
@@ -64,23 +45,17 @@ public final class FastaSource {
         OTHERS
     }
 
-    /** Opens the bytes of a source from their beginning. */
-    @FunctionalInterface
-    interface Opener {
-        InputStream open() throws IOException;
+    FastaSource(String name, boolean repeatable, FastaContent.Opener opener) {
+        this(name, List.of(new FastaContent(name, repeatable, opener, null)));
     }
 
-    FastaSource(String name, boolean repeatable, Opener opener) {
-        this(name, List.of(new Content(name, repeatable, opener, null)));
-    }
-
-    private FastaSource(String name, List<Content> contents) {
+    private FastaSource(String name, List<FastaContent> contents) {
         this(name, contents, List.of(), Letters.PROTEIN, UnknownLetters.REFUSE, Part.ALL);
     }
 
     private FastaSource(
             String name,
-            List<Content> contents,
+            List<FastaContent> contents,
             List<Share> shares,
             Letters letters,
             UnknownLetters unknownLetters,
@@ -99,17 +74,7 @@ public final class FastaSource {
      * @param file the file's path
      */
     public static FastaSource of(Path file) {
-        return new FastaSource(file.toString(), List.of(content(file)));
-    }
-
-    private static Content content(Path file) {
-        Opener opener = () -> {
-            if (Files.isDirectory(file)) {
-                throw new FastaException(file.toString(), "is a directory; name one FASTA file, plain or gz");
-            }
-            return Files.newInputStream(file);
-        };
-        return new Content(file.toString(), Files.isRegularFile(file), opener, file);
+        return new FastaSource(file.toString(), List.of(FastaContent.of(file)));
     }
 
     /**
@@ -126,8 +91,7 @@ public final class FastaSource {
         List<Path> files = FastaFiles.matching(given);
         return files.size() == 1 && files.getFirst().toString().equals(given)
                 ? of(files.getFirst())
-                : new FastaSource(
-                        given, files.stream().map(FastaSource::content).toList());
+                : new FastaSource(given, files.stream().map(FastaContent::of).toList());
     }
 
     /**
@@ -164,7 +128,7 @@ public final class FastaSource {
             }
             shares.add(new Share(sources.get(i), weight));
         }
-        List<Content> contents = contents(sources);
+        List<FastaContent> contents = contents(sources);
         return new FastaSource(
                 names("weights", sources), contents, shares, Letters.PROTEIN, UnknownLetters.REFUSE, Part.ALL);
     }
@@ -176,7 +140,7 @@ public final class FastaSource {
         return sources.stream().map(FastaSource::name).collect(Collectors.joining(", "));
     }
 
-    private static List<Content> contents(List<FastaSource> sources) {
+    private static List<FastaContent> contents(List<FastaSource> sources) {
         for (FastaSource source : sources) {
             if (source.part.heldOut() != null || !source.shares.isEmpty()) {
                 throw new IllegalStateException(
@@ -259,17 +223,7 @@ public final class FastaSource {
      * @throws FastaException when it is a pipe or a terminal
      */
     public void ensureRepeatable() {
-        for (Content one : contents) {
-            if (!one.repeatable() && !isAbsent(one)) {
-                throw new FastaException(one.name(), "cannot be read twice, as evaluation does; save it as a file");
-            }
-        }
-    }
-
-    /** Whether there is no file to read, which opening tells. */
-    private static boolean isAbsent(Content one) {
-        Path file = one.file();
-        return file != null && (Files.isDirectory(file) || !Files.exists(file));
+        contents.forEach(FastaContent::ensureRepeatable);
     }
 
     /** Returns what letters stand for. */
@@ -284,7 +238,10 @@ public final class FastaSource {
 
     /** Returns the files that are read, none where the content lies in memory or in a jar. */
     public List<Path> files() {
-        return contents.stream().map(Content::file).filter(Objects::nonNull).toList();
+        return contents.stream()
+                .map(FastaContent::file)
+                .filter(Objects::nonNull)
+                .toList();
     }
 
     /** Hears how many unknown letters a pass over the files has found so far. */
@@ -335,29 +292,13 @@ public final class FastaSource {
                     .collect(Collectors.joining(", "));
         }
         if (contents.size() == 1) {
-            return content(contents.getFirst());
+            return contents.getFirst().text();
         }
         var checksum = new CRC32C();
-        for (Content one : contents) {
-            checksum.update(content(one).getBytes(StandardCharsets.US_ASCII));
+        for (FastaContent one : contents) {
+            checksum.update(one.text().getBytes(StandardCharsets.US_ASCII));
         }
         return String.format("%d files of checksum %08x", contents.size(), checksum.getValue());
-    }
-
-    private static String content(Content one) {
-        if (!one.repeatable() && !isAbsent(one)) {
-            return "a pipe";
-        }
-        Path file = one.file();
-        try (InputStream in = one.opener().open()) {
-            if (file != null) {
-                return content(in, Files.size(file));
-            }
-            byte[] all = in.readAllBytes();
-            return content(new ByteArrayInputStream(all), all.length);
-        } catch (IOException e) {
-            throw unreadable(one.name(), e);
-        }
     }
 
     /** Says how letters are read, where it is not the usual way. */
@@ -375,17 +316,9 @@ public final class FastaSource {
                         + " of the sequences";
     }
 
-    private static String content(InputStream in, long bytes) throws IOException {
-        var checksum = new CRC32C();
-        checksum.update(in.readNBytes(END_BYTES));
-        in.skipNBytes(Math.max(0, bytes - 2L * END_BYTES));
-        checksum.update(in.readNBytes(END_BYTES));
-        return String.format("%d bytes of checksum %08x", bytes, checksum.getValue());
-    }
-
     /** Whether a second {@link #open} begins at the first record again; false for pipes and terminals. */
     boolean isRepeatable() {
-        return contents.stream().allMatch(Content::repeatable);
+        return contents.stream().allMatch(FastaContent::repeatable);
     }
 
     /**
@@ -423,25 +356,5 @@ public final class FastaSource {
                 this,
                 contents.iterator(),
                 heldOut == null ? null : (residues, length) -> heldOut.holds(residues, length) == taken);
-    }
-
-    /** Opens one of the files. */
-    FastaRecords open(Content one) {
-        try {
-            return new FastaRecords(one.name(), one.opener().open(), letters, unknownLetters);
-        } catch (IOException e) {
-            throw unreadable(one.name(), e);
-        }
-    }
-
-    /** Says in one line why a file cannot be opened or read. */
-    static FastaException unreadable(String name, IOException e) {
-        String problem = switch (e) {
-            case NoSuchFileException missing -> "there is no such file";
-            case AccessDeniedException denied -> "no permission to read it; see ls -l, chmod";
-            case FileSystemException system when system.getReason() != null -> "cannot be read: " + system.getReason();
-            default -> "cannot be read: " + (e.getMessage() == null ? e.toString() : e.getMessage());
-        };
-        return new FastaException(name, problem, e);
     }
 }

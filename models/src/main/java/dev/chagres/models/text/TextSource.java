@@ -12,6 +12,7 @@ import java.util.stream.Collectors;
  *
  * @param files text files, files of JSON Lines and of Parquet
  * @param tokenizer the folder that has {@code tokenizer.json}
+ * @param config how texts become sequences
  */
 public record TextSource(List<Path> files, Path tokenizer, TextConfig config) {
     /**

@@ -299,11 +299,11 @@ class FastaReaderTest {
 
     @Test
     void namesMissingPermissionAndOtherFailures() {
-        var e = FastaSource.unreadable("x.fasta", new AccessDeniedException("x.fasta"));
+        var e = FastaContent.unreadable("x.fasta", new AccessDeniedException("x.fasta"));
         assertEquals("x.fasta: no permission to read it; see ls -l, chmod", e.getMessage());
-        e = FastaSource.unreadable("x.fasta", new FileSystemException("x.fasta", null, "Stale file handle"));
+        e = FastaContent.unreadable("x.fasta", new FileSystemException("x.fasta", null, "Stale file handle"));
         assertEquals("x.fasta: cannot be read: Stale file handle", e.getMessage());
-        e = FastaSource.unreadable("x.fasta", new IOException("Input/output error"));
+        e = FastaContent.unreadable("x.fasta", new IOException("Input/output error"));
         assertEquals("x.fasta: cannot be read: Input/output error", e.getMessage());
     }
 

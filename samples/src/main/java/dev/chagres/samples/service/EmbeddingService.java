@@ -81,7 +81,11 @@ public final class EmbeddingService implements AutoCloseable {
         server.start();
     }
 
-    /** Serves the ESM-2 in a folder of Hugging Face. */
+    /**
+     * Serves the ESM-2 in a folder of Hugging Face.
+     *
+     * @throws IOException when the port is not free
+     */
     public static EmbeddingService of(Path folder, ServiceConfig config) throws IOException {
         return new EmbeddingService(
                 () -> new Model(folder), Esm2Checkpoint.config(folder).context(), config);
@@ -239,7 +243,11 @@ public final class EmbeddingService implements AutoCloseable {
         server.stop(0);
     }
 
-    /** Serves a folder until the process ends: {@code FOLDER [PORT]}. */
+    /**
+     * Serves a folder until the process ends: {@code FOLDER [PORT]}.
+     *
+     * @throws IOException when the port is not free
+     */
     public static void main(String[] words) throws IOException {
         if (words.length < 1 || words.length > 2) {
             System.err.println("Usage: EmbeddingService FOLDER [PORT]");
