@@ -125,6 +125,7 @@ public final class FlopCount implements PassObserver, AutoCloseable {
     private final List<Place> open = new ArrayList<>();
     private final List<Direction> directions = new ArrayList<>();
     private final double[] byBits = new double[Long.SIZE + 1];
+    private double attention;
     private final WorkListener work = new WorkListener() {
         @Override
         public void product(Form form, long m, long n, long k, int bits) {
@@ -139,12 +140,12 @@ public final class FlopCount implements PassObserver, AutoCloseable {
             double pairs = lengths.pairs(left, right);
             double forward = 2 * heads * pairs * (dim + valueDim);
             if (part == Part.FORWARD) {
-                byBits[bits] += forward;
+                attention += forward;
                 add(forward, false, isBackward());
                 return;
             }
             double scores = 2 * heads * pairs * dim;
-            byBits[bits] += 2 * forward + scores;
+            attention += 2 * forward + scores;
             add(2 * forward, true, false);
             add(scores, false, true);
         }
@@ -230,9 +231,14 @@ public final class FlopCount implements PassObserver, AutoCloseable {
         return top.flops();
     }
 
-    /** Returns the operations of products and attention whose factors have {@code bits} bits: 32, 16 or 8. */
-    public double ofBits(int bits) {
+    /** Returns the operations of products whose factors have {@code bits} bits: 32, 16 or 8. */
+    public double ofProducts(int bits) {
         return byBits[bits];
+    }
+
+    /** Returns the operations of attention, the scores included that are computed once more. */
+    public double ofAttention() {
+        return attention;
     }
 
     /** Returns a row for each layer in each place where it is called, before those inside it. */
@@ -272,6 +278,7 @@ public final class FlopCount implements PassObserver, AutoCloseable {
     public void clear() {
         top.clear();
         Arrays.fill(byBits, 0);
+        attention = 0;
     }
 
     /** Stops counting; what was counted stays. A second call does nothing. */

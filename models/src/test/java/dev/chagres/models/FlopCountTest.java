@@ -97,7 +97,7 @@ class FlopCountTest {
                 });
                 assertEquals(new Flops(forward, 2 * forward, scores + again), count.flops(), recomputation.toString());
                 assertEquals(count.flops().model(), config.flops(TOKENS, (long) pairs(-1, -1)), 1);
-                assertEquals(count.flops().all(), count.ofBits(32), 1);
+                assertEquals(count.flops().all(), count.ofProducts(32) + count.ofAttention(), 1);
                 FlopCount.Row first = count.rows().stream()
                         .filter(row -> row.layer().equals("layers.0"))
                         .findFirst()

@@ -25,14 +25,16 @@ import java.util.TreeMap;
  *
  * @param memory which parts of the program hold memory of each rank when it holds most
  * @param flops of products and attention, of the rank that computes most
- * @param flopsByBits the same by the bits of the factors: 32, 16 or 8
+ * @param productFlops those of products by the bits of their factors: 32, 16 or 8
+ * @param attentionFlops those of attention
  * @param collectiveBytes that the collectives of rank 0 move in a step; nothing on one rank
  * @param tokens of a step of all ranks
  */
 public record StepEstimate(
         List<MemoryUse> memory,
         Flops flops,
-        Map<Integer, Double> flopsByBits,
+        Map<Integer, Double> productFlops,
+        double attentionFlops,
         Map<Operation, Long> collectiveBytes,
         long tokens) {
     private static final int STEPS = 3;
@@ -41,7 +43,7 @@ public record StepEstimate(
     /** Copies what it is given. */
     public StepEstimate {
         memory = List.copyOf(memory);
-        flopsByBits = Map.copyOf(flopsByBits);
+        productFlops = Map.copyOf(productFlops);
         collectiveBytes = Map.copyOf(collectiveBytes);
     }
 
@@ -83,11 +85,61 @@ public record StepEstimate(
         }
         Map<Integer, Double> byBits = new TreeMap<>();
         for (int bits : BITS) {
-            byBits.put(bits, most.ofBits(bits));
+            byBits.put(bits, most.ofProducts(bits));
         }
         Map<Operation, Long> moved = new EnumMap<>(Operation.class);
         training.rankSteps().stream().limit(1).forEach(step -> moved.putAll(step.bytes()));
-        return new StepEstimate(training.memoryUse(), most.flops(), byBits, moved, batch.tokens());
+        return new StepEstimate(training.memoryUse(), most.flops(), byBits, most.ofAttention(), moved, batch.tokens());
+    }
+
+    /**
+     * Makes steps on full batches with the device of this process, and tells what they took.
+     *
+     * @param steps how many are timed, behind as many that are not
+     */
+    static Measured measured(ModelSetup setup, int steps) {
+        if (setup.layout().count() > 1) {
+            try (var training = new RankedTraining(setup, "measure", Wording.CALLS, () -> false)) {
+                return measured(training, setup, steps);
+            }
+        }
+        try (Device device = Device.open();
+                ModelTraining training = ModelTraining.of(device, setup)) {
+            return measured(training, setup, steps);
+        }
+    }
+
+    private static Measured measured(Training training, ModelSetup setup, int steps) {
+        Batch batch = new Batch(setup.shape());
+        new SequencePacker(setup.shape(), new FullSequences(setup.shape())).fill(batch);
+        var result = new StepResult();
+        double millis = 0;
+        for (int step = 0; step < 2 * steps; step++) {
+            training.upload(batch);
+            training.step(1e-6f);
+            training.result(result);
+            millis += step < steps ? 0 : result.millis();
+        }
+        return new Measured(training.memoryUse(), millis / steps, batch.tokens());
+    }
+
+    /**
+     * What steps took.
+     *
+     * @param memory which parts of the program held memory of each rank when it held most
+     * @param stepMillis the mean of a step
+     * @param tokens of a step of all ranks
+     */
+    public record Measured(List<MemoryUse> memory, double stepMillis, long tokens) {
+        /** Copies the list. */
+        public Measured {
+            memory = List.copyOf(memory);
+        }
+
+        /** Returns the most bytes that one rank held. */
+        public long memoryBytes() {
+            return memory.stream().mapToLong(MemoryUse::total).max().orElseThrow();
+        }
     }
 
     /**

@@ -276,6 +276,16 @@ public final class Trainer {
         return StepEstimate.of(setup);
     }
 
+    /**
+     * Makes steps on full batches of made-up sequences, and tells what they took, to compare with {@link #estimate}.
+     *
+     * @param steps how many are timed, behind as many that are not
+     * @throws TrainingException when there are fewer devices than ranks, or a rank fails
+     */
+    public StepEstimate.Measured measure(int steps) {
+        return StepEstimate.measured(setup, steps);
+    }
+
     private void checkEvaluations() {
         for (Callback callback : callbacks) {
             if (callback instanceof Evaluation evaluation) {

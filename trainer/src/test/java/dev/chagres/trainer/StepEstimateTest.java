@@ -156,6 +156,6 @@ class StepEstimateTest {
         assertEquals(10.0 * parameters, use.of(MemoryUse.Holder.OPTIMIZER), 4e6);
         assertEquals(estimate.memoryBytes(), use.total());
         assertEquals(16_384, estimate.tokens());
-        assertEquals(estimate.flops().all(), estimate.flopsByBits().get(16), 1);
+        assertEquals(estimate.flops().all(), estimate.productFlops().get(16) + estimate.attentionFlops(), 1);
     }
 }

@@ -1,0 +1,162 @@
+package dev.chagres.trainer.plan;
+
+import dev.chagres.DType;
+import dev.chagres.batch.BatchLayout;
+import dev.chagres.batch.BatchShape;
+import dev.chagres.mesh.MeshDimension;
+import dev.chagres.mesh.MeshShape;
+import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Lion;
+import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.optim.SGD;
+import dev.chagres.sharding.FullyShardedConfig;
+import dev.chagres.sharding.ZeroStage;
+import dev.chagres.trainer.Trainer;
+import dev.chagres.trainer.TrainingRecipe;
+import dev.chagres.trainer.plan.PlannedModel.Recompute;
+import java.util.Locale;
+
+/**
+ * One way to train a model.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param strategy what ranks split or shard
+ * @param accumulate micro-batches of a rank in a step
+ * @param recompute what backward recomputes
+ * @param optimizer how weights are updated
+ */
+record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates optimizer) {
+    /** Of the first weights of an update's rate: {@code train} has the same. */
+    private static final AdamW.Config ADAM = new AdamW.Config(0.9f, 0.98f, 1e-8f, 0.01f);
+
+    /** What ranks split or shard. */
+    enum Strategy {
+        /** Nothing. */
+        DDP,
+        /** The optimizer's state. */
+        ZERO1,
+        /** Gradients, too. */
+        ZERO2,
+        /** Weights, too. */
+        ZERO3,
+        /** Each layer's matrices. */
+        TP;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /** How weights are updated, and the bytes that an update reads and writes of a parameter with weights of 16 bits. */
+    enum Updates {
+        /** AdamW. */
+        ADAMW(32),
+        /** AdamW with states of eight bits. */
+        ADAMW8BIT(20),
+        /** Lion. */
+        LION(24),
+        /** Lion with states of eight bits. */
+        LION8BIT(18),
+        /** SGD with momentum. */
+        SGD(24);
+
+        private final int bytes;
+
+        Updates(int bytes) {
+            this.bytes = bytes;
+        }
+
+        private OptimizerConfig config() {
+            return switch (this) {
+                case ADAMW -> ADAM;
+                case ADAMW8BIT -> ADAM.withMomentDType(DType.BYTE);
+                case LION -> Lion.Config.standard();
+                case LION8BIT -> Lion.Config.standard().withMomentDType(DType.BYTE);
+                case SGD -> new dev.chagres.optim.SGD.Config(0.9f, 0.01f);
+            };
+        }
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    /** The steps that all choices are to make. */
+    record Steps(PlannedModel model, int gpus, int tokens, int context, TrainingRecipe recipe) {}
+
+    /** Returns how many ranks have micro-batches of their own. */
+    int dataRanks(Steps steps) {
+        return strategy == Strategy.TP ? 1 : steps.gpus;
+    }
+
+    /** Returns whether each micro-batch can have a sequence, and heads divide. */
+    boolean isPossible(Steps steps) {
+        int parts = dataRanks(steps) * accumulate;
+        boolean whole =
+                steps.tokens % (BatchShape.TOKEN_MULTIPLE * parts) == 0 && steps.tokens / parts >= steps.context;
+        boolean divides = strategy != Strategy.TP || steps.model.keyHeads() % steps.gpus == 0;
+        return whole && divides && (steps.gpus > 1 || strategy == Strategy.DDP);
+    }
+
+    /** Returns what trains in this way. */
+    Trainer trainer(Steps steps) {
+        var shape = new BatchShape(BatchLayout.PACKED, steps.tokens, steps.context, dataRanks(steps) * accumulate);
+        Trainer trainer = Trainer.of(steps.model.factory(recompute), shape)
+                .withDtype(steps.recipe.dtype())
+                .withOptimizer(optimizer.config(), 1);
+        if (steps.recipe.quantizedWeight().isPresent()) {
+            trainer = trainer.withRecipe(steps.recipe.quantizedWeight().get());
+        }
+        MeshShape one = MeshShape.ofOne();
+        return switch (strategy) {
+            case DDP -> {
+                Trainer replicated =
+                        steps.gpus == 1 ? trainer : trainer.withMesh(one.with(MeshDimension.REPLICATE, steps.gpus));
+                yield replicated.withCapturedSteps();
+            }
+            case TP ->
+                trainer.withMesh(one.with(MeshDimension.TENSOR, steps.gpus)).withCapturedSteps();
+            case ZERO1 -> sharded(trainer, ZeroStage.ONE, steps.gpus);
+            case ZERO2 -> sharded(trainer, ZeroStage.TWO, steps.gpus);
+            case ZERO3 -> sharded(trainer, ZeroStage.THREE, steps.gpus);
+        };
+    }
+
+    private static Trainer sharded(Trainer trainer, ZeroStage stage, int gpus) {
+        return trainer.withMesh(MeshShape.ofOne().with(MeshDimension.SHARD, gpus))
+                .withSharding(FullyShardedConfig.of(stage));
+    }
+
+    /** Returns the bytes that a rank's update reads and writes, of so many parameters in all. */
+    double updateBytes(double parameters, int gpus) {
+        boolean whole = strategy == Strategy.DDP;
+        return optimizer.bytes * parameters / (whole ? 1 : gpus);
+    }
+
+    /** Returns the options of {@code ./chagres train}. */
+    String options(Steps steps) {
+        return (steps.gpus == 1 ? "" : "--ranks " + steps.gpus + " --strategy " + strategy + " ")
+                + "--tokens-per-step " + steps.tokens
+                + (accumulate == 1 ? "" : " --accumulate " + accumulate)
+                + (recompute == Recompute.NONE ? "" : " --recompute " + recompute)
+                + (optimizer == Updates.ADAMW ? "" : " --optimizer " + optimizer);
+    }
+
+    /** Returns {@code zero2:1:none:adamw}, which {@link #parse} reads. */
+    @Override
+    public String toString() {
+        return strategy + ":" + accumulate + ":" + recompute + ":" + optimizer;
+    }
+
+    static Choice parse(String text) {
+        String[] parts = text.toUpperCase(Locale.ROOT).split(":");
+        return new Choice(
+                Strategy.valueOf(parts[0]),
+                Integer.parseInt(parts[1]),
+                Recompute.valueOf(parts[2]),
+                Updates.valueOf(parts[3]));
+    }
+}

@@ -1,0 +1,459 @@
+package dev.chagres.trainer.plan;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import dev.chagres.MemoryUse;
+import dev.chagres.bindings.ForeignText;
+import dev.chagres.bindings.NativeException;
+import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.trainer.StepEstimate;
+import dev.chagres.trainer.TrainingException;
+import dev.chagres.trainer.TrainingRecipe;
+import dev.chagres.trainer.command.BuildVersion;
+import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.EnumOption;
+import dev.chagres.trainer.plan.PlannedModel.Recompute;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.io.UncheckedIOException;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.Spec;
+
+/**
+ * Tells ways to train a model on so many GPUs, with the memory and the tokens a second of each, the best first. Nothing is computed: steps run
+ * on devices that count.
+ *
+ * <p>Exit statuses: 0 done; 1 nothing fits, or the machine failed; 2 the options are wrong.
+ *
+ * <p>Threading: one thread at a time.
+ */
+@Command(
+        name = "plan",
+        mixinStandardHelpOptions = true,
+        versionProvider = BuildVersion.class,
+        sortOptions = false,
+        description = "Tells ways to train a model on H200 GPUs, with memory and tokens a second, the best first.",
+        footer = {
+            "",
+            "Memory is counted by the program's own calls. Times are predicted from counted",
+            "operations and bytes at rates that were measured on H200: docs/planning.md.",
+            "Exit status: 0 done, 1 nothing fits or failed, 2 wrong options."
+        })
+public final class Plan implements Callable<Integer> {
+    private static final double GIB = 1L << 30;
+    /** What CUDA's context and libraries take besides, and NCCL's buffers on several GPUs. */
+    private static final double CONTEXT = 0.6 * GIB;
+
+    private static final double NCCL = 0.5 * GIB;
+    private static final int MOST_ACCUMULATED = 16;
+    private static final int TIMED = 10;
+
+    @Option(
+            names = "--model",
+            required = true,
+            paramLabel = "SIZE|FOLDER",
+            description = "a size of ESM-2, or a folder of Hugging Face with an ESM-2 or a decoder")
+    private String model = "";
+
+    @Option(names = "--gpus", paramLabel = "N", description = "how many GPUs of one host (default: 1)")
+    private int gpus = 1;
+
+    @Option(names = "--memory", paramLabel = "GIB", description = "memory of each in GiB (default: 139, an H200's)")
+    private float memory = 139;
+
+    @Option(
+            names = "--interconnect",
+            paramLabel = "nvlink|pcie|GB/S",
+            description = "what joins the GPUs, or how many GB/s a collective reaches (default: nvlink, 330)")
+    private String interconnect = "nvlink";
+
+    @Option(
+            names = "--recipe",
+            converter = OfRecipe.class,
+            paramLabel = "RECIPE",
+            description = "precision of the layers, as train has it (default: bf16)")
+    private TrainingRecipe recipe = TrainingRecipe.BF16;
+
+    @Option(
+            names = "--tokens-per-step",
+            paramLabel = "TOKENS",
+            description = "tokens of a step of all GPUs (default: 16384 a GPU)")
+    private @Nullable Integer tokens;
+
+    @Option(names = "--context", paramLabel = "TOKENS", description = "longest sequence (default: 1024)")
+    private int context = 1024;
+
+    @Option(
+            names = "--mean-length",
+            paramLabel = "TOKENS",
+            description = "mean length of sequences, of which attention's time follows (default: the context)")
+    private @Nullable Integer meanLength;
+
+    @Option(
+            names = "--optimizer",
+            split = ",",
+            converter = OfUpdates.class,
+            paramLabel = "NAME,…",
+            description = "of adamw, adamw8bit, lion, lion8bit, sgd (default: adamw)")
+    private List<Choice.Updates> optimizers = List.of(Choice.Updates.ADAMW);
+
+    @Option(
+            names = "--all",
+            description = "also what needs more memory than there is, and more micro-batches than necessary")
+    private boolean all;
+
+    @Option(names = "--json", description = "write JSON")
+    private boolean json;
+
+    @Option(
+            names = "--measure",
+            arity = "0..1",
+            fallbackValue = "3",
+            paramLabel = "N",
+            description = "make steps of the N best choices on this machine's GPUs, and compare (default: 3)")
+    private int measure;
+
+    @Option(names = "--measure-one", hidden = true)
+    private @Nullable String measureOne;
+
+    @Spec
+    private CommandSpec spec = CommandSpec.create();
+
+    static final class OfRecipe extends EnumOption<TrainingRecipe> {
+        OfRecipe() {
+            super(TrainingRecipe.class);
+        }
+    }
+
+    static final class OfUpdates extends EnumOption<Choice.Updates> {
+        OfUpdates() {
+            super(Choice.Updates.class);
+        }
+    }
+
+    /**
+     * What is known of a choice.
+     *
+     * @param bytes that the GPU which holds most holds
+     */
+    private record Row(Choice choice, StepEstimate estimate, double bytes, StepTime time, double tokensPerSecond) {}
+
+    private final PrintStream out;
+    private final PrintStream err;
+
+    Plan(PrintStream out, PrintStream err) {
+        this.out = out;
+        this.err = err;
+    }
+
+    /** Runs the command and ends the process with its exit status. */
+    public static void main(String[] arguments) {
+        CommandStart.leaveOutProvider();
+        System.exit(run(System.out, System.err, arguments));
+    }
+
+    /** Returns the exit status of the command. */
+    static int run(PrintStream out, PrintStream err, String... arguments) {
+        return CommandStart.of(new Plan(out, err), out, err, arguments);
+    }
+
+    @Override
+    public Integer call() {
+        try {
+            Choice.Steps steps = steps();
+            if (measureOne != null) {
+                return measureHere(Choice.parse(measureOne), steps);
+            }
+            return tell(steps);
+        } catch (IllegalArgumentException e) {
+            throw new ParameterException(spec.commandLine(), String.valueOf(e.getMessage()), e);
+        } catch (CheckpointException | TrainingException | NativeException | UncheckedIOException e) {
+            err.println("plan: " + ForeignText.lines(String.valueOf(e.getMessage())));
+            return 1;
+        }
+    }
+
+    private Choice.Steps steps() {
+        atLeastOne("--gpus", gpus);
+        atLeastOne("--context", context);
+        if (!(memory > 0)) {
+            throw new IllegalArgumentException("--memory: expected GiB above 0, got " + memory);
+        }
+        if (measure < 0) {
+            throw new IllegalArgumentException("--measure: expected at least 1, got " + measure);
+        }
+        int wanted = tokens == null ? 16_384 * gpus : tokens;
+        if (wanted < context || wanted % (16 * gpus) != 0) {
+            throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + 16 * gpus
+                    + ", at least the context, " + context + ", got " + wanted);
+        }
+        if (meanLength != null && (meanLength < 1 || meanLength > context)) {
+            throw new IllegalArgumentException(
+                    "--mean-length: expected 1 to the context, " + context + ", got " + meanLength);
+        }
+        linkBytes();
+        return new Choice.Steps(PlannedModel.of(model, context), gpus, wanted, context, recipe);
+    }
+
+    private static void atLeastOne(String option, int value) {
+        if (value < 1) {
+            throw new IllegalArgumentException(option + ": expected at least 1, got " + value);
+        }
+    }
+
+    private double linkBytes() {
+        String word = interconnect.toLowerCase(Locale.ROOT);
+        if (word.equals("nvlink")) {
+            return 330e9;
+        }
+        if (word.equals("pcie")) {
+            return 25e9;
+        }
+        try {
+            double given = Double.parseDouble(word);
+            if (given > 0 && Double.isFinite(given)) {
+                return given * 1e9;
+            }
+        } catch (NumberFormatException e) {
+            // told below
+        }
+        throw new IllegalArgumentException(
+                "--interconnect: expected nvlink, pcie or GB/s above 0, got " + ForeignText.plain(interconnect));
+    }
+
+    private int tell(Choice.Steps steps) {
+        List<Row> rows = rows(steps);
+        if (rows.isEmpty()) {
+            err.println(
+                    "plan: nothing fits: no way to divide " + steps.tokens() + " tokens of sequences of " + context
+                            + " trains " + steps.model().name() + " on " + gpus + " GPUs of " + memory
+                            + " GiB; more GPUs, a shorter --context, or --optimizer adamw8bit,lion8bit; --all tells what each way needs");
+            return 1;
+        }
+        rows.sort(Comparator.comparingDouble((Row row) -> row.bytes <= memory * GIB ? 0 : 1)
+                .thenComparingDouble(row -> -row.tokensPerSecond));
+        List<Map<String, Object>> measured = measure == 0 ? List.of() : measured(rows, steps);
+        if (json) {
+            out.println(json(rows, measured, steps));
+        } else {
+            table(rows, steps);
+            measured.forEach(one -> out.println("measured " + one));
+        }
+        return 0;
+    }
+
+    private List<Row> rows(Choice.Steps steps) {
+        List<Row> rows = new ArrayList<>();
+        for (Choice.Updates updates : optimizers) {
+            for (Choice.Strategy strategy : Choice.Strategy.values()) {
+                for (Recompute recompute : Recompute.values()) {
+                    for (int accumulate = 1; accumulate <= MOST_ACCUMULATED; accumulate *= 2) {
+                        Choice choice = new Choice(strategy, accumulate, recompute, updates);
+                        if (!choice.isPossible(steps)) {
+                            break;
+                        }
+                        Row row = row(choice, steps);
+                        boolean fits = row.bytes <= memory * GIB;
+                        if (all || fits) {
+                            rows.add(row);
+                        }
+                        if (fits && !all) {
+                            break; // more micro-batches would be smaller ones
+                        }
+                    }
+                }
+            }
+        }
+        return rows;
+    }
+
+    private Row row(Choice choice, Choice.Steps steps) {
+        StepEstimate estimate = choice.trainer(steps).estimate();
+        boolean splits = choice.strategy() == Choice.Strategy.TP;
+        double length = meanLength == null ? Math.min(context, steps.tokens()) : meanLength;
+        var division = new StepTime.Division(gpus, splits, linkBytes(), length, context);
+        double weights = estimate.productFlops().values().stream()
+                        .mapToDouble(Double::doubleValue)
+                        .sum()
+                / (6.0 * steps.tokens() / choice.dataRanks(steps))
+                * (splits ? gpus : 1);
+        StepTime time = StepTime.of(
+                steps.model(),
+                estimate,
+                recipe.quantizedWeight().isPresent(),
+                choice.updateBytes(weights, gpus),
+                division);
+        double bytes = estimate.memoryBytes() + CONTEXT + (gpus > 1 ? NCCL : 0);
+        return new Row(choice, estimate, bytes, time, steps.tokens() / time.seconds());
+    }
+
+    private void table(List<Row> rows, Choice.Steps steps) {
+        out.printf(
+                Locale.ROOT,
+                "%s, %s, %d GPU%s of %.0f GiB, %,d tokens a step, sequences of up to %d%n",
+                steps.model().name(),
+                recipe,
+                gpus,
+                gpus == 1 ? "" : "s",
+                memory,
+                steps.tokens(),
+                context);
+        out.printf(
+                Locale.ROOT,
+                "%-8s %10s %9s %9s %8s %10s %12s %7s %10s%n",
+                "strategy",
+                "accumulate",
+                "recompute",
+                "optimizer",
+                "GiB",
+                "step ms",
+                "tokens/s",
+                "TFLOP/s",
+                "exposed");
+        for (Row row : rows) {
+            double seconds = row.time.seconds();
+            out.printf(
+                    Locale.ROOT,
+                    "%-8s %10d %9s %9s %7.1f%s %10.1f %,12.0f %7.0f %8.1f %%%n",
+                    gpus == 1 ? "-" : row.choice.strategy(),
+                    row.choice.accumulate(),
+                    row.choice.recompute(),
+                    row.choice.optimizer(),
+                    row.bytes / GIB,
+                    row.bytes <= memory * GIB ? " " : "!",
+                    1e3 * seconds,
+                    row.tokensPerSecond,
+                    row.estimate.flops().model() / seconds / 1e12,
+                    100 * row.time.communication() / seconds);
+        }
+        Row best = rows.getFirst();
+        out.println("memory of the first: " + worst(best.estimate) + "; CUDA and its libraries about "
+                + String.format(Locale.ROOT, "%,.0f MiB", (CONTEXT + (gpus > 1 ? NCCL : 0)) / (1 << 20)));
+        if (steps.model().esm() != null) {
+            out.println("./chagres train --model " + model + " --recipe " + recipe + " --context " + context + " "
+                    + best.choice.options(steps));
+        }
+    }
+
+    private static MemoryUse worst(StepEstimate estimate) {
+        return estimate.memory().stream()
+                .max(Comparator.comparingLong(MemoryUse::total))
+                .orElseThrow();
+    }
+
+    private static String json(List<Row> rows, List<Map<String, Object>> measured, Choice.Steps steps) {
+        List<Map<String, Object>> choices = new ArrayList<>();
+        for (Row row : rows) {
+            Map<String, Object> one = new LinkedHashMap<>();
+            one.put("strategy", row.choice.strategy().toString());
+            one.put("accumulate", row.choice.accumulate());
+            one.put("recompute", row.choice.recompute().toString());
+            one.put("optimizer", row.choice.optimizer().toString());
+            one.put("memoryBytes", (long) row.bytes);
+            Map<String, Long> holders = new LinkedHashMap<>();
+            worst(row.estimate).bytes().forEach((holder, bytes) -> holders.put(holder.toString(), bytes));
+            one.put("holders", holders);
+            one.put("stepSeconds", row.time.seconds());
+            one.put("productSeconds", row.time.products());
+            one.put("attentionSeconds", row.time.attention());
+            one.put("elementwiseSeconds", row.time.elementwise());
+            one.put("updateSeconds", row.time.update());
+            one.put("exposedCommunicationSeconds", row.time.communication());
+            one.put("tokensPerSecond", row.tokensPerSecond);
+            one.put("modelFlops", row.estimate.flops().model());
+            one.put("recomputedFlops", row.estimate.flops().recomputation());
+            one.put("options", row.choice.options(steps));
+            choices.add(one);
+        }
+        Map<String, Object> report = new LinkedHashMap<>();
+        report.put("model", steps.model().name());
+        report.put("gpus", steps.gpus());
+        report.put("tokensPerStep", steps.tokens());
+        report.put("choices", choices);
+        report.put("measured", measured);
+        try {
+            return JSON.std.with(JSON.Feature.PRETTY_PRINT_OUTPUT).asString(report);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    // ---- measured, in a process whose provider computes
+
+    private List<Map<String, Object>> measured(List<Row> rows, Choice.Steps steps) {
+        List<Map<String, Object>> measured = new ArrayList<>();
+        for (Row row : rows.subList(0, Math.min(measure, rows.size()))) {
+            Map<String, Object> one = new LinkedHashMap<>();
+            one.put("choice", row.choice.toString());
+            Map<String, Object> found = measuredApart(row.choice, steps);
+            one.putAll(found);
+            one.put("estimatedBytes", row.estimate.memoryBytes());
+            one.put("estimatedTokensPerSecond", Math.round(row.tokensPerSecond));
+            if (found.get("heldBytes") instanceof Number held) {
+                one.put("estimatedToHeld", row.estimate.memoryBytes() / held.doubleValue());
+            }
+            measured.add(one);
+        }
+        return measured;
+    }
+
+    private Map<String, Object> measuredApart(Choice choice, Choice.Steps steps) {
+        List<String> command = new ArrayList<>(List.of(
+                ProcessHandle.current().info().command().orElse("java"),
+                "-Xmx768m",
+                "--enable-native-access=ALL-UNNAMED",
+                "-Dchagres.provider=" + System.getProperty("chagres.plan.measured", "auto"),
+                "-cp",
+                System.getProperty("java.class.path"),
+                Plan.class.getName(),
+                "--model",
+                model,
+                "--gpus",
+                String.valueOf(gpus),
+                "--recipe",
+                recipe.toString(),
+                "--tokens-per-step",
+                String.valueOf(steps.tokens()),
+                "--context",
+                String.valueOf(context),
+                "--measure-one",
+                choice.toString()));
+        try {
+            Process process = new ProcessBuilder(command)
+                    .redirectError(ProcessBuilder.Redirect.INHERIT)
+                    .start();
+            String text = new String(process.getInputStream().readAllBytes(), java.nio.charset.StandardCharsets.UTF_8);
+            int status = process.waitFor();
+            return status == 0 ? JSON.std.mapFrom(text) : Map.of("failed", "exit status " + status);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException("interrupted while steps were measured", e);
+        }
+    }
+
+    private int measureHere(Choice choice, Choice.Steps steps) {
+        StepEstimate.Measured measured = choice.trainer(steps).measure(TIMED);
+        Map<String, Object> one = new LinkedHashMap<>();
+        one.put("heldBytes", measured.memoryBytes());
+        one.put("stepMillis", measured.stepMillis());
+        one.put("tokensPerSecond", Math.round(measured.tokens() / measured.stepMillis() * 1e3));
+        try {
+            out.println(JSON.std.asString(one));
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+        return 0;
+    }
+}

@@ -1,0 +1,75 @@
+package dev.chagres.trainer.plan;
+
+import dev.chagres.nccl.Operation;
+import dev.chagres.trainer.StepEstimate;
+import java.util.Map;
+
+/**
+ * The time of a step on H200 GPUs, predicted from its counted operations and bytes. The rates were measured, and fit to what whole steps took:
+ * docs/planning.md has both.
+ *
+ * <p>Threading: immutable.
+ *
+ * @param products seconds of matrix products
+ * @param attention seconds of attention
+ * @param elementwise seconds of norms, activations, residual sums and casts, which wait for memory
+ * @param update seconds of the optimizer and the gradients' norm
+ * @param communication seconds of collectives that nothing hides
+ */
+record StepTime(double products, double attention, double elementwise, double update, double communication) {
+    /** Bytes a second that kernels read and write. */
+    private static final double MEMORY = 4.3e12;
+    /** The share of it that the optimizer reaches. */
+    private static final double UPDATE_SHARE = 0.9;
+    /** Tensors [tokens, hidden] that a layer reads and writes outside of products and attention, forward and backward. */
+    private static final double TENSORS = 51;
+
+    private static final double TENSORS_QUANTIZED = 80;
+    /** Kernels that are too short to fill the GPU, of a layer. */
+    private static final double LAYER_SECONDS = 2e-4;
+    /** The share that ranks which split layers have of them: norms are of all columns on each. */
+    private static final double OF_SPLIT_LAYERS = 0.6;
+    /** How much longer kernels take on a GPU of several. */
+    private static final double AMONG_RANKS = 1.08;
+    /** The share of a step in which collectives of data-parallel ranks can hide. */
+    private static final double HIDING = 0.5;
+
+    /** How a step is divided. */
+    record Division(int ranks, boolean splitsLayers, double linkBytes, double meanLength, int context) {}
+
+    static StepTime of(
+            PlannedModel model, StepEstimate step, boolean quantized, double updateBytes, Division division) {
+        double hidden = model.hidden();
+        double among = division.ranks == 1 ? 1 : AMONG_RANKS;
+        double products = step.productFlops().get(16) / (720e12 * hidden / (hidden + 400))
+                + step.productFlops().get(8) / (1450e12 * hidden / (hidden + 650))
+                + step.productFlops().get(32) / (330e12 * hidden / (hidden + 400));
+        double attention = step.attentionFlops()
+                * (division.meanLength / division.context)
+                / (Math.min(620, 6.0 * model.headDim()) * 1e12);
+        double share = division.splitsLayers ? OF_SPLIT_LAYERS : 1.0 / division.ranks;
+        double ownTokens = step.tokens() * share;
+        double tensors = quantized ? TENSORS_QUANTIZED : TENSORS;
+        double elementwise =
+                tensors * ownTokens * hidden * 2 * model.layers() / MEMORY + model.layers() * LAYER_SECONDS;
+        double update = updateBytes / (MEMORY * UPDATE_SHARE);
+        double compute = among * (products + attention + elementwise);
+        double moved = moved(step.collectiveBytes(), division.ranks) / division.linkBytes;
+        double exposed = division.splitsLayers ? moved : Math.max(0.03 * moved, moved - HIDING * compute);
+        return new StepTime(among * products, among * attention, among * elementwise, update, exposed);
+    }
+
+    /** Bytes that a rank sends in rings. */
+    private static double moved(Map<Operation, Long> bytes, int ranks) {
+        double sum = 0;
+        for (Map.Entry<Operation, Long> one : bytes.entrySet()) {
+            double rounds = one.getKey() == Operation.ALL_REDUCE ? 2 : 1;
+            sum += rounds * (ranks - 1) / ranks * one.getValue();
+        }
+        return sum;
+    }
+
+    double seconds() {
+        return products + attention + elementwise + update + communication;
+    }
+}
