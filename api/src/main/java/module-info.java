@@ -6,6 +6,7 @@ module dev.chagres {
     requires transitive dev.chagres.bindings;
     requires static transitive org.jspecify;
     requires com.fasterxml.jackson.core;
+    requires jdk.jfr;
 
     exports dev.chagres.adapter;
     exports dev.chagres.attention;

@@ -42,6 +42,7 @@ public final class Device implements AutoCloseable {
         name = readName(index);
         computeCapability = 10 * state.attribute(CudaRuntime.cudaDevAttrComputeCapabilityMajor())
                 + state.attribute(CudaRuntime.cudaDevAttrComputeCapabilityMinor());
+        state.describingMemory(bytes -> MemoryUse.of(bytes).explanation());
         trace = Leaks.opened("device " + index);
         stream = openStream();
         OpenDevices.add();

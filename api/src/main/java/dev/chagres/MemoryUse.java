@@ -63,6 +63,28 @@ public record MemoryUse(Map<Holder, Long> bytes) {
         return new MemoryUse(bytes);
     }
 
+    /** Returns what an error says of memory that is full: who holds how much, and what would make the largest holder smaller. */
+    String explanation() {
+        return bytes.entrySet().stream()
+                .max(Map.Entry.<Holder, Long>comparingByValue())
+                .map(most -> ": " + this + "; " + help(most.getKey()))
+                .orElse("");
+    }
+
+    private static String help(Holder most) {
+        return switch (most) {
+            case ACTIVATIONS, TEMPORARY, RECOMPUTATION ->
+                "smaller micro-batches, or layers that are recomputed, take less";
+            case OPTIMIZER ->
+                "an optimizer with states of eight bits, or state that ranks shard (ZeroStage.ONE), takes less";
+            case GRADIENTS -> "gradients that ranks shard (ZeroStage.TWO) take less";
+            case WEIGHTS, QUANTIZED -> "weights that ranks shard (ZeroStage.THREE) or split (TensorParallel) take less";
+            case COLLECTIVES -> "smaller groups of parameters take less while they are gathered";
+            case BATCHES -> "smaller steps take less";
+            case WORKSPACES, OTHER -> "close scopes and streams that are not needed";
+        };
+    }
+
     /** Returns the bytes of one holder. */
     public long of(Holder holder) {
         return bytes.getOrDefault(Given.given("holder", holder), 0L);

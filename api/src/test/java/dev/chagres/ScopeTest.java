@@ -251,6 +251,12 @@ class ScopeTest {
         }
         Tensor small = scope.tensor(DType.BYTE, 1);
         small.zero(device.stream());
+        CudaException full = assertThrows(CudaException.class, () -> scope.tensor(DType.BYTE, 1L << 50));
+        assertTrue(
+                full.getMessage()
+                        .endsWith(
+                                ", 1048576 are held already: other 1.0 MiB; close scopes and streams that are not needed"),
+                full.getMessage());
         scope.restart();
         Tensor again = scope.tensor(DType.BYTE, 2);
         again.zero(device.stream());

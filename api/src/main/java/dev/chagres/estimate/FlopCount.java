@@ -1,5 +1,6 @@
 package dev.chagres.estimate;
 
+import dev.chagres.Device;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
@@ -7,10 +8,13 @@ import dev.chagres.internal.memory.WorkListener;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassObserver;
+import dev.chagres.pass.PassProfile;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -151,10 +155,22 @@ public final class FlopCount implements PassObserver, AutoCloseable {
         }
     };
 
-    private FlopCount(Lengths lengths, List<Pass> passes) {
+    private FlopCount(Lengths lengths, List<Pass> passes, DeviceState device) {
         this.lengths = lengths;
         this.passes = List.copyOf(passes);
-        device = Inside.state(this.passes.getFirst().stream());
+        this.device = device;
+    }
+
+    /**
+     * Counts what is enqueued on {@code device} from now on, whatever passes it is of, without layers: {@link Flops#all} is right, and what
+     * of it is recomputation is not known. Steps that are captured are counted then, and not when they are replayed.
+     *
+     * @param lengths of the sequences of each micro-batch, for the pairs of attention
+     * @throws IllegalStateException when another one counts on the device
+     */
+    public static FlopCount of(Lengths lengths, Device device) {
+        return begun(new FlopCount(
+                Checks.given("lengths", lengths), List.of(), Inside.state(Checks.given("device", device))));
     }
 
     /**
@@ -177,13 +193,16 @@ public final class FlopCount implements PassObserver, AutoCloseable {
         if (Checks.given("passes", passes).isEmpty()) {
             throw new IllegalArgumentException("passes: expected at least one, got none");
         }
-        FlopCount count = new FlopCount(Checks.given("lengths", lengths), passes);
+        return begun(new FlopCount(Checks.given("lengths", lengths), passes, Inside.state(passes.getFirst().stream())));
+    }
+
+    private static FlopCount begun(FlopCount count) {
         if (count.device.workListener() != null) {
             throw new IllegalStateException(
-                    "passes: expected a device on which nothing counts operations yet; close the other FlopCount first");
+                    "device: expected one on which nothing counts operations yet; close the other FlopCount first");
         }
         count.device.workListener(count.work);
-        passes.forEach(pass -> pass.observe(count));
+        count.passes.forEach(pass -> pass.observe(count));
         return count;
     }
 
@@ -261,6 +280,33 @@ public final class FlopCount implements PassObserver, AutoCloseable {
             line(text, width, "  ".repeat(row.depth) + row.layer, row.flops);
         }
         line(text, width, "all, losses included", flops());
+        return text.toString();
+    }
+
+    /**
+     * Returns the rates of layers as a table: the operations that were counted of {@code steps} steps by the times that {@code profile} has measured,
+     * which are means of calls, too. Layers are found by name and depth.
+     *
+     * @param steps how many were counted
+     * @throws IllegalArgumentException when there is none
+     */
+    public String rates(PassProfile profile, int steps) {
+        Checks.atLeastOne("steps", steps);
+        StringBuilder text = new StringBuilder(String.format(
+                Locale.ROOT, "%-40s %12s %10s %12s %10s", "layer", "forward ms", "TFLOP/s", "backward ms", "TFLOP/s"));
+        Map<String, Flops> counted = new HashMap<>();
+        rows().forEach(row -> counted.merge(row.depth + row.layer, row.flops, Flops::plus));
+        for (PassProfile.Row row : Checks.given("profile", profile).rows()) {
+            Flops flops = counted.getOrDefault(row.depth() + row.layer(), Flops.NONE);
+            text.append(String.format(
+                    Locale.ROOT,
+                    "%n%-40s %12.3f %10.2f %12.3f %10.2f",
+                    "  ".repeat(row.depth()) + row.layer(),
+                    row.forwardMillis(),
+                    flops.forward / steps / row.forwardMillis() / 1e9,
+                    row.backwardMillis(),
+                    (flops.backward + flops.recomputation) / steps / row.backwardMillis() / 1e9));
+        }
         return text.toString();
     }
 

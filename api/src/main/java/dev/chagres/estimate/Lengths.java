@@ -10,9 +10,11 @@ import java.util.Arrays;
  */
 public final class Lengths {
     private final long[] all;
+    private final int microBatches;
 
-    private Lengths(long[] all) {
+    private Lengths(long[] all, int microBatches) {
         this.all = all;
+        this.microBatches = microBatches;
     }
 
     /**
@@ -26,7 +28,7 @@ public final class Lengths {
                 throw new IllegalArgumentException("lengths: expected no negative length, got " + length);
             }
         }
-        return new Lengths(lengths.clone());
+        return new Lengths(lengths.clone(), 1);
     }
 
     /** Returns {@code tokens} tokens as sequences of {@code longest}, the last of which may be shorter. */
@@ -40,7 +42,16 @@ public final class Lengths {
         if (tokens % longest != 0) {
             lengths[lengths.length - 1] = tokens % longest;
         }
-        return new Lengths(lengths);
+        return new Lengths(lengths, 1);
+    }
+
+    /**
+     * Returns the same of so many micro-batches together: {@link #pairs} are the mean of one, which as many calls of each layer sum up.
+     *
+     * @throws IllegalArgumentException when there is none
+     */
+    public Lengths ofMicroBatches(int count) {
+        return new Lengths(all, Math.toIntExact(Checks.atLeastOne("count", count)));
     }
 
     /** Returns how many sequences there are. */
@@ -54,7 +65,7 @@ public final class Lengths {
     }
 
     /**
-     * Returns the pairs of a query and a key that it sees, in all sequences: key j is seen by query i if {@code i - left <= j <= i + right}.
+     * Returns the pairs of a query and a key that it sees, in all sequences of a micro-batch: key j is seen by query i if {@code i - left <= j <= i + right}.
      *
      * @param left keys before the query, -1 all
      * @param right keys after it, -1 all; 0 is causal
@@ -65,7 +76,7 @@ public final class Lengths {
             double hidden = beyond(length, left) + beyond(length, right);
             pairs += (double) length * length - hidden;
         }
-        return pairs;
+        return pairs / microBatches;
     }
 
     /** Returns the pairs of a sequence that lie further apart than {@code reach}, on one side. */

@@ -14,9 +14,11 @@ final class CallRecords {
     private final FlightRecorder recorder;
     private final FlightRecorder.Member member;
     private final CurrentCall launch = new CurrentCall();
+    private final String name;
 
     CallRecords(Device device, String name, int rank, int ranks) {
         recorder = FlightRecorder.of(device, rank);
+        this.name = name;
         member = new FlightRecorder.Member(name, rank, ranks);
     }
 
@@ -29,6 +31,7 @@ final class CallRecords {
         if (!Group.ofThread().isOpen()) {
             recorder.abandoned(); // calls that were refused before they were passed to NCCL
         }
+        call.emit(name);
         recorder.enter(
                 member, call, sequence, stream == null ? 0 : stream.handle().address(), captured);
     }

@@ -1,6 +1,14 @@
 package dev.chagres.nccl;
 
 import dev.chagres.DType;
+import jdk.jfr.Category;
+import jdk.jfr.DataAmount;
+import jdk.jfr.Description;
+import jdk.jfr.Event;
+import jdk.jfr.EventType;
+import jdk.jfr.Label;
+import jdk.jfr.Name;
+import jdk.jfr.StackTrace;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -28,6 +36,41 @@ final class CurrentCall {
         dtype = type;
         reduction = by;
         peer = other;
+    }
+
+    /** Writes an event of JDK Flight Recorder, where a recording wants it; otherwise makes no object. */
+    void emit(String communicator) {
+        if (CollectiveEvent.TYPE.isEnabled()) {
+            var event = new CollectiveEvent();
+            event.operation = operation.toString();
+            event.communicator = communicator;
+            event.bytes = count * dtype.byteSize();
+            event.commit();
+        }
+    }
+
+    /**
+     * A collective or transfer that a rank enqueued.
+     *
+     * <p>Threading: one thread at a time.
+     */
+    @Name("dev.chagres.Collective")
+    @Label("Collective")
+    @Description("A collective or transfer was enqueued, or a graph of some")
+    @Category("Chagres")
+    @StackTrace(false)
+    private static final class CollectiveEvent extends Event {
+        private static final EventType TYPE = EventType.getEventType(CollectiveEvent.class);
+
+        @Label("Operation")
+        String operation = "";
+
+        @Label("Communicator")
+        String communicator = "";
+
+        @Label("Bytes of this rank's tensor")
+        @DataAmount
+        long bytes;
     }
 
     Operation operation() {

@@ -138,8 +138,8 @@ public final class Status {
      * @param wanted bytes that were asked for
      * @param held bytes that the caller holds already
      */
-    public static CudaException outOfMemory(int status, String function, long wanted, long held) {
-        return cudaFailure(status, function, wanted + " bytes were asked for, " + held + " are held already");
+    public static CudaException outOfMemory(int status, String function, long wanted, long held, String holders) {
+        return cudaFailure(status, function, wanted + " bytes were asked for, " + held + " are held already" + holders);
     }
 
     /**

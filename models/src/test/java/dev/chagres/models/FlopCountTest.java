@@ -22,7 +22,9 @@ import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.pass.Pass;
+import dev.chagres.pass.PassProfile;
 import java.util.Arrays;
+import java.util.Locale;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -145,6 +147,34 @@ class FlopCountTest {
     }
 
     @Test
+    void givesRatesWithTimes() {
+        var config = new Esm2Config(LAYERS, HIDDEN, 2, 32);
+        try (Esm2 model = new Esm2(device, config, DType.FLOAT32, 1);
+                PassProfile profile = new PassProfile(device)) {
+            pass.observe(profile);
+            FlopCount count = counted(ids -> {
+                model.loss(ids, ids, pass);
+                model.backward(1, pass);
+            });
+            PassProfile.Row row = profile.rows().stream()
+                    .filter(one -> one.layer().equals("layers.1"))
+                    .findFirst()
+                    .orElseThrow();
+            FlopCount.Row counted = count.rows().stream()
+                    .filter(one -> one.layer().equals("layers.1"))
+                    .findFirst()
+                    .orElseThrow();
+            String rate = String.format(
+                    Locale.ROOT,
+                    "%.3f %10.2f",
+                    row.forwardMillis(),
+                    counted.flops().forward() / row.forwardMillis() / 1e9);
+            assertTrue(count.rates(profile, 1).contains(rate), () -> rate + "\n" + count.rates(profile, 1));
+            pass.forget(profile);
+        }
+    }
+
+    @Test
     void ofForwardAlone() {
         var config = new Esm2Config(LAYERS, HIDDEN, 2, 32);
         try (Esm2 model = new Esm2(device, config, DType.FLOAT32, 1)) {
@@ -181,7 +211,7 @@ class FlopCountTest {
     void refusesASecondCount() {
         try (FlopCount first = FlopCount.of(Lengths.of(1), pass)) {
             assertEquals(
-                    "passes: expected a device on which nothing counts operations yet; close the other FlopCount first",
+                    "device: expected one on which nothing counts operations yet; close the other FlopCount first",
                     assertThrows(IllegalStateException.class, () -> FlopCount.of(Lengths.of(1), pass))
                             .getMessage());
             assertEquals("FlopCount(model=0.000, recomputation=0.000)", first.toString());

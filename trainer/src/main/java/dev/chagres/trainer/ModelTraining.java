@@ -44,6 +44,7 @@ import java.util.Objects;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
 // Over 400 lines: most methods are a line or two that ask what a step, a graph, an evaluation or a file is made of.
@@ -89,6 +90,10 @@ final class ModelTraining implements Training {
 
     /** Of the steps whose casts were measured and not asked for yet, the oldest first. */
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
+    /** Of the batch of the first step, whose operations are counted; null once they are. */
+    private @Nullable Lengths counted;
+
+    private double firstFlops = Double.NaN;
     /** Of the step that is captured; launches have rates of their own. */
     private float rate;
 
@@ -216,6 +221,7 @@ final class ModelTraining implements Training {
 
     @Override
     public List<FlopCount> countedStep(Batch batch, Lengths lengths) {
+        firstFlops = 0; // counted here
         try (var count = FlopCount.of(lengths, passes())) {
             upload(batch);
             step(0);
@@ -297,7 +303,21 @@ final class ModelTraining implements Training {
      */
     @Override
     public void upload(Batch batch) {
+        if (Double.isNaN(firstFlops)) {
+            counted = lengths(batch);
+        }
         uploads.upload(batch);
+    }
+
+    private static Lengths lengths(Batch batch) {
+        LongStream.Builder lengths = LongStream.builder();
+        for (int i = 0; i < batch.microBatches(); i++) {
+            MicroBatch one = batch.microBatch(i);
+            for (int sequence = 0; sequence < one.realSequences(); sequence++) {
+                lengths.add(one.cuSeqlens()[sequence + 1] - one.cuSeqlens()[sequence]);
+            }
+        }
+        return Lengths.of(lengths.build().toArray()).ofMicroBatches(batch.microBatches());
     }
 
     /**
@@ -308,8 +328,22 @@ final class ModelTraining implements Training {
     @Override
     public void step(float learningRate) {
         ranks.beginStep();
-        enqueueStep(learningRate);
+        Lengths first = counted;
+        if (first == null) {
+            enqueueStep(learningRate);
+        } else {
+            counted = null;
+            try (FlopCount count = FlopCount.of(first, device)) {
+                enqueueStep(learningRate);
+                firstFlops = count.flops().all();
+            }
+        }
         ranks.endStep();
+    }
+
+    @Override
+    public double countedFlops() {
+        return Double.isNaN(firstFlops) ? 0 : firstFlops;
     }
 
     private void enqueueStep(float learningRate) {
@@ -391,12 +425,14 @@ final class ModelTraining implements Training {
     /** Ranks have taken different sequences where each has batches of its own: a file tells none of them. */
     @Override
     public void save(Path file, DataPosition position, Map<String, String> description) {
-        state().save(file, ranks.hasOwnData() ? DataPosition.START : position, description);
+        DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
+        SaveEvent.during(file, () -> state().save(file, told, description));
     }
 
     @Override
     public void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
-        state().save(folder, step, ranks.hasOwnData() ? DataPosition.START : position, description);
+        DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
+        SaveEvent.during(folder, () -> state().save(folder, step, told, description));
     }
 
     @Override

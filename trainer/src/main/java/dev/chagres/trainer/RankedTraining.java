@@ -350,6 +350,15 @@ final class RankedTraining implements Training {
     }
 
     @Override
+    public double countedFlops() {
+        return processes()
+                ? 0
+                : ask(ModelTraining::countedFlops).stream()
+                        .mapToDouble(Double::doubleValue)
+                        .sum();
+    }
+
+    @Override
     public List<FlopCount> countedStep(Batch batch, Lengths lengths) {
         return ask(training -> {
             List<FlopCount> counts = training.countedStep(batch, lengths);

@@ -137,11 +137,9 @@ final class ReportWriter implements AutoCloseable {
                     .put("tokensPerSecond", step.tokensPerSecond());
             putFinite(json, "gradNorm", step.gradNorm());
             json.put("learningRate", rate(step.learningRate())).put("memoryBytes", step.memoryBytes());
-            if (Double.isNaN(step.mfu())) {
-                json.putNull("mfu");
-            } else {
-                json.put("mfu", step.mfu());
-            }
+            json.put("teraflops", step.teraflops());
+            putFinite(json, "mfu", step.mfu());
+            putFinite(json, "hfu", step.hfu());
             if (step.isSkipped()) {
                 json.put("skipped", true);
             }

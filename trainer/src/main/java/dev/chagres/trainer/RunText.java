@@ -141,7 +141,9 @@ final class RunText {
                 Locale.ROOT,
                 "%,.0f tokens/s%s%s%n",
                 steady.tokensPerSecond(),
-                Double.isNaN(mfu) ? "" : String.format(Locale.ROOT, ", MFU %.1f %%", 100 * mfu),
+                Double.isNaN(mfu)
+                        ? ""
+                        : String.format(Locale.ROOT, ", %,.1f TFLOP/s, MFU %.1f %%", steady.teraflops(), 100 * mfu),
                 meanOf(steady.steps(), all.steps()));
         out.printf(
                 Locale.ROOT,

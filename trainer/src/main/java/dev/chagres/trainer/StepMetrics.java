@@ -3,6 +3,14 @@ package dev.chagres.trainer;
 import dev.chagres.batch.Batch;
 import dev.chagres.batch.StepResult;
 import java.util.List;
+import jdk.jfr.Category;
+import jdk.jfr.DataAmount;
+import jdk.jfr.Description;
+import jdk.jfr.Event;
+import jdk.jfr.EventType;
+import jdk.jfr.Label;
+import jdk.jfr.Name;
+import jdk.jfr.StackTrace;
 
 /**
  * One step as it is reported; filled again for later steps.
@@ -24,6 +32,7 @@ public final class StepMetrics {
     private double stepMillis;
     private double tokensPerSecond;
     private double mfu;
+    private double hfu;
     private long memoryBytes;
     private List<RankStep> ranks = List.of();
 
@@ -40,17 +49,66 @@ public final class StepMetrics {
      * Takes what is known once it ran.
      *
      * @param peakFlops the device's rate, NaN when unknown
+     * @param recomputed operations that are made once more, as a share of the model's
      * @param ofRanks what each of several ranks says; nothing on one rank
      */
-    void complete(StepResult result, double peakFlops, long memoryBytes, List<RankStep> ofRanks) {
+    void complete(StepResult result, double peakFlops, double recomputed, long memoryBytes, List<RankStep> ofRanks) {
         this.skipped = false;
         this.loss = result.loss();
         this.gradNorm = result.gradNorm();
         this.stepMillis = Math.max(SHORTEST_MILLIS, result.millis());
         this.tokensPerSecond = tokens / (stepMillis / 1e3);
         this.mfu = flops / (stepMillis / 1e3) / peakFlops;
+        this.hfu = mfu * (1 + recomputed);
         this.memoryBytes = memoryBytes;
         this.ranks = ofRanks;
+    }
+
+    /** Writes an event of JDK Flight Recorder, where a recording wants it; otherwise makes no object. */
+    void emit() {
+        if (StepEvent.TYPE.isEnabled()) {
+            var event = new StepEvent();
+            event.step = step;
+            event.tokens = tokens;
+            event.loss = loss;
+            event.stepMillis = stepMillis;
+            event.teraflops = teraflops();
+            event.memory = memoryBytes;
+            event.commit();
+        }
+    }
+
+    /**
+     * A step whose result was read.
+     *
+     * <p>Threading: one thread at a time.
+     */
+    @Name("dev.chagres.Step")
+    @Label("Training step")
+    @Description("The result of a training step was read")
+    @Category("Chagres")
+    @StackTrace(false)
+    private static final class StepEvent extends Event {
+        private static final EventType TYPE = EventType.getEventType(StepEvent.class);
+
+        @Label("Step")
+        int step;
+
+        @Label("Tokens")
+        int tokens;
+
+        @Label("Loss")
+        double loss;
+
+        @Label("Milliseconds by the device's clock")
+        double stepMillis;
+
+        @Label("TFLOP/s of the model")
+        double teraflops;
+
+        @Label("Most device memory held")
+        @DataAmount
+        long memory;
     }
 
     /** Returns its number, counted from 1 over the runs before, too. */
@@ -111,6 +169,16 @@ public final class StepMetrics {
     /** Returns the share of the device's peak rate that the model's operations took, NaN when the peak is unknown. */
     public double mfu() {
         return mfu;
+    }
+
+    /** Returns the share of the peak rate that all products and attention took, those that backward makes once more included; NaN likewise. */
+    public double hfu() {
+        return hfu;
+    }
+
+    /** Returns the model's operations by time, in 10^12 a second, of all ranks together. */
+    public double teraflops() {
+        return flops / (stepMillis / 1e3) / 1e12;
     }
 
     /** Returns the most device memory held so far; of several ranks, that of the one that has held most. */

@@ -116,6 +116,11 @@ final class Totals {
         return 1 - (double) tokens / paddedTokens;
     }
 
+    /** Operations of the model by time, in 10^12 a second. */
+    double teraflops() {
+        return flops / (millis / 1e3) / 1e12;
+    }
+
     /** Share of the peak rate, NaN when that is unknown. */
     double mfu(double peakFlops) {
         return flops / (millis / 1e3) / peakFlops;

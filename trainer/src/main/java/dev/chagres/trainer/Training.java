@@ -167,6 +167,11 @@ interface Training extends AutoCloseable {
         return List.of();
     }
 
+    /** Returns the operations of products and attention that all ranks of this process enqueued in the first step; 0 where nobody counts. */
+    default double countedFlops() {
+        return 0;
+    }
+
     /**
      * Makes a step, kernel by kernel, whose result nobody reads, and returns the operations that each rank of this process enqueued.
      *

@@ -77,6 +77,9 @@ public final class TrainingRun {
     private boolean spoilt;
 
     private int skippedInARow;
+    /** What is computed once more, as a share of the model's operations; NaN before the first result. */
+    private double recomputed = Double.NaN;
+
     /** Whether a failure has ended the run that may keep other ranks from what all do together. */
     private boolean broken;
 
@@ -406,11 +409,15 @@ public final class TrainingRun {
             requireFinite("the loss", result.loss(), finished);
             requireFinite("the gradients' norm", result.gradNorm(), finished);
         }
-        finished.complete(result, peakFlops, model.memoryBytes(), model.rankSteps());
+        if (Double.isNaN(recomputed)) {
+            recomputed = Math.max(0, model.countedFlops() / finished.flops() - 1);
+        }
+        finished.complete(result, peakFlops, recomputed, model.memoryBytes(), model.rankSteps());
         skippedInARow = skipped ? skippedInARow + 1 : 0;
         if (skipped) {
             finished.skip();
         }
+        finished.emit();
         tell(finished);
         if (skippedInARow == MOST_SKIPPED) {
             throw new TrainingException("step " + finished.step() + ": the gradients of the last " + MOST_SKIPPED

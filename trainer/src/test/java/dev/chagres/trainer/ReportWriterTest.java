@@ -94,7 +94,7 @@ class ReportWriterTest {
         metrics.begin(number, batch, 1e9, learningRate);
         var result = new StepResult();
         result.set(loss, 1.5, 250);
-        metrics.complete(result, peakFlops, 1 << 20, List.of());
+        metrics.complete(result, peakFlops, 0.5, 1 << 20, List.of());
         return metrics;
     }
 
@@ -202,7 +202,7 @@ class ReportWriterTest {
         Map<String, Object> first = JSON.std.mapFrom(lines.get(1));
         assertEquals(
                 "[step, loss, tokens, paddedTokens, stepMillis, tokensPerSecond, gradNorm, learningRate, memoryBytes,"
-                        + " mfu]",
+                        + " teraflops, mfu, hfu]",
                 first.keySet().toString());
         assertTrue(first.containsKey("mfu") && first.get("mfu") == null);
         assertEquals(1, first.get("step"));
@@ -211,6 +211,8 @@ class ReportWriterTest {
         assertEquals(250.0, first.get("stepMillis"));
         assertEquals(4.0 * (int) first.get("tokens"), first.get("tokensPerSecond"));
         assertEquals(0.004, (double) JSON.std.mapFrom(lines.get(2)).get("mfu"), 1e-12);
+        assertEquals(0.006, (double) JSON.std.mapFrom(lines.get(2)).get("hfu"), 1e-12);
+        assertEquals(0.004, (double) JSON.std.mapFrom(lines.get(2)).get("teraflops"), 1e-12);
     }
 
     @Test

@@ -137,6 +137,27 @@ class StepEstimateTest {
         assertTrue(wrong.isEmpty(), () -> wrong.size() + " of " + DRAWN + ": " + String.join("\n", wrong));
     }
 
+    /** What a run counts in its first step, of HFU, is what is estimated, whether steps are captured or not. */
+    @Test
+    void runsCountTheSameOperations() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
+        var config = new Esm2Config(2, 32, 2, 32).withRecomputation(Esm2Recomputation.LAYERS);
+        for (ModelSetup.Steps steps : ModelSetup.Steps.values()) {
+            ModelSetup setup = ModelSetup.of(config, new BatchShape(BatchLayout.PACKED, 96, 32, 2))
+                    .with(new ModelSetup.Enqueuing(ProductPlan.FIRST, MultiprocessorMargin.NONE, steps, 0));
+            Batch batch = new Batch(setup.shape());
+            new SequencePacker(setup.shape(), new StepEstimate.FullSequences(setup.shape())).fill(batch);
+            try (Device device = Device.open();
+                    ModelTraining training = ModelTraining.of(device, setup)) {
+                assertEquals(0, training.countedFlops());
+                held(training, batch);
+                StepEstimate estimate = StepEstimate.of(setup);
+                assertEquals(estimate.flops().all(), training.countedFlops(), 1);
+                assertTrue(training.countedFlops() > 1.3 * training.flops(batch), steps.toString());
+            }
+        }
+    }
+
     @Test
     void namesThePartsOfALargeModel() {
         Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");

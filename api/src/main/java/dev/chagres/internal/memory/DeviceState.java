@@ -272,6 +272,11 @@ public final class DeviceState {
         return held.bytes();
     }
 
+    /** Sets what errors say of who holds memory, given the bytes of each holder. */
+    public void describingMemory(Function<long[], String> description) {
+        held.describing(description);
+    }
+
     /** Returns the bytes of each holder now. */
     public long[] bytesByHolder() {
         return held.byHolder();

@@ -4,6 +4,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.function.Function;
 
 /**
  * Allocates, counts and frees the memory of one device; memory that a graph may use is freed once that graph is closed.
@@ -12,6 +13,9 @@ import java.lang.foreign.ValueLayout;
  */
 final class HeldMemory {
     private static final int HOLDERS = 16;
+
+    /** Says who holds the bytes of each holder, and what would help. */
+    private Function<long[], String> describe = bytes -> "";
 
     private final MemorySegment out;
     private final HostWaits waits;
@@ -36,11 +40,16 @@ final class HeldMemory {
         int status = CudaRuntime.cudaMalloc(out, byteSize);
         waits.end();
         if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
-            throw Status.outOfMemory(status, "cudaMalloc", byteSize, bytes);
+            throw Status.outOfMemory(status, "cudaMalloc", byteSize, bytes, describe.apply(byHolder));
         }
         Status.cuda(status, "cudaMalloc");
         hold(byteSize, holder);
         return out.get(ValueLayout.ADDRESS, 0);
+    }
+
+    /** Sets what errors say of who holds memory. */
+    void describing(Function<long[], String> newDescription) {
+        describe = newDescription;
     }
 
     /** Counts allocated device memory. */
@@ -51,6 +60,7 @@ final class HeldMemory {
             peak = bytes;
             System.arraycopy(byHolder, 0, atPeak, 0, HOLDERS);
         }
+        DeviceAllocation.emit(byteSize, bytes);
     }
 
     /** Frees memory: at once, or when the graphs that may use it are closed. */
