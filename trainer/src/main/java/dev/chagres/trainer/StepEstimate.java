@@ -12,7 +12,11 @@ import dev.chagres.estimate.FlopCount;
 import dev.chagres.estimate.FlopCount.Flops;
 import dev.chagres.estimate.Lengths;
 import dev.chagres.nccl.Operation;
+import dev.chagres.pass.PassProfile;
+import java.io.IOException;
+import java.io.OutputStream;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
@@ -121,6 +125,68 @@ public record StepEstimate(
             millis += step < steps ? 0 : result.millis();
         }
         return new Measured(training.memoryUse(), millis / steps, batch.tokens());
+    }
+
+    /** Makes steps with the device of this process, whose layers are measured. */
+    static Profiled profiled(ModelSetup setup, int steps, OutputStream trace) throws IOException {
+        Batch batch = new Batch(setup.shape());
+        new SequencePacker(setup.shape(), new FullSequences(setup.shape())).fill(batch);
+        Lengths lengths = Lengths.ofTokens(
+                setup.shape().tokensPerMicroBatch(), setup.shape().context());
+        try (Device device = Device.open();
+                ModelTraining training = ModelTraining.of(device, setup)) {
+            return training.profiled(batch, lengths, steps, trace);
+        }
+    }
+
+    /**
+     * What takes the time of a step.
+     *
+     * @param rows of layers, as means of calls
+     * @param rates a table of layers with TFLOP/s
+     * @param flops of a step
+     * @param stepMillis the mean of a step, enqueued kernel by kernel between events
+     * @param steps how many were measured
+     * @param bestTeraflops what a large product in the model's type reached on this device
+     * @param memory which parts of the program held memory when it held most
+     */
+    public record Profiled(
+            List<PassProfile.Row> rows,
+            String rates,
+            Flops flops,
+            double stepMillis,
+            int steps,
+            double bestTeraflops,
+            MemoryUse memory) {
+        /** Copies the list. */
+        public Profiled {
+            rows = List.copyOf(rows);
+        }
+
+        /**
+         * Layers of one kind: those whose names differ in numbers alone.
+         *
+         * @param name with {@code *} for numbers
+         * @param millis of a step, forward and backward
+         */
+        public record Kind(String name, double millis) {}
+
+        /** Returns the kinds of layers with no layer inside that take most of a step, the slowest first. */
+        public List<Kind> slowest(int count) {
+            Map<String, Double> millis = new TreeMap<>();
+            for (int i = 0; i < rows.size(); i++) {
+                PassProfile.Row row = rows.get(i);
+                if (i + 1 == rows.size() || rows.get(i + 1).depth() <= row.depth()) {
+                    double each = row.forwards() * row.forwardMillis() + row.backwards() * row.backwardMillis();
+                    millis.merge(row.layer().replaceAll("[0-9]+", "*"), each / steps, Double::sum);
+                }
+            }
+            return millis.entrySet().stream()
+                    .map(one -> new Kind(one.getKey(), one.getValue()))
+                    .sorted(Comparator.comparingDouble(Kind::millis).reversed())
+                    .limit(count)
+                    .toList();
+        }
     }
 
     /**

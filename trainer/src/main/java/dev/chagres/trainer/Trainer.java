@@ -26,6 +26,8 @@ import dev.chagres.trainer.ModelSetup.Steps;
 import dev.chagres.trainer.ModelSetup.Updates;
 import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.Evaluation;
+import java.io.IOException;
+import java.io.OutputStream;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -284,6 +286,22 @@ public final class Trainer {
      */
     public StepEstimate.Measured measure(int steps) {
         return StepEstimate.measured(setup, steps);
+    }
+
+    /**
+     * Makes steps on full batches of made-up sequences on one device, kernel by kernel, and tells what takes their time.
+     *
+     * @param steps how many are measured, behind two that are not
+     * @param trace receives the calls of layers as JSON, which Perfetto opens; it stays open
+     * @throws IllegalStateException when there are several ranks, or steps are to be captured
+     * @throws IOException when the stream throws it
+     */
+    public StepEstimate.Profiled profile(int steps, OutputStream trace) throws IOException {
+        if (setup.layout().count() > 1 || setup.enqueuing().steps() == Steps.CAPTURED) {
+            throw new IllegalStateException("profile: expected one rank whose steps are enqueued one by one, got "
+                    + setup.layout() + ", " + setup.enqueuing().steps());
+        }
+        return StepEstimate.profiled(setup, steps, trace);
     }
 
     private void checkEvaluations() {

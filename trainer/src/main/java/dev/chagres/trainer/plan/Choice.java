@@ -125,6 +125,15 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
         };
     }
 
+    /** Returns what trains in this way on one GPU, each step kernel by kernel. */
+    Trainer enqueued(Steps steps) {
+        var shape = new BatchShape(BatchLayout.PACKED, steps.tokens, steps.context, accumulate);
+        Trainer trainer = Trainer.of(steps.model.factory(recompute), shape)
+                .withDtype(steps.recipe.dtype())
+                .withOptimizer(optimizer.config(), 1);
+        return steps.recipe.quantizedWeight().map(trainer::withRecipe).orElse(trainer);
+    }
+
     private static Trainer sharded(Trainer trainer, ZeroStage stage, int gpus) {
         return trainer.withMesh(MeshShape.ofOne().with(MeshDimension.SHARD, gpus))
                 .withSharding(FullyShardedConfig.of(stage));
