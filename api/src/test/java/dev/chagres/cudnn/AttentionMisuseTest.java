@@ -31,8 +31,7 @@ class AttentionMisuseTest {
                         + " got k BFLOAT16[2, 4, 12, 16]",
                 () -> builder.attention("a", q, k));
         AttentionBuilder attention = builder.attention("a", q, kT);
-        refused(
-                "attention \"a\", v: expected [2, 4, 12, 16], got q BFLOAT16[2, 4, 8, 16]", () -> attention.forward(q));
+        refused("attention \"a\", v: expected [2, 4, 12, 16], got q BFLOAT16[2, 4, 8, 16]", () -> attention.forward(q));
         refused(
                 "attention \"a\", bias: expected sizes of [B, H, Sq, Skv] = [2, 4, 8, 12] or 1, got wrong FLOAT[1, 3, 1, 1]",
                 () -> attention.bias(wrong));

@@ -116,7 +116,7 @@ class BlocksConformance {
         for (int i = 0; i < expected.length; i++) {
             int row = i / 8;
             for (int k = 0; k < 32; k++) {
-                expected[i] += graph.of(tokens)[(int) index[row] * 32 + k]
+                expected[i] += graph.of(tokens)[(int) (index[row] * 32 + k)]
                         * graph.of(weights)[((row < 5 ? 0 : 2) * 32 + k) * 8 + i % 8];
             }
         }
