@@ -81,6 +81,7 @@ size_t attribute_size(int type) {
     case kFractionType:
       return 8;
     case kBooleanType:
+    case kCharType:
       return 1;
     default:
       return 4;
@@ -116,9 +117,10 @@ const std::vector<Attribute> &attributes() {
       {kEngineConfig, 303, "CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE", {kInt64Type}, 1, 1, false, Role::kNone},
       {kEngineConfig, 304, "CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED", {kInt32Type}, 0, 0, false, Role::kNone},
       {kExecutionPlan, 400, "CUDNN_ATTR_EXECUTION_PLAN_HANDLE", {kHandleType}, 1, 1, false, Role::kNone},
-      {kExecutionPlan, 401, "CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG", {kDescriptorType}, 1, 1, true, Role::kNone},
+      {kExecutionPlan, 401, "CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG", {kDescriptorType}, 1, 1, false, Role::kNone},
       {kExecutionPlan, 402, "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE", {kInt64Type}, 0, 0, false, Role::kNone},
       {kExecutionPlan, 403, "CUDNN_ATTR_EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS", {kInt64Type}, 0, 0, false, Role::kNone},
+      {kExecutionPlan, 405, "CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION", {kCharType}, 1, int64_t(1) << 28, false, Role::kNone},
       {kConvolutionForward, 700, "CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA", {kFloatType, kDoubleType}, 1, 1, false, Role::kNone},
       {kConvolutionForward, 701, "CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA", {kFloatType, kDoubleType}, 1, 1, false, Role::kNone},
       {kConvolutionForward, 702, "CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC", {kDescriptorType}, 1, 1, true, Role::kNone},

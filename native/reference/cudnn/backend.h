@@ -103,6 +103,7 @@ enum AttributeType {
   kResampleModeType = 21,
   kPaddingModeType = 22,
   kInt32Type = 23,
+  kCharType = 24,
   kFractionType = 26,
   kNormModeType = 27,
   kNormPhaseType = 28,
@@ -256,6 +257,13 @@ struct Graph {
 };
 
 std::shared_ptr<const Graph> make_graph(const std::vector<std::shared_ptr<const Descriptor>> &operations);
+
+/* Sets an attribute, or refuses it. */
+void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, const void *elements);
+
+/* A plan as text, and the graph of a plan that is made of one. */
+std::string plan_text(const Descriptor &plan);
+std::shared_ptr<const Graph> planned_graph(const Descriptor &plan);
 
 /* Checks a descriptor and makes it finalized. */
 void finalize(Descriptor &descriptor);

@@ -86,28 +86,6 @@ Value make_value(const Attribute &attribute, int type, int64_t count, const void
   return value;
 }
 
-void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, const void *elements) {
-  CHAGRES_REQUIRE(!descriptor.finalized, kNotInitialized, descriptor_name(descriptor.type),
-                  ": expected one that is not finalized");
-  const Attribute &wanted = attribute(descriptor.type, name);
-  bool fits = false;
-  std::string types;
-  for (const int allowed : wanted.types) {
-    fits = fits || allowed == type;
-    types += (types.empty() ? "" : " or ") + attribute_type_name(allowed);
-  }
-  CHAGRES_REQUIRE(fits, kAttributeType, wanted.text, ": expected ", types, ", got ", attribute_type_name(type));
-  const bool answered = wanted.most == 0 && !(descriptor.type == kEngineConfig && wanted.type_is(kDescriptorType));
-  CHAGRES_REQUIRE(!answered, kBadParam, wanted.text, ": expected to be asked for, got a value to be set");
-  /* The one engine has no knobs to choose. */
-  CHAGRES_REQUIRE(wanted.most != 0 || count == 0, kNotSupported, wanted.text,
-                  ": the CPU reference has none to choose, got ", count);
-  CHAGRES_REQUIRE(count >= wanted.least && count <= wanted.most, kBadParam, wanted.text, ": expected ", wanted.least,
-                  " to ", wanted.most, " elements, got ", count);
-  CHAGRES_REQUIRE(elements != nullptr || count == 0, kNullPointer, wanted.text, ": expected elements, got null");
-  descriptor.values[name] = make_value(wanted, type, count, elements);
-}
-
 /* Gives what a finalized descriptor answers, of which none was set. */
 void fill(Descriptor &result, const Descriptor &source, int type) {
   CHAGRES_REQUIRE(!result.finalized, kBadParam, "arrayOfElements: expected descriptors that are not finalized");
@@ -148,7 +126,13 @@ std::shared_ptr<const Descriptor> only_configuration(const Descriptor &heuristic
 /* What the reference answers by itself: one engine, which is deterministic and needs no workspace. */
 int64_t answered(const Descriptor &descriptor, int name, int64_t requested, void *elements) {
   constexpr int kResults = 202, kWorkspaceOfConfiguration = 303, kSharedMemory = 304, kWorkspaceOfPlan = 402,
-                kEngines = 802;
+                kEngines = 802, kJson = 405;
+  if (name == kJson) {
+    const std::string text = plan_text(descriptor);
+    const size_t size = std::min(text.size(), static_cast<size_t>(requested));
+    if (size != 0) std::memcpy(elements, text.data(), size);
+    return static_cast<int64_t>(text.size());
+  }
   if (name == kResults) {
     if (requested > 0) copy_descriptors({only_configuration(descriptor)}, requested, elements);
     return 1;
@@ -189,6 +173,28 @@ int64_t get_attribute(const Descriptor &descriptor, int name, int type, int64_t 
 }
 
 }  // namespace
+
+void set_attribute(Descriptor &descriptor, int name, int type, int64_t count, const void *elements) {
+  CHAGRES_REQUIRE(!descriptor.finalized, kNotInitialized, descriptor_name(descriptor.type),
+                  ": expected one that is not finalized");
+  const Attribute &wanted = attribute(descriptor.type, name);
+  bool fits = false;
+  std::string types;
+  for (const int allowed : wanted.types) {
+    fits = fits || allowed == type;
+    types += (types.empty() ? "" : " or ") + attribute_type_name(allowed);
+  }
+  CHAGRES_REQUIRE(fits, kAttributeType, wanted.text, ": expected ", types, ", got ", attribute_type_name(type));
+  const bool answered = wanted.most == 0 && !(descriptor.type == kEngineConfig && wanted.type_is(kDescriptorType));
+  CHAGRES_REQUIRE(!answered, kBadParam, wanted.text, ": expected to be asked for, got a value to be set");
+  /* The one engine has no knobs to choose. */
+  CHAGRES_REQUIRE(wanted.most != 0 || count == 0, kNotSupported, wanted.text,
+                  ": the CPU reference has none to choose, got ", count);
+  CHAGRES_REQUIRE(count >= wanted.least && count <= wanted.most, kBadParam, wanted.text, ": expected ", wanted.least,
+                  " to ", wanted.most, " elements, got ", count);
+  CHAGRES_REQUIRE(elements != nullptr || count == 0, kNullPointer, wanted.text, ": expected elements, got null");
+  descriptor.values[name] = make_value(wanted, type, count, elements);
+}
 
 void replace_descriptor(const void *handle, std::shared_ptr<Descriptor> made) {
   Living *living = descriptors().find(handle);

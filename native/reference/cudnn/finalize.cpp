@@ -150,7 +150,10 @@ void finalize_rest(Descriptor &descriptor) {
       descriptor.graph = descriptor.descriptor(300).graph;
       return;
     case kExecutionPlan:
-      descriptor.graph = descriptor.descriptor(401).graph;
+      CHAGRES_REQUIRE(descriptor.has(401) != descriptor.has(405), kBadParam,
+                      "CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: expected CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG to be set,"
+                      " or CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION");
+      descriptor.graph = descriptor.has(401) ? descriptor.descriptor(401).graph : planned_graph(descriptor);
       return;
     case kVariantPack:
       return finalize_variant_pack(descriptor);

@@ -158,6 +158,11 @@ record AttentionOperations(
         return graph.pointwise(name + part, PointwiseMode.GEN_INDEX, PointwiseConfig.DEFAULT.withAxis(axis), x);
     }
 
+    /** cuDNN's engines know the indices of slopes and lengths by integer arithmetic, those of masks by that of the graph. */
+    private GraphTensor wholeIndex(String part, int axis, GraphTensor x) {
+        return graph.typed(DataType.INT32, DataType.INT32, () -> index(part, axis, x));
+    }
+
     private @Nullable GraphTensor dropped() {
         GraphTensor seed = extras.seed();
         GraphTensor offset = extras.offset();
@@ -180,8 +185,11 @@ record AttentionOperations(
         if (slopes == null) {
             return x;
         }
-        GraphTensor distance =
-                integer(".distance", PointwiseMode.SUB, index(".slopeColumn", COLUMNS, x), index(".slopeRow", ROWS, x));
+        GraphTensor distance = integer(
+                ".distance",
+                PointwiseMode.SUB,
+                wholeIndex(".slopeColumn", COLUMNS, x),
+                wholeIndex(".slopeRow", ROWS, x));
         return op(".sloped", PointwiseMode.ADD, x, op(".slope", PointwiseMode.MUL, distance, slopes));
     }
 
@@ -192,8 +200,8 @@ record AttentionOperations(
         if (queries == null || keys == null) {
             return x;
         }
-        GraphTensor row = truth(".isQuery", PointwiseMode.CMP_LT, index(".paddedRow", ROWS, x), queries);
-        GraphTensor column = truth(".isKey", PointwiseMode.CMP_LT, index(".paddedColumn", COLUMNS, x), keys);
+        GraphTensor row = truth(".isQuery", PointwiseMode.CMP_LT, wholeIndex(".paddedRow", ROWS, x), queries);
+        GraphTensor column = truth(".isKey", PointwiseMode.CMP_LT, wholeIndex(".paddedColumn", COLUMNS, x), keys);
         return hidden(".padded", x, truth(".isToken", PointwiseMode.LOGICAL_AND, row, column));
     }
 

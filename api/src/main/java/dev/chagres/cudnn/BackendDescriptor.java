@@ -68,6 +68,12 @@ final class BackendDescriptor implements AutoCloseable {
         }
     }
 
+    BackendDescriptor characters(int name, byte... values) {
+        try (Arena arena = Arena.ofConfined()) {
+            return set(name, Cudnn.CUDNN_TYPE_CHAR(), values.length, arena.allocateFrom(ValueLayout.JAVA_BYTE, values));
+        }
+    }
+
     BackendDescriptor truth(int name, boolean value) {
         try (Arena arena = Arena.ofConfined()) {
             return set(name, Cudnn.CUDNN_TYPE_BOOLEAN(), 1, arena.allocateFrom(ValueLayout.JAVA_BYTE, (byte)
@@ -130,6 +136,15 @@ final class BackendDescriptor implements AutoCloseable {
                 BackendCalls.cudnnBackendGetAttribute(handle, name, type, requested, count, elements),
                 "cudnnBackendGetAttribute",
                 what);
+    }
+
+    byte[] getCharacters(int name) {
+        try (Arena arena = Arena.ofConfined()) {
+            long count = count(name, Cudnn.CUDNN_TYPE_CHAR(), arena);
+            MemorySegment elements = arena.allocate(Math.max(1, count));
+            get(name, Cudnn.CUDNN_TYPE_CHAR(), count, arena.allocate(ValueLayout.JAVA_LONG), elements);
+            return elements.asSlice(0, count).toArray(ValueLayout.JAVA_BYTE);
+        }
     }
 
     /** Returns the values of an enumeration that an attribute lists, of which there are {@code most} at most. */

@@ -15,10 +15,12 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Closing;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Leaks;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -61,6 +63,55 @@ public final class ExecutionPlan implements AutoCloseable {
     }
 
     static ExecutionPlan of(OperationGraph graph, Device device, PlanOptions options) {
+        return made(graph, device, plan -> plan.choose(options));
+    }
+
+    static ExecutionPlan restored(OperationGraph graph, Device device, String serialized) {
+        int end = serialized.indexOf('\n');
+        String json = serialized.substring(end + 1);
+        String expected = header(graph, device, json);
+        if (end < 0 || !serialized.substring(0, end).equals(expected)) {
+            throw new IllegalArgumentException("serialized: expected a whole plan of graph "
+                    + ForeignText.quoted(graph.name()) + " for " + device + " and this cuDNN, which begins with "
+                    + expected + ", got "
+                    + ForeignText.quoted(serialized.substring(0, Math.min(200, Math.max(0, end)))));
+        }
+        return made(graph, device, plan -> plan.read(json));
+    }
+
+    /** Returns the first line of a plan as text: whose it is, and the SHA-256 of the rest. */
+    private static String header(OperationGraph graph, Device device, String json) {
+        return "chagres cudnn plan 1 " + PlanChoices.surroundings(graph, device) + " " + PlanChoices.sha256(json);
+    }
+
+    private void read(String json) {
+        BackendDescriptor made =
+                kept(BackendDescriptor.make(Cudnn.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR(), "plan that is read"));
+        made.longs(Cudnn.CUDNN_ATTR_EXECUTION_PLAN_HANDLE(), Cudnn.CUDNN_TYPE_HANDLE(), handle.handle())
+                .characters(
+                        Cudnn.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION(),
+                        json.getBytes(StandardCharsets.ISO_8859_1))
+                .complete();
+        plan = made.handle();
+        workspaceBytes = made.getLong(Cudnn.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE());
+        engine = "engine of a plan that was read";
+    }
+
+    /**
+     * Returns the plan as text, for {@link OperationGraph#restore}: a line that says whose it is, and cuDNN's own representation.
+     *
+     * @throws IllegalStateException when the plan is closed
+     * @throws CudnnException when the engine has none
+     */
+    public String serialized() {
+        ensureOpen();
+        String json = new String(
+                descriptors.getLast().getCharacters(Cudnn.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION()),
+                StandardCharsets.ISO_8859_1);
+        return header(graph, device, json) + "\n" + json;
+    }
+
+    private static ExecutionPlan made(OperationGraph graph, Device device, Consumer<ExecutionPlan> choice) {
         DeviceState state = Inside.state(device.stream());
         state.ensureCurrent();
         state.ensureThreadNotCapturing("plan");
@@ -74,7 +125,7 @@ public final class ExecutionPlan implements AutoCloseable {
         }
         ExecutionPlan made = new ExecutionPlan(graph, device);
         try {
-            made.choose(options);
+            choice.accept(made);
         } catch (RuntimeException | Error failure) {
             Leaks.closed(made.trace);
             made.destroy();

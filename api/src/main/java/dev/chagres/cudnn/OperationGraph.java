@@ -161,6 +161,19 @@ public final class OperationGraph {
         return ExecutionPlan.of(this, Checks.given("device", device), Checks.given("options", options));
     }
 
+    /**
+     * Makes the plan that {@link ExecutionPlan#serialized} gave, of this graph, for a GPU of the same kind and the same cuDNN: without asking for
+     * engines, and without compiling where cuDNN keeps what it compiled.
+     *
+     * @throws IllegalArgumentException when the text is damaged, or is not of a plan of this graph for such a GPU and cuDNN
+     * @throws UnsupportedGraphException when cuDNN computes the graph otherwise on a GPU
+     * @throws dev.chagres.bindings.CudnnException when cuDNN refuses the plan
+     * @throws IllegalStateException while a stream of the device captures
+     */
+    public ExecutionPlan restore(Device device, String serialized) {
+        return ExecutionPlan.restored(this, Checks.given("device", device), Checks.given("serialized", serialized));
+    }
+
     /** Returns the operations, a line each. */
     @Override
     public String toString() {

@@ -155,12 +155,13 @@ public final class PlanChoices {
 
     /** Returns what a choice is kept under. */
     String key(OperationGraph graph, Device device, PlanOptions options) {
-        return sha256(String.join(
-                "\n",
-                Provider.current() + " " + Cudnn.cudnnGetVersion() + " " + device.name() + " "
-                        + device.multiprocessorCount(),
-                options.limits(),
-                graph.described()));
+        return sha256(surroundings(graph, device) + "\n" + options.limits());
+    }
+
+    /** Returns the SHA-256 of a graph, and of the GPU and the cuDNN for which it is planned. */
+    static String surroundings(OperationGraph graph, Device device) {
+        return sha256(Provider.current() + " " + Cudnn.cudnnGetVersion() + " " + device.name() + " "
+                + device.multiprocessorCount() + "\n" + graph.described());
     }
 
     @Nullable
@@ -192,7 +193,7 @@ public final class PlanChoices {
         }
     }
 
-    private static String sha256(String text) {
+    static String sha256(String text) {
         try {
             return HexFormat.of()
                     .formatHex(MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8)));

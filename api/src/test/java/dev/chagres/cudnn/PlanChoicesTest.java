@@ -1,11 +1,16 @@
 package dev.chagres.cudnn;
 
 import static dev.chagres.conformance.Thrown.assertThrown;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
+import dev.chagres.Tensor;
+import dev.chagres.bindings.CudnnException;
+import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.OpenDevice;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -130,6 +135,68 @@ class PlanChoicesTest {
         assertTrue(
                 text.contains("\nmeasured: engine ") && text.contains("\nnot taken: engine 1048576 of kept choices: "),
                 text);
+    }
+
+    @Test
+    void aPlanIsReadAgain() {
+        String text;
+        float[] expected;
+        Tensor x = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 64 * 32, 1), 64, 32);
+        Tensor w = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 32 * 64, 1), 32, 64);
+        Tensor y = open.scope().tensor(DType.BFLOAT16, 64, 64);
+        try (ExecutionPlan plan = graph(2).plan(open.device())) {
+            plan.run(open.stream(), plan.variantPack().set("x", x).set("w", w).set("y", y));
+            expected = open.read(y);
+            text = plan.serialized();
+        }
+        y.zero(open.stream());
+        try (ExecutionPlan plan = graph(2).restore(open.device(), text)) {
+            plan.run(open.stream(), plan.variantPack().set("x", x).set("w", w).set("y", y));
+            assertArrayEquals(expected, open.read(y));
+            assertEquals(text, plan.serialized());
+            assertTrue(plan.explain().contains("engine of a plan that was read"), plan.explain());
+        }
+        assertTrue(text.startsWith("chagres cudnn plan 1 "), text);
+        for (String other : List.of("", "{}", text.substring(1), text + " ", text.replace("plan 1", "plan 2"))) {
+            assertThrows(IllegalArgumentException.class, () -> graph(2).restore(open.device(), other));
+        }
+        String refusal = assertThrows(IllegalArgumentException.class, () -> graph(3).restore(open.device(), text))
+                .getMessage();
+        assertTrue(refusal.startsWith("serialized: expected a whole plan of graph \"scaled product\" for "), refusal);
+    }
+
+    /** The reference reads a changed text with a right checksum as what it says, or refuses it; cuDNN is never given one. */
+    @Test
+    void theReferenceReadsNoDamagedPlan() {
+        if (Provider.current() != Provider.REFERENCE) {
+            return;
+        }
+        String text;
+        try (ExecutionPlan plan = graph(2).plan(open.device())) {
+            text = plan.serialized();
+        }
+        int end = text.indexOf('\n');
+        String header = text.substring(0, end - 64);
+        SplittableRandom random = new SplittableRandom(OpenDevice.seed());
+        int refused = 0;
+        for (int i = 0; i < 3000; i++) {
+            StringBuilder json = new StringBuilder(text.substring(end + 1));
+            for (int change = random.nextInt(3); change >= 0; change--) {
+                int at = random.nextInt(json.length());
+                switch (random.nextInt(3)) {
+                    case 0 -> json.setCharAt(at, "0123456789abcdef[]{},\"".charAt(random.nextInt(22)));
+                    case 1 -> json.deleteCharAt(at);
+                    default -> json.setLength(at + 1);
+                }
+            }
+            String changed = header + PlanChoices.sha256(json.toString()) + "\n" + json;
+            try {
+                graph(2).restore(open.device(), changed).close();
+            } catch (CudnnException expected) {
+                refused++;
+            }
+        }
+        assertTrue(refused > 2000, "refused: " + refused);
     }
 
     @Test
