@@ -8,6 +8,7 @@ export CHAGRES_STAGED=$1 version=$2
 shift 2
 work=$root/target/consumers
 expected='[2.0, 4.0, 6.0]'
+archetype_plugin=3.4.1
 
 # Of Chagres itself nothing but what FOLDER has may come in.
 repository=$work/repository
@@ -16,10 +17,22 @@ mkdir -p "$repository"
 
 by_maven() {
     (cd "$root" && MAVEN_OPTS="--sun-misc-unsafe-memory-access=allow ${MAVEN_OPTS:-}" ./mvnw -q -B -gs "$here/settings.xml" \
-        -f "$here/$1/pom.xml" "-Dmaven.repo.local=$repository" "-Dmaven.repo.local.tail=$HOME/.m2/repository" \
-        "-Dchagres.version=$version" verify)
+        -f "${2:-$here/$1/pom.xml}" "-Dmaven.repo.local=$repository" "-Dmaven.repo.local.tail=$HOME/.m2/repository" \
+        "-Dchagres.version=$version" verify) || return 1 # set -e does not hold in a condition
     local jar=$repository/dev/chagres/chagres/$version/chagres-$version.jar
     [ -f "$jar" ] || { echo "dev.chagres:chagres:$version came from elsewhere than $CHAGRES_STAGED" >&2; return 1; }
+}
+
+# Makes a project of the archetype, and runs its benchmark.
+by_archetype() {
+    rm -rf "$work/archetype"
+    mkdir -p "$work/archetype"
+    (cd "$work/archetype" && MAVEN_OPTS="--sun-misc-unsafe-memory-access=allow ${MAVEN_OPTS:-}" "$root/mvnw" -q -B \
+        -gs "$here/settings.xml" "-Dmaven.repo.local=$repository" "-Dmaven.repo.local.tail=$HOME/.m2/repository" \
+        "org.apache.maven.plugins:maven-archetype-plugin:$archetype_plugin:generate" -DinteractiveMode=false \
+        -DarchetypeGroupId=dev.chagres -DarchetypeArtifactId=chagres-jmh-archetype "-DarchetypeVersion=$version" \
+        -DgroupId=example -DartifactId=made -Dpackage=example.made) || return 1
+    by_maven archetype "$work/archetype/made/pom.xml"
 }
 
 by_gradle() {
@@ -38,8 +51,8 @@ for name in "$@"; do
         exit 2
     fi
     tool=maven
-    case $name in gradle | jbang) tool=$name ;; esac
-    if [ "$tool" != maven ] && ! command -v "$tool" >/dev/null; then
+    case $name in gradle | jbang | archetype) tool=$name ;; esac
+    if [ "$tool" != maven ] && [ "$tool" != archetype ] && ! command -v "$tool" >/dev/null; then
         echo "$name: skipped: this machine has no $tool"
         continue
     fi

@@ -25,12 +25,14 @@ import org.openjdk.jmh.annotations.Warmup;
 @Measurement(iterations = 3, time = 200, timeUnit = TimeUnit.MILLISECONDS)
 @Fork(value = 1, jvmArgsAppend = "--enable-native-access=ALL-UNNAMED")
 public class AddBenchmark {
+    private BenchmarkDevice device;
     private Tensor x;
     private Tensor y;
 
     /** Makes the tensors, and checks a result before anything is timed. */
     @Setup
     public void prepare(BenchmarkDevice state) {
+        device = state; // JMH would give the methods below another one
         Tensor few = state.empty(DType.FLOAT32, 3);
         state.fill(few, 1, 2, 3);
         Elementwise.add(few, few, few, state.stream());
@@ -45,13 +47,13 @@ public class AddBenchmark {
 
     /** The time until the device is done. */
     @Benchmark
-    public void untilIdle(BenchmarkDevice state) {
-        state.untilIdle(() -> Elementwise.add(x, x, y, state.stream()));
+    public void untilIdle() {
+        device.untilIdle(() -> Elementwise.add(x, x, y, device.stream()));
     }
 
     /** The device's own time stands in the column that -prof adds. */
     @Benchmark
-    public float onDevice(BenchmarkDevice state) {
-        return state.deviceMillis(() -> Elementwise.add(x, x, y, state.stream()));
+    public float onDevice() {
+        return device.deviceMillis(() -> Elementwise.add(x, x, y, device.stream()));
     }
 }

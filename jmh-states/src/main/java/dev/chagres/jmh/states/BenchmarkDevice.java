@@ -15,8 +15,8 @@ import org.openjdk.jmh.annotations.State;
 import org.openjdk.jmh.annotations.TearDown;
 
 /**
- * A device for a benchmark, open during a trial: a parameter of its methods, or of its {@code @Setup}. It makes tensors of a distribution,
- * and times work to its end.
+ * A device for a benchmark, open during a trial. It makes tensors of a distribution, and times work to its end. The {@code @Setup} of the
+ * benchmark takes it as a parameter and keeps it in a field: JMH gives each method with such a parameter a device of its own.
  *
  * <p>A call that computes returns when it is enqueued. {@link #untilIdle} makes JMH's time that until the device is done, and {@link
  * #deviceMillis} is the device's own, by two of CUDA's events. On the reference both are the time of the CPU.
