@@ -188,7 +188,8 @@ public record Manifest(
             Map<String, Long> numbers = new LinkedHashMap<>();
             Map<?, ?> given = map(all.get("numbers"));
             for (Object key : given.keySet()) {
-                if (!(given.get(key) instanceof Long bits)) { // A double's may be negative; whoever reads knows the limits.
+                if (!(given.get(key)
+                        instanceof Long bits)) { // A double's may be negative; whoever reads knows the limits.
                     throw new InvalidException(key + ": expected a whole number, got " + given.get(key));
                 }
                 numbers.put((String) key, bits);

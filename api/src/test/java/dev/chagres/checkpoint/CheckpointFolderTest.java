@@ -11,6 +11,7 @@ import dev.chagres.Device;
 import dev.chagres.DevicesNeeded;
 import dev.chagres.Shape;
 import dev.chagres.io.ModelFiles;
+import dev.chagres.io.Safetensors;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.TensorSource;
@@ -18,7 +19,6 @@ import dev.chagres.io.TensorSpec;
 import dev.chagres.launch.Ranks;
 import dev.chagres.layer.Linear;
 import dev.chagres.optim.AdamW;
-import dev.chagres.io.Safetensors;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
@@ -100,8 +100,8 @@ class CheckpointFolderTest {
             best[0] = Double.NaN;
             Safetensors.save(file, state, device.stream(), Map.of());
             best[0] = 7;
-            SafetensorsException refused = assertThrows(
-                    SafetensorsException.class, () -> Safetensors.load(file, state, device.stream()));
+            SafetensorsException refused =
+                    assertThrows(SafetensorsException.class, () -> Safetensors.load(file, state, device.stream()));
             assertTrue(
                     refused.getMessage().contains("expected the bits of a double that is a number, got 92"),
                     refused.getMessage());

@@ -31,7 +31,8 @@ import org.junit.jupiter.api.Test;
  */
 class NativeImageMetadataTest {
     private static final Path FILE = VendorFolder.project()
-            .resolve("bindings/src/main/resources/META-INF/native-image/dev.chagres/chagres-bindings/reachability-metadata.json");
+            .resolve(
+                    "bindings/src/main/resources/META-INF/native-image/dev.chagres/chagres-bindings/reachability-metadata.json");
 
     /** Hand-written classes that keep handles of calls in static fields. */
     private static final List<Class<?>> BY_HAND = List.of(AddressCalls.class, BackendCalls.class, DynamicLinker.class);
@@ -65,19 +66,14 @@ class NativeImageMetadataTest {
     }
 
     private static String text(TreeSet<String> calls) {
-        return calls.stream()
-                .collect(Collectors.joining(
-                        ",\n      ",
-                        """
+        return calls.stream().collect(Collectors.joining(",\n      ", """
                         {
                           "resources": [
                             {"glob": "dev/chagres/native/**"}
                           ],
                           "foreign": {
                             "downcalls": [
-                        """
-                                + "      ",
-                        "\n    ]\n  }\n}\n"));
+                        """ + "      ", "\n    ]\n  }\n}\n"));
     }
 
     private static String call(FunctionDescriptor descriptor) {
