@@ -83,6 +83,31 @@ int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int
   return elementwise("ops_erf_backward", kernels, {{"dy", dy}, {"x", x}}, dx, count, dtype, stream, "dx");
 } OPS_CATCH
 
+int ops_squared_error(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("squared_error");
+  return elementwise("ops_squared_error", kernels, {{"x", x}, {"target", target}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_squared_error_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count,
+                               int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("squared_error_backward");
+  return elementwise("ops_squared_error_backward", kernels, {{"dy", dy}, {"x", x}, {"target", target}}, dx,
+                     count, dtype, stream, "dx");
+} OPS_CATCH
+
+int ops_binary_cross_entropy(const void *x, const void *target, void *y, int64_t count,
+                             int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("binary_cross_entropy");
+  return elementwise("ops_binary_cross_entropy", kernels, {{"x", x}, {"target", target}}, y, count, dtype, stream);
+} OPS_CATCH
+
+int ops_binary_cross_entropy_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count,
+                                      int dtype, OpsStream stream) try {
+  static Kernels kernels = KERNELS("binary_cross_entropy_backward");
+  return elementwise("ops_binary_cross_entropy_backward", kernels, {{"dy", dy}, {"x", x}, {"target", target}}, dx,
+                     count, dtype, stream, "dx");
+} OPS_CATCH
+
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {
   static Kernels kernels = KERNELS("reciprocal");
   return elementwise("ops_reciprocal", kernels, {{"x", x}}, y, count, dtype, stream);

@@ -1,5 +1,5 @@
 /*
- * Operations of which each result depends on one element of each input: a formula a line, in FP32, of a (and b), the
+ * Operations of which each result depends on one element of each input: a formula a line, in FP32, of a (b and c), the
  * elements of the inputs in the order of the function's arguments. Below them what takes more than a line: cast and
  * accumulate.
  */
@@ -27,6 +27,10 @@ __device__ inline void map(Y *y, int64_t count, const Formula &formula, const X 
   KERNEL(name, const X *x0, const X *x1, Y *y, int64_t count) {             \
     map<N>(y, count, [](float a, float b) { return formula; }, x0, x1);     \
   }
+#define TERNARY_KERNEL(name, X, Y, N, formula)                              \
+  KERNEL(name, const X *x0, const X *x1, const X *x2, Y *y, int64_t count) { \
+    map<N>(y, count, [](float a, float b, float c) { return formula; }, x0, x1, x2); \
+  }
 #define FOR_ELEMENTS(kernel, name, formula)                                 \
   kernel(name##_float32, float32, float32, kPack<float32>, formula)         \
   kernel(name##_float16, float16, float16, kPack<float16>, formula)         \
@@ -36,6 +40,7 @@ __device__ inline void map(Y *y, int64_t count, const Formula &formula, const X 
   kernel(name##_scalar_bfloat16, bfloat16, bfloat16, 1, formula)
 #define UNARY(name, formula) FOR_ELEMENTS(UNARY_KERNEL, name, formula)
 #define BINARY(name, formula) FOR_ELEMENTS(BINARY_KERNEL, name, formula)
+#define TERNARY(name, formula) FOR_ELEMENTS(TERNARY_KERNEL, name, formula)
 
 BINARY(add, a + b)
 BINARY(subtract, a - b)
@@ -44,6 +49,10 @@ UNARY(sigmoid, 1 / (1 + expf(-a)))
 BINARY(sigmoid_backward, a * (b * (1 - b)))
 UNARY(erf, erff(a))
 BINARY(erf_backward, a * (1.1283792f * expf(-b * b)))
+BINARY(squared_error, (a - b) * (a - b))
+TERNARY(squared_error_backward, a * (2 * (b - c)))
+BINARY(binary_cross_entropy, (a >= 0 ? a * (1 - b) : -a * b) + log1pf(expf(-fabsf(a))))
+TERNARY(binary_cross_entropy_backward, a * (1 / (1 + expf(-b)) - c))
 UNARY(reciprocal, 1 / a)
 UNARY(tanh, tanhf(a))
 BINARY(tanh_backward, a * (1 - b * b))

@@ -6,7 +6,7 @@
 
 namespace chagres::ops {
 
-constexpr size_t kMostInputs = 2; /* of an operation: UNARY and BINARY in elementwise.cu */
+constexpr size_t kMostInputs = 3; /* of an operation: UNARY to TERNARY in elementwise.cu */
 
 /* The tensor of an argument called `name`. */
 struct Elements {

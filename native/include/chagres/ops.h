@@ -75,6 +75,21 @@ int ops_sigmoid(const void *x, void *y, int64_t count, int dtype, OpsStream stre
 /* dx[i] = dy[i] * y[i] * (1 - y[i]), y being sigmoid's result. dx may be dy or y. */
 int ops_sigmoid_backward(const void *dy, const void *y, void *dx, int64_t count, int dtype, OpsStream stream);
 
+/* y[i] = (x[i] - target[i])^2. y may be x or target. */
+int ops_squared_error(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* dx[i] = dy[i] * 2 (x[i] - target[i]). dx may be any input. */
+int ops_squared_error_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype,
+                               OpsStream stream);
+
+/* The binary cross-entropy of sigmoid(x[i]) and target[i], a probability: y[i] = max(x[i], 0) - x[i] target[i] +
+ * log(1 + exp(-|x[i]|)), without cancellation where x[i] is large. NaN of infinite x. y may be x or target. */
+int ops_binary_cross_entropy(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream);
+
+/* dx[i] = dy[i] (1 / (1 + exp(-x[i])) - target[i]). dx may be any input. */
+int ops_binary_cross_entropy_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count,
+                                      int dtype, OpsStream stream);
+
 /* y[i] = erf(x[i]). y may be x. */
 int ops_erf(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
 

@@ -54,6 +54,25 @@ CHAGRES_CLONES void erf_backward(float (*x)[kBlock], int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[0][i] *= 1.1283792f * fast_exp(-x[1][i] * x[1][i]);
 }
 
+CHAGRES_CLONES void squared_error(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] = (x[0][i] - x[1][i]) * (x[0][i] - x[1][i]);
+}
+
+CHAGRES_CLONES void squared_error_backward(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] *= 2.0f * (x[1][i] - x[2][i]);
+}
+
+void binary_cross_entropy(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float logit = x[0][i], target = x[1][i];
+    x[0][i] = (logit >= 0 ? logit * (1.0f - target) : -logit * target) + std::log1p(std::exp(-std::fabs(logit)));
+  }
+}
+
+CHAGRES_CLONES void binary_cross_entropy_backward(float (*x)[kBlock], int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[0][i] *= fast_sigmoid(x[1][i]) - x[2][i];
+}
+
 CHAGRES_CLONES void reciprocal(float (*x)[kBlock], int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[0][i] = 1.0f / x[0][i];
 }
@@ -137,6 +156,41 @@ int ops_erf_backward(const void *dy, const void *x, void *dx, int64_t count, int
   if (status != OPS_SUCCESS || count == 0) return status;
   if (recorded_by_value(ops_erf_backward, dy, x, dx, count, dtype, stream)) return OPS_SUCCESS;
   return elementwise(inputs, dx, count, dtype, erf_backward);
+} OPS_CATCH
+
+int ops_squared_error(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}, ops::Elements{"target", target}};
+  const int status = ops::check_elementwise("ops_squared_error", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_squared_error, x, target, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, squared_error);
+} OPS_CATCH
+
+int ops_squared_error_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count,
+                               int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"dy", dy}, ops::Elements{"x", x}, ops::Elements{"target", target}};
+  const int status = ops::check_elementwise("ops_squared_error_backward", inputs, {"dx", dx}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_squared_error_backward, dy, x, target, dx, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, dx, count, dtype, squared_error_backward);
+} OPS_CATCH
+
+int ops_binary_cross_entropy(const void *x, const void *target, void *y, int64_t count,
+                             int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"x", x}, ops::Elements{"target", target}};
+  const int status = ops::check_elementwise("ops_binary_cross_entropy", inputs, {"y", y}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_binary_cross_entropy, x, target, y, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, y, count, dtype, binary_cross_entropy);
+} OPS_CATCH
+
+int ops_binary_cross_entropy_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count,
+                                      int dtype, OpsStream stream) try {
+  const auto inputs = {ops::Elements{"dy", dy}, ops::Elements{"x", x}, ops::Elements{"target", target}};
+  const int status = ops::check_elementwise("ops_binary_cross_entropy_backward", inputs, {"dx", dx}, count, dtype);
+  if (status != OPS_SUCCESS || count == 0) return status;
+  if (recorded_by_value(ops_binary_cross_entropy_backward, dy, x, target, dx, count, dtype, stream)) return OPS_SUCCESS;
+  return elementwise(inputs, dx, count, dtype, binary_cross_entropy_backward);
 } OPS_CATCH
 
 int ops_reciprocal(const void *x, void *y, int64_t count, int dtype, OpsStream stream) try {

@@ -25,9 +25,12 @@ std::vector<Case> rows_of_elementwise() {
     const char *const name = operation.function;
     if (operation.inputs.size() == 1)
       cases.push_back(CASE_OF(name, symbol<chagres::tests::Unary>(name), many(f), many(f), kMany, kBf16, nullptr));
-    else
+    else if (operation.inputs.size() == 2)
       cases.push_back(
           CASE_OF(name, symbol<chagres::tests::Binary>(name), many(f), many(f), many(f), kMany, kBf16, nullptr));
+    else
+      cases.push_back(CASE_OF(name, symbol<chagres::tests::Ternary>(name), many(f), many(f), many(f), many(f), kMany, kBf16,
+                              nullptr));
   }
   return cases;
 }

@@ -28,7 +28,7 @@ Doubles inputs(Session &session, const Format &format, int64_t count) {
 Doubles results(double (*formula)(const double *x), const std::vector<Doubles> &inputs) {
   Doubles wanted;
   for (size_t i = 0; i < inputs[0].size(); ++i) {
-    double x[2];
+    double x[3];
     for (size_t k = 0; k < inputs.size(); ++k) x[k] = inputs[k][i];
     wanted.push_back(formula(x));
   }

@@ -12,10 +12,11 @@ namespace chagres::tests {
 
 using Unary = int(const void *x, void *y, int64_t count, int dtype, OpsStream stream);
 using Binary = int(const void *x0, const void *x1, void *y, int64_t count, int dtype, OpsStream stream);
+using Ternary = int(const void *x0, const void *x1, const void *x2, void *y, int64_t count, int dtype, OpsStream stream);
 
 struct Elementwise {
-  const char *function;             /* a Unary or Binary */
-  std::vector<const char *> inputs; /* names of its arguments x, or x0 and x1 */
+  const char *function;             /* a Unary, Binary or Ternary */
+  std::vector<const char *> inputs; /* names of its arguments x, or x0, x1 and x2 */
   double (*formula)(const double *x);
   double slack; /* how many FP32 roundings a result may be off; 0: every bit is known */
   const char *result = "y"; /* name of the argument that is written */
@@ -44,6 +45,31 @@ inline const std::vector<Elementwise> &elementwise_operations() {
        [](const double *x) { return x[0] * 1.12837916709551257390 * std::exp(-x[1] * x[1]); },
        256, /* of the square, which may be 87 */
        "dx"},
+      {"ops_squared_error",
+       {"x", "target"},
+       [](const double *x) { return (x[0] - x[1]) * (x[0] - x[1]); },
+       4},
+      {"ops_squared_error_backward",
+       {"dy", "x", "target"},
+       [](const double *x) { return x[0] * (2 * (x[1] - x[2])); },
+       4,
+       "dx"},
+      {"ops_binary_cross_entropy",
+       {"x", "target"},
+       [](const double *x) {
+         return (x[0] >= 0 ? x[0] * (1 - x[1]) : -x[0] * x[1]) + std::log1p(std::exp(-std::fabs(x[0])));
+       },
+       16,
+       "y",
+       [](const double *x) {
+         return std::fabs(x[0]) * (1 + std::fabs(x[1])) + std::log1p(std::exp(-std::fabs(x[0])));
+       }},
+      {"ops_binary_cross_entropy_backward",
+       {"dy", "x", "target"},
+       [](const double *x) { return x[0] * (1 / (1 + std::exp(-x[1])) - x[2]); },
+       16,
+       "dx",
+       [](const double *x) { return std::fabs(x[0]) * (1 / (1 + std::exp(-x[1])) + std::fabs(x[2])); }},
       {"ops_reciprocal", {"x"}, [](const double *x) -> double { return 1.0f / float(x[0]); }, 0},
       {"ops_gelu_erf", {"x"}, [](const double *x) { return x[0] * normal_distribution(x[0]); }, 64},
       {"ops_gelu_erf_backward",
@@ -69,7 +95,8 @@ inline const std::vector<Elementwise> &elementwise_operations() {
 inline int call_elementwise(void *function, const std::vector<const void *> &x, void *y, int64_t count, int dtype,
                             OpsStream stream) {
   if (x.size() == 1) return reinterpret_cast<Unary *>(function)(x[0], y, count, dtype, stream);
-  return reinterpret_cast<Binary *>(function)(x[0], x[1], y, count, dtype, stream);
+  if (x.size() == 2) return reinterpret_cast<Binary *>(function)(x[0], x[1], y, count, dtype, stream);
+  return reinterpret_cast<Ternary *>(function)(x[0], x[1], x[2], y, count, dtype, stream);
 }
 
 }  // namespace chagres::tests

@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.ops.Clip;
 import dev.chagres.ops.DropPath;
 import dev.chagres.ops.Dropout;
+import dev.chagres.ops.ElementLoss;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.RowSum;
 import dev.chagres.ops.TokenDropout;
@@ -99,6 +100,30 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
                 other * 2 / Math.sqrt(Math.PI) * Math.exp(-first * first),
                 at(y, 0),
                 0.02 * (1 + Math.abs(other)));
+        squaredError();
+        near(
+                "squaredError",
+                (first - other) * (first - other),
+                at(y, 0),
+                0.02 * (1 + (first - other) * (first - other)));
+        squaredErrorBackward();
+        near(
+                "squaredErrorBackward",
+                2 * other * (first - other),
+                at(y, 0),
+                0.02 * (1 + Math.abs(other * (first - other))));
+        binaryCrossEntropy();
+        near(
+                "binaryCrossEntropy",
+                Math.max(first, 0) - first * other + Math.log1p(Math.exp(-Math.abs(first))),
+                at(y, 0),
+                0.02 * (1 + Math.abs(first) * (1 + Math.abs(other))));
+        binaryCrossEntropyBackward();
+        near(
+                "binaryCrossEntropyBackward",
+                other * (1 / (1 + Math.exp(-first)) - other),
+                at(y, 0),
+                0.02 * (1 + other * other));
         accumulate();
         near("accumulate", first, at(wide, 0), 0);
         cast();
@@ -214,6 +239,34 @@ public class ElementwiseOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void sigmoidBackward() {
         repeat(() -> Elementwise.sigmoidBackward(residual, x, y, stream));
+    }
+
+    /** y = (x - residual)^2. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void squaredError() {
+        repeat(() -> ElementLoss.squaredError(x, residual, y, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void squaredErrorBackward() {
+        repeat(() -> ElementLoss.squaredErrorBackward(residual, x, residual, y, stream));
+    }
+
+    /** The binary cross-entropy of x and residual. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void binaryCrossEntropy() {
+        repeat(() -> ElementLoss.binaryCrossEntropy(x, residual, y, stream));
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void binaryCrossEntropyBackward() {
+        repeat(() -> ElementLoss.binaryCrossEntropyBackward(residual, x, residual, y, stream));
     }
 
     /** y = erf(x). */

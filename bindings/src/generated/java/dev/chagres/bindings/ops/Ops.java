@@ -676,6 +676,268 @@ public class Ops extends Ops$shared {
         }
     }
 
+    private static class ops_squared_error {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_squared_error");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_squared_error(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_squared_error$descriptor() {
+        return ops_squared_error.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_squared_error(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_squared_error$handle() {
+        return ops_squared_error.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_squared_error(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_squared_error$address() {
+        return ops_squared_error.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_squared_error(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_squared_error(long x, long target, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_squared_error.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_squared_error", x, target, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, target, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_squared_error_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_squared_error_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_squared_error_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_squared_error_backward$descriptor() {
+        return ops_squared_error_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_squared_error_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_squared_error_backward$handle() {
+        return ops_squared_error_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_squared_error_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_squared_error_backward$address() {
+        return ops_squared_error_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_squared_error_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_squared_error_backward(long dy, long x, long target, long dx, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_squared_error_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_squared_error_backward", dy, x, target, dx, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, x, target, dx, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_binary_cross_entropy {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_binary_cross_entropy");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_binary_cross_entropy$descriptor() {
+        return ops_binary_cross_entropy.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_binary_cross_entropy$handle() {
+        return ops_binary_cross_entropy.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_binary_cross_entropy$address() {
+        return ops_binary_cross_entropy.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy(const void *x, const void *target, void *y, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_binary_cross_entropy(long x, long target, long y, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_binary_cross_entropy.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_binary_cross_entropy", x, target, y, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, target, y, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_binary_cross_entropy_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_binary_cross_entropy_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_binary_cross_entropy_backward$descriptor() {
+        return ops_binary_cross_entropy_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_binary_cross_entropy_backward$handle() {
+        return ops_binary_cross_entropy_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_binary_cross_entropy_backward$address() {
+        return ops_binary_cross_entropy_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_binary_cross_entropy_backward(const void *dy, const void *x, const void *target, void *dx, int64_t count, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_binary_cross_entropy_backward(long dy, long x, long target, long dx, long count, int dtype, MemorySegment stream) {
+        var mh$ = ops_binary_cross_entropy_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_binary_cross_entropy_backward", dy, x, target, dx, count, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, x, target, dx, count, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
     private static class ops_erf {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
             Ops.C_INT,
