@@ -169,6 +169,7 @@ public final class Graph implements AutoCloseable {
         }
         stream.device().state().ensureNotCapturing("launch");
         stream.device().state().ensureNotGrouping("launch");
+        stream.device().state().awaitReads();
         capture.prepare(handle);
         Status.cuda(CudaRuntime.cudaGraphLaunch(executable, handle), "cudaGraphLaunch");
         capture.finish();

@@ -29,7 +29,8 @@ import org.jspecify.annotations.Nullable;
  * is enqueued one by one, bit for bit if the kernels are deterministic. A step that cannot be captured is enqueued one by one; {@link
  * #explain()} says why, and so does a warning of the logger {@code dev.chagres}, once for each reason. A step whose casts are measured
  * ({@link Quantizers#measureEvery}) is also enqueued one by one, and the steps between are replayed; it does not count as a bucket's first
- * step, since it uses other kernels for casts.
+ * step, since it uses other kernels for casts. So is the step after {@code RunState.saveInBackground}: weights are copied during its forward
+ * and backward, and only its update waits.
  *
  * <p>Numbers that change from step to step are written before each replay: the rate of {@link dev.chagres.optim.Optimizer#rate}, the number of
  * the step, and the counter of the random numbers. <b>Call {@code optimizer.rate(rate)} before each {@link #step()}, also if the rate is
@@ -78,6 +79,7 @@ public final class StepGraph implements AutoCloseable {
     private long replayed;
     private long enqueued;
     private long measured;
+    private long saved;
     private long evicted;
     private boolean inside;
     private boolean closed;
@@ -199,12 +201,14 @@ public final class StepGraph implements AutoCloseable {
         present.follow(pass);
         uploads.bring(present.inputs);
         boolean measures = measures();
-        if (present.graph == null && present.ran && present.refusal == null && !measures) {
+        boolean isRead = Inside.state(pass.stream()).isRead();
+        boolean replays = !measures && !isRead;
+        if (present.graph == null && present.ran && present.refusal == null && replays) {
             capture(present);
         }
         Graph graph = present.graph;
         Capture captured = present.capture;
-        if (graph != null && captured != null && !measures) {
+        if (graph != null && captured != null && replays) {
             captured.ensureSet();
             graph.launch();
             replayed++;
@@ -214,6 +218,7 @@ public final class StepGraph implements AutoCloseable {
             present.ran |= !measures;
             enqueued++;
             measured += measures ? 1 : 0;
+            saved += isRead && !measures ? 1 : 0;
         }
     }
 
@@ -321,6 +326,7 @@ public final class StepGraph implements AutoCloseable {
     public String explain() {
         StringBuilder text = new StringBuilder("steps replayed: " + replayed + ", enqueued one by one: " + enqueued
                 + (measured == 0 ? "" : ", " + measured + " of them because their casts were measured")
+                + (saved == 0 ? "" : ", " + saved + " of them because a checkpoint was being read")
                 + "; buckets closed for room: " + evicted);
         Map<String, List<StepBucket>> reasons = new LinkedHashMap<>();
         for (Bucketed one : buckets) {

@@ -53,28 +53,53 @@ public final class CheckpointFolder implements AutoCloseable {
     private static final String LOCK = ".chagres";
     private static final String PREFIX = ".latest-";
 
+    /** Twice a block of a file that is written while the next one is copied. */
+    static final long LEAST_PINNED_BYTES = 32L << 20;
+
+    private static final long PINNED_BYTES = 512L << 20;
+
     private final Path path;
     private final Retention retention;
+    private final long pinnedBytes;
     private @Nullable AtomicFile lock;
 
-    private CheckpointFolder(Path path, Retention retention) {
+    private CheckpointFolder(Path path, Retention retention, long pinnedBytes) {
         this.path = path;
         this.retention = retention;
+        this.pinnedBytes = pinnedBytes;
     }
 
     /** Returns the folder of a run, which need not exist yet, and keeps all checkpoints. Nothing is read or written. */
     public static CheckpointFolder of(Path path) {
-        return new CheckpointFolder(Checks.given("path", path), Retention.ALL);
+        return new CheckpointFolder(Checks.given("path", path), Retention.ALL, PINNED_BYTES);
     }
 
     /** Returns the same that removes what {@code newRetention} does not keep whenever a checkpoint is published. */
     public CheckpointFolder with(Retention newRetention) {
-        return new CheckpointFolder(path, Checks.given("newRetention", newRetention));
+        return new CheckpointFolder(path, Checks.given("newRetention", newRetention), pinnedBytes);
+    }
+
+    /**
+     * Returns the same that takes at most so many bytes of page-locked memory on each rank while it {@link RunState#saveInBackground saves in
+     * the background}: 512 MiB unless told otherwise. With as many as a rank has of the state, no step waits for the disk.
+     *
+     * @throws IllegalArgumentException when they are less than 32 MiB
+     */
+    public CheckpointFolder withPinnedBytes(long bytes) {
+        if (bytes < LEAST_PINNED_BYTES) {
+            throw new IllegalArgumentException("bytes: expected at least " + LEAST_PINNED_BYTES + ", got " + bytes);
+        }
+        return new CheckpointFolder(path, retention, bytes);
     }
 
     /** Returns the folder. */
     public Path path() {
         return path;
+    }
+
+    /** Returns how much page-locked memory each rank takes at most while it saves in the background. */
+    public long pinnedBytes() {
+        return pinnedBytes;
     }
 
     /** Returns which checkpoints stay. */

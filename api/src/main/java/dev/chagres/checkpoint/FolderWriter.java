@@ -1,7 +1,6 @@
 package dev.chagres.checkpoint;
 
 import dev.chagres.DType;
-import dev.chagres.HostBuffer;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -9,12 +8,14 @@ import dev.chagres.checkpoint.FolderLayout.Place;
 import dev.chagres.checkpoint.StateTensor.Stretch;
 import dev.chagres.internal.BlockSums;
 import dev.chagres.internal.FileFailure;
+import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.BackgroundReads;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.parameter.State;
 import java.io.IOException;
-import java.io.InterruptedIOException;
 import java.io.UncheckedIOException;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.channels.FileChannel;
 import java.nio.file.Path;
@@ -25,21 +26,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
+import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Writes a state to a folder: each rank the bytes that it has, or its part of those that several have. Ranks exchange checksums alone.
+ * Writes a state to a folder: each rank the bytes that it has, or its part of those that several have.
  *
  * <p>Threading: the device's thread.
  */
 final class FolderWriter {
-    /** Pinned memory for what is on the way from the device to the files. */
-    private static final long STAGING_BYTES = 32L << 20;
-
     private final RankAccord accord;
     private final Stream stream;
     private final List<StateTensor> tensors;
@@ -67,28 +62,40 @@ final class FolderWriter {
         layout = new FolderLayout(tensors.stream().map(StateTensor::spec).toList(), weights, model);
     }
 
-    /** Writes and publishes a checkpoint, or leaves the run's folder as it was. */
-    void save(CheckpointFolder run, long step, Map<String, String> metadata) {
+    /**
+     * Begins a checkpoint.
+     *
+     * @param later names of tensors that only the next optimizer step changes; others are copied before this returns
+     * @param most bytes of pinned memory
+     */
+    PendingCheckpoint begin(
+            CheckpointFolder run, long step, Map<String, String> metadata, Predicate<String> later, long most) {
         int[] sums = new int[layout.sums()];
-        boolean claimed = run.isClaimed();
+        boolean releases = !run.isClaimed();
         Path folder = null;
-        boolean published = false;
+        boolean begun = false;
         try {
             folder = Path.of(accord.ofRoot(() -> begin(run, step, sums)));
             Path target = folder;
-            accord.together(() -> write(target, sums));
-            int[] all = combined(sums);
-            accord.ofRoot(() -> {
-                run.publish(target, layout.manifest(step, metadata, numbers(), all));
-                return "";
-            });
-            published = true;
+            BackgroundReads.Reading[] reading = new BackgroundReads.Reading[1];
+            accord.together(() -> reading[0] = read(target, later, most, sums));
+            begun = true;
+            Map<String, Long> numbers = numbers();
+            return new PendingCheckpoint(
+                    accord,
+                    Inside.state(stream),
+                    run,
+                    folder,
+                    releases,
+                    reading[0],
+                    all -> run.publish(target, layout.manifest(step, metadata, numbers, all)),
+                    sums);
         } finally {
-            if (accord.rank() == StateTensor.ROOT) {
-                if (folder != null && !published) {
+            if (!begun && accord.rank() == StateTensor.ROOT) {
+                if (folder != null) {
                     discard(run, folder);
                 }
-                if (!claimed) {
+                if (releases) {
                     run.close();
                 }
             }
@@ -96,7 +103,7 @@ final class FolderWriter {
     }
 
     /** The failure that made it useless is told, not that it stays until the next save. */
-    private static void discard(CheckpointFolder run, Path folder) {
+    static void discard(CheckpointFolder run, Path folder) {
         try {
             run.discard(folder);
         } catch (SafetensorsException second) {
@@ -119,7 +126,7 @@ final class FolderWriter {
         return folder.toString();
     }
 
-    private static SafetensorsException unwritable(Path file, IOException failure) {
+    static SafetensorsException unwritable(Path file, IOException failure) {
         return SafetensorsException.ofFile(file, "could not be written: " + FileFailure.text(failure), failure);
     }
 
@@ -130,36 +137,55 @@ final class FolderWriter {
         return numbers;
     }
 
-    /** Each rank has contributed to the sums of blocks what it has written there. */
-    private int[] combined(int... sums) {
-        long[] mine = new long[sums.length];
-        for (int i = 0; i < sums.length; i++) {
-            mine[i] = sums[i];
-        }
-        long[] all = accord.gather(mine);
-        int[] combined = new int[sums.length];
-        for (int i = 0; i < all.length; i++) {
-            combined[i % sums.length] ^= (int) all[i];
-        }
-        return combined;
-    }
-
-    private void write(Path folder, int... sums) {
-        try (HostBuffer host = HostBuffer.pinned(stream.device(), STAGING_BYTES);
-                OpenFiles files = new OpenFiles(folder, layout);
-                Staging staging = new Staging(files, host.segment(), sums)) {
-            for (int i = 0; i < tensors.size(); i++) {
-                for (Stretch stretch : tensors.get(i).written(accord.rank())) {
-                    for (Place place : layout.places(i)) {
-                        staging.add(stretch, place);
-                    }
+    /** Begins to read and to write what this rank writes. */
+    private BackgroundReads.Reading read(Path folder, Predicate<String> later, long most, int... sums) {
+        var files = new OpenFiles(folder, layout);
+        List<Piece> copied = new ArrayList<>();
+        List<Piece> ready = new ArrayList<>();
+        for (int i = 0; i < tensors.size(); i++) {
+            List<Piece> pieces = later.test(tensors.get(i).spec().name()) ? copied : ready;
+            for (Stretch stretch : tensors.get(i).written(accord.rank())) {
+                for (Place place : layout.places(i)) {
+                    addPieces(pieces, stretch, place, files, sums);
                 }
             }
-            staging.flush();
-            staging.awaitWritten();
-            files.force();
-        } catch (IOException failure) {
-            throw unwritable(folder, failure);
+        }
+        List<MemorySegment> fetched = ready.stream().map(this::fetch).toList();
+        stream.synchronize();
+        return BackgroundReads.of(Inside.state(stream)).begin(most, copied, copies -> {
+            try (files) {
+                copies.run();
+                for (int i = 0; i < fetched.size(); i++) {
+                    ready.get(i).take(fetched.get(i));
+                }
+                files.force();
+            }
+        });
+    }
+
+    private MemorySegment fetch(Piece piece) {
+        MemorySegment bytes = Arena.ofAuto().allocate(piece.byteSize());
+        try (Scope views = stream.device().openScope(stream)) {
+            views.reinterpret(piece.vector, DType.BYTE, piece.offset, piece.byteSize)
+                    .copyTo(stream, bytes);
+        }
+        return bytes;
+    }
+
+    /** Adds what of {@code stretch} is in a place, a block at most. */
+    private static void addPieces(List<Piece> pieces, Stretch stretch, Place place, OpenFiles files, int... sums) {
+        long end = Math.min(stretch.first() + stretch.bytes(), place.end());
+        long count;
+        for (long next = Math.max(stretch.first(), place.first()); next < end; next += count) {
+            long inPlace = next - place.first();
+            int block = (int) (inPlace / BlockSums.BLOCK_BYTES);
+            long blockEnd = Math.min(place.bytes(), (block + 1) * BlockSums.BLOCK_BYTES);
+            count = Math.min(end - next, blockEnd - inPlace);
+            long offset = stretch.place() + next - stretch.first();
+            Target target = new Target(
+                    place.file(), place.position() + inPlace, place.sum() + block, blockEnd - inPlace - count);
+            pieces.add(new Piece(
+                    stretch.vector(), offset, stretch.vector().address() + offset, count, files, target, sums));
         }
     }
 
@@ -202,98 +228,22 @@ final class FolderWriter {
         }
     }
 
-    /** Some bytes on their way: what is at {@code bytes} goes to a place in a file. */
-    private record Piece(MemorySegment bytes, int file, long position, int sum, long following) {}
+    /**
+     * Where bytes go.
+     *
+     * @param sum the number of their block's checksum
+     * @param following bytes of the block after them
+     */
+    private record Target(int file, long position, int sum, long following) {}
 
-    /** Collects bytes from the device in one half of the memory, while a thread writes those of the other half. */
-    private final class Staging implements AutoCloseable {
-        private final OpenFiles files;
-        private final MemorySegment memory;
-        private final long half;
-        private final int[] sums;
-        private final ExecutorService writer = Executors.newSingleThreadExecutor(
-                Thread.ofPlatform().daemon().name("checkpoint").factory());
-        private List<Piece> pieces = new ArrayList<>();
-        private @Nullable Future<?> written;
-        private long begin;
-        private long used;
-
-        Staging(OpenFiles files, MemorySegment memory, int... sums) {
-            this.files = files;
-            this.memory = memory;
-            this.sums = sums;
-            half = memory.byteSize() / 2;
-        }
-
-        /** Adds what of {@code stretch} is in a place. */
-        void add(Stretch stretch, Place place) throws IOException {
-            long end = Math.min(stretch.first() + stretch.bytes(), place.end());
-            long count;
-            for (long next = Math.max(stretch.first(), place.first()); next < end; next += count) {
-                long inPlace = next - place.first();
-                int block = (int) (inPlace / BlockSums.BLOCK_BYTES);
-                long blockEnd = Math.min(place.bytes(), (block + 1) * BlockSums.BLOCK_BYTES);
-                if (used == half) {
-                    flush();
-                }
-                count = Math.min(Math.min(end - next, blockEnd - inPlace), half - used);
-                MemorySegment bytes = memory.asSlice(begin + used, count);
-                fetch(stretch.vector(), stretch.place() + next - stretch.first(), bytes);
-                used += count;
-                pieces.add(new Piece(
-                        bytes,
-                        place.file(),
-                        place.position() + inPlace,
-                        place.sum() + block,
-                        blockEnd - inPlace - count));
-            }
-        }
-
-        private void fetch(Tensor vector, long offset, MemorySegment bytes) {
-            try (Scope views = stream.device().openScope(stream)) {
-                views.reinterpret(vector, DType.BYTE, offset, bytes.byteSize()).copyTo(stream, bytes);
-            }
-        }
-
-        /** Hands the half over, once the other one is written. */
-        void flush() throws IOException {
-            stream.synchronize();
-            awaitWritten();
-            List<Piece> whole = pieces;
-            written = writer.submit(() -> {
-                for (Piece piece : whole) {
-                    sums[piece.sum] ^= BlockSums.contribution(piece.bytes, piece.following);
-                    FolderLayout.write(files.get(piece.file), piece.position, piece.bytes.asByteBuffer());
-                }
-                return true;
-            });
-            pieces = new ArrayList<>();
-            begin = half - begin;
-            used = 0;
-        }
-
-        void awaitWritten() throws IOException {
-            Future<?> last = written;
-            if (last == null) {
-                return;
-            }
-            try {
-                last.get();
-            } catch (ExecutionException e) {
-                if (e.getCause() instanceof IOException failure) {
-                    throw failure;
-                }
-                throw new IllegalStateException(e.getCause());
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
-                throw new InterruptedIOException("the thread was interrupted while it saved");
-            }
-        }
-
-        /** Waits for what is under way, which reads the memory. */
+    /** Bytes of a vector on their way to a file. */
+    private record Piece(
+            Tensor vector, long offset, long address, long byteSize, OpenFiles files, Target target, int... sums)
+            implements BackgroundReads.Piece {
         @Override
-        public void close() {
-            writer.close();
+        public void take(MemorySegment bytes) throws IOException {
+            sums[target.sum] ^= BlockSums.contribution(bytes, target.following);
+            FolderLayout.write(files.get(target.file), target.position, bytes.asByteBuffer());
         }
     }
 }

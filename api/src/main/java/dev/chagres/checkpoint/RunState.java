@@ -2,6 +2,7 @@ package dev.chagres.checkpoint;
 
 import dev.chagres.Stream;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.Safetensors;
@@ -46,6 +47,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: PyTorch's {@code get_model_state_dict} and {@code set_model_state_dict} with full tensors from rank 0.
  */
 public final class RunState {
+    /** Pinned memory of a save that waits. */
+    private static final long WAITING_BYTES = CheckpointFolder.LEAST_PINNED_BYTES;
+
     private final Parameters parameters;
     private final @Nullable Strategy strategy;
     private final @Nullable Mesh mesh;
@@ -214,16 +218,59 @@ public final class RunState {
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public void save(CheckpointFolder folder, long step, Map<String, String> metadata) {
+        begin(folder, step, metadata, WAITING_BYTES).publish();
+    }
+
+    /**
+     * Begins a checkpoint that {@link PendingCheckpoint#publish} publishes: as {@link #save(CheckpointFolder, long, Map)}, with the same
+     * bytes, but weights and the optimizer's state are copied while later work runs, and a thread writes the files. The next optimizer step
+     * waits for the copies; what other owners have is copied before this returns. Each rank calls it.
+     *
+     * <p>The copies go through page-locked memory of the host, as much as the state has and at most {@link
+     * CheckpointFolder#withPinnedBytes}; it stays until the device is closed. Of a larger state the next step waits until the rest is
+     * written.
+     *
+     * @param folder of rank 0; what other ranks name is not used
+     * @param step that the checkpoint is named by; one of the same step is replaced
+     * @param metadata text for readers, that of rank 0
+     * @throws dev.chagres.io.SafetensorsException on every rank, when the folder cannot be written, or the checkpoint before, which is
+     *     published first, could not be
+     * @throws IllegalArgumentException as {@link #save(CheckpointFolder, long, Map)}
+     * @throws IllegalStateException as {@link #save(CheckpointFolder, long, Map)}
+     * @throws dev.chagres.bindings.CaptureException while the stream captures
+     * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
+     */
+    public PendingCheckpoint saveInBackground(CheckpointFolder folder, long step, Map<String, String> metadata) {
+        return begin(folder, step, metadata, Checks.given("folder", folder).pinnedBytes());
+    }
+
+    private PendingCheckpoint begin(CheckpointFolder folder, long step, Map<String, String> metadata, long most) {
         Checks.given("folder", folder);
         Checks.given("metadata", metadata);
         if (step < 0) {
             throw new IllegalArgumentException("step: expected 0 or more, got " + step);
         }
-        if (strategy == null) {
-            alone().save(folder, step, metadata, weights(), model);
-        } else {
-            ofRanks(strategy).save(folder, step, metadata, weights(), model);
+        PendingCheckpoint.OfDevice pending = PendingCheckpoint.OfDevice.of(Inside.state(stream()));
+        pending.finish(parameters);
+        Set<String> weights = weights();
+        Set<String> others = further().tensors().keySet();
+        PendingCheckpoint begun = (strategy == null ? alone() : ofRanks(strategy))
+                .begin(folder, step, metadata, weights, model, name -> isUpdated(name, weights, others), most);
+        pending.add(parameters, begun);
+        return begun;
+    }
+
+    /** Returns whether an optimizer's step alone changes a tensor: a weight, or what the optimizer keeps under a longer name. */
+    private static boolean isUpdated(String name, Set<String> weights, Set<String> others) {
+        if (others.contains(name)) {
+            return false;
         }
+        for (int end = name.length(); end > 0; end = name.lastIndexOf('.', end - 1)) {
+            if (weights.contains(name.substring(0, end))) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private ShardedState alone() {
@@ -253,6 +300,7 @@ public final class RunState {
      */
     public void load(Path file) {
         Checks.given("file", file);
+        Inside.state(stream()).awaitReads();
         if (strategy == null) {
             Safetensors.load(file, ofOneRank(), stream());
         } else {
@@ -272,6 +320,7 @@ public final class RunState {
      */
     public RecipeDifferences loadUnderOtherRecipe(Path file) {
         Checks.given("file", file);
+        Inside.state(stream()).awaitReads();
         return strategy == null
                 ? Safetensors.loadUnderOtherRecipe(file, ofOneRank(), stream())
                 : ofRanks(strategy).loadUnderOtherRecipe(file);
@@ -292,6 +341,7 @@ public final class RunState {
         if (optimizer != null || !others.isEmpty()) {
             throw new IllegalStateException("loadFrom: expected weights alone, got " + this);
         }
+        Inside.state(stream()).awaitReads();
         if (strategy == null) {
             Safetensors.loadFrom(sources, ofOneRank(), stream());
         } else {

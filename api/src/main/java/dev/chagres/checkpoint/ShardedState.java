@@ -30,6 +30,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
@@ -209,16 +210,18 @@ final class ShardedState {
         return call == Call.LOAD ? RecipeDifferences.NONE : RecipeDifferences.between(opened, own);
     }
 
-    /** Publishes a checkpoint: see {@link RunState#save(CheckpointFolder, long, Map)}. */
-    void save(
+    /** Begins a checkpoint: see {@link RunState#saveInBackground}. */
+    PendingCheckpoint begin(
             CheckpointFolder folder,
             long step,
             Map<String, String> metadata,
             Set<String> weights,
-            @Nullable ModelFiles model) {
+            @Nullable ModelFiles model,
+            Predicate<String> later,
+            long most) {
         Communicator ranks = begin(Call.SAVE_FOLDER);
-        new FolderWriter(new RankAccord(ranks, stream()), stream(), tensors, own, weights, model)
-                .save(folder, step, metadata);
+        return new FolderWriter(new RankAccord(ranks, stream()), stream(), tensors, own, weights, model)
+                .begin(folder, step, metadata, later, most);
     }
 
     /** Reads what this rank keeps, once every rank has found its bytes undamaged. */

@@ -20,7 +20,7 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
     final OptimizerState state;
     private final Parameters parameters;
     /** Name and numbers of the method. */
-    private final String text;
+    private String text;
     /** FLOAT32 [1]: the gradient scale of a step without one. */
     private final Tensor one;
     /** INT32 [1] of 0: a step without a norm is never skipped. */
@@ -185,6 +185,7 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
     public final State stepState() {
         return state.step();
     }
+        Inside.state(state.scope().stream()).awaitReads();
 
     @Override
     public final Parameters parameters() {

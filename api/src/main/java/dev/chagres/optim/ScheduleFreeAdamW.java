@@ -244,6 +244,7 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
         Stream stream = state.scope().stream();
         Inside.state(stream).ensureCurrent();
         Inside.state(stream).ensureNotGrouping(call);
+        Inside.state(stream).awaitReads();
         if (Inside.capture(stream) != null) {
             throw new CaptureException(NAME + ": " + call + " cannot be captured; enqueue it");
         }

@@ -31,12 +31,14 @@ class KilledSaveTest {
         private final Random random;
         private final Path folder;
         private final int ranks;
+        private final String way;
 
-        Killed(float[] expected, Random random, Path folder, int ranks) {
+        Killed(float[] expected, Random random, Path folder, int ranks, String way) {
             this.expected = expected;
             this.random = random;
             this.folder = folder;
             this.ranks = ranks;
+            this.way = way;
         }
 
         /** Starts a program, reads some of its lines, and kills it: where it is then is another place each time. */
@@ -44,7 +46,7 @@ class KilledSaveTest {
             int lines = 1 + random.nextInt(4);
             int turns = random.nextInt(1 << 20);
             Process process = ChildJvm.of(
-                            List.of("-Xmx256m"), KilledRuns.class, folder.toString(), Integer.toString(ranks))
+                            List.of("-Xmx256m"), KilledRuns.class, folder.toString(), Integer.toString(ranks), way)
                     .redirectErrorStream(true)
                     .start();
             try (BufferedReader reader = process.inputReader(StandardCharsets.UTF_8)) {
@@ -76,12 +78,13 @@ class KilledSaveTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"1, 30", "3, 30"})
-    void theLastPublishedOneGoesOnWithTheSameBits(int ranks, int kills) throws IOException, InterruptedException {
+    @CsvSource({"1, 20, waiting", "3, 10, waiting", "1, 10, background", "3, 20, background"})
+    void theLastPublishedOneGoesOnWithTheSameBits(int ranks, int kills, String way)
+            throws IOException, InterruptedException {
         DevicesNeeded.assume(ranks);
-        long seed = 11L * ranks;
+        long seed = 11L * ranks + way.length();
         float[] expected = KilledRuns.train(ranks, new Span(0, KilledRuns.END, null, null));
-        var killed = new Killed(expected, new Random(seed), folder, ranks);
+        var killed = new Killed(expected, new Random(seed), folder, ranks, way);
         for (int i = 0; i < kills; i++) {
             killed.once();
         }

@@ -163,19 +163,36 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
      */
     public record Span(
             int first,
+     * @param saver is told of each step instead of that; null for nothing
             int end,
             @Nullable Path loaded,
-            @Nullable Path saved) {
+            @Nullable Path saved,
+            @Nullable Saver saver) {
         static final Span ALL = new Span(0, STEPS, null, null);
 
         /** Returns the folder of the checkpoints of a run that also saves a file. */
         public static Path steps(Path saved) {
             return saved.resolveSibling(saved.getFileName() + ".steps");
+        /** Saves the last state. */
+        public Span(int first, int end, @Nullable Path loaded, @Nullable Path saved) {
+            this(first, end, loaded, saved, null);
+        }
+
+        private void made(int step, RunState state) {
+            if (saver != null) {
+                saver.made(step, state);
+            }
+        }
+
         }
 
         private void save(RunState state) {
             Path file = saved;
             if (file == null) {
+                return;
+            }
+            if (saver != null) {
+                saver.end();
                 return;
             }
             state.save(file, Map.of());
@@ -188,6 +205,15 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
     /** Makes a strategy for the parameters of a plan. */
     public interface Sharing {
         Strategy share(ModelPlan plan, DType dtype, Rank rank);
+    /** Saves what it likes of a rank's run. */
+    public interface Saver {
+        /** Hears of a step whose work is enqueued, with the state after it. */
+        void made(int step, RunState state);
+
+        /** Hears that no step follows. */
+        void end();
+    }
+
 
         /** Returns the state of the whole model. */
         default RunState state(Strategy strategy, Optimizer optimizer, State others) {
@@ -329,6 +355,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor divisor = scope.tensor(DType.INT32, 1);
             Map<String, Saved> first = saved(model.parameters.state(), stream);
+            RunState alone = RunState.of(model.parameters).optimizer(optimizer).with(stateOf(quantizers));
             float[] losses = new float[STEPS];
             float[] norms = new float[STEPS];
             for (int step = span.first; step < span.end; step++) {
@@ -347,8 +374,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 norms[step] = norm.norm().toFloats(stream)[0];
                 optimizer.step(RATE, norm);
             }
-            RunState alone = RunState.of(model.parameters).optimizer(optimizer);
-            span.save(quantizers == null ? alone : alone.with(quantizers));
+            span.save(alone);
+                span.made(step, alone);
             State state = State.of(model.parameters.state(), optimizer.state());
             return new RankedRun(losses, norms, first, saved(state, stream));
         }
@@ -448,6 +475,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             span.save(sharing.state(strategy, optimizer, stateOf(quantizers)));
             return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
         }
+                span.made(step, sharing.state(strategy, optimizer, stateOf(quantizers)));
     }
 
     /** Returns those of this rank's tokens of its micro-batches. */

@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.trainer.callback.Evaluation;
 import java.nio.file.Path;
 import java.util.Map;
@@ -51,6 +52,11 @@ public interface Callback {
         return false;
     }
 
+    /** Returns whether {@link #isDue} goes by a clock, so that of several processes what the first rank's says holds for all. */
+    default boolean isTimed() {
+        return false;
+    }
+
     /** Returns whether the run shall come to a checkpoint at its end, also where a failure ends it that has left the state whole. */
     default boolean isDueAtEnd() {
         return false;
@@ -58,6 +64,18 @@ public interface Callback {
 
     /** Saves or evaluates the state. */
     default void onCheckpoint(TrainingRun run) {}
+
+    /** Hears that the checkpoint of a step is published; the run may be some steps further. */
+    default void onSaved(TrainingRun run, int step) {}
+
+    /**
+     * Hears that the checkpoint of a step could not be written: nothing is published, and earlier ones stay.
+     *
+     * @return whether the run goes on all the same; it ends where no callback says so
+     */
+    default boolean onSaveFailed(TrainingRun run, int step, SafetensorsException failure) {
+        return false;
+    }
 
     /**
      * Hears of an evaluation, between two steps.

@@ -20,12 +20,14 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.batch.UploadRing;
 import dev.chagres.bindings.Provider;
 import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.checkpoint.PendingCheckpoint;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.estimate.FlopCount;
 import dev.chagres.estimate.Lengths;
 import dev.chagres.estimate.PassTrace;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.io.RecipeDifferences;
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.ProductPlan;
@@ -59,6 +61,7 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
+import java.util.function.Supplier;
 
 // Over 400 lines: most methods are a line or two that ask what a step, a graph, an evaluation or a file is made of.
 
@@ -110,6 +113,9 @@ final class ModelTraining implements Training {
     private @Nullable ModelEvaluation evaluation;
 
     /** Of the steps whose casts were measured and not asked for yet, the oldest first. */
+    /** Null before the first checkpoint in a folder. */
+    private @Nullable PendingCheckpoint pending;
+
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
     /** Of the batch of the first step, whose operations are counted; null once they are. */
     private @Nullable Lengths counted;
@@ -525,9 +531,36 @@ final class ModelTraining implements Training {
     }
 
     @Override
-    public void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
-        DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
-        SaveEvent.during(folder, () -> state().save(folder, step, told, description));
+    public SaveProgress beginSave(
+            CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
+        return saving(() ->
+                pending = state().begin(folder, step, ranks.hasOwnData() ? DataPosition.START : position, description));
+    }
+
+    /** A checkpoint that cannot be written leaves the model as it is. */
+    private static SaveProgress saving(Supplier<PendingCheckpoint> work) {
+        try {
+            return work.get().isOver() ? SaveProgress.PUBLISHED : SaveProgress.UNDER_WAY;
+        } catch (SafetensorsException failure) {
+            return new SaveProgress(true, failure);
+        }
+    }
+
+    @Override
+    public boolean isSaving() {
+        PendingCheckpoint present = pending;
+        return present != null && present.isBusy();
+    }
+
+    @Override
+    public SaveProgress advanceSave() {
+        PendingCheckpoint present = pending;
+        return present == null
+                ? SaveProgress.PUBLISHED
+                : saving(() -> {
+                    present.advance();
+                    return present;
+                });
     }
 
     @Override
@@ -604,3 +637,6 @@ final class ModelTraining implements Training {
         model.close();
     }
 }
+        if (pending != null) {
+            pending.close();
+        }

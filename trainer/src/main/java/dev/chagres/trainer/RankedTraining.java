@@ -325,8 +325,26 @@ final class RankedTraining implements Training {
     }
 
     @Override
-    public void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
-        tell(training -> training.save(folder, step, position, description));
+    public SaveProgress beginSave(
+            CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
+        return ask(training -> training.beginSave(folder, step, position, description))
+                .getFirst();
+    }
+
+    @Override
+    public boolean isSaving() {
+        List<Boolean> busy = ask(ModelTraining::isSaving);
+        return processes() ? !agree(!busy.getFirst()) : busy.contains(true);
+    }
+
+    @Override
+    public SaveProgress advanceSave() {
+        return ask(ModelTraining::advanceSave).getFirst();
+    }
+
+    @Override
+    public boolean ofFirstRank(boolean own) {
+        return processes() ? ask(_ -> gather(own ? 1 : 0)).getFirst()[0] != 0 : own;
     }
 
     @Override

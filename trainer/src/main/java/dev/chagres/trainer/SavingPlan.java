@@ -1,15 +1,21 @@
 package dev.chagres.trainer;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.Retention;
 import dev.chagres.trainer.callback.Checkpoints;
+import dev.chagres.trainer.command.EnumOption;
 import dev.chagres.trainer.command.FileChecks;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.Option;
+import picocli.CommandLine.TypeConversionException;
 
 /**
  * Where the state of a run goes, and which one it begins with.
@@ -18,7 +24,7 @@ import picocli.CommandLine.Option;
  *
  * @param file where it goes when the run ends: a file, or the folder of a run; null for nowhere
  * @param retention which checkpoints stay, if {@code file} is a folder; null where it is a file
- * @param every it goes there after each step whose number divides by this, too; 0 for none
+ * @param times when it goes there besides, and how
  * @param resumed the file that the run begins with, null for first weights
  * @param recipes which recipes its run may have had
  * @param data which data its run may have had
@@ -27,13 +33,13 @@ import picocli.CommandLine.Option;
 record SavingPlan(
         @Nullable Path file,
         @Nullable Retention retention,
-        int every,
+        Times times,
         @Nullable Path resumed,
         Recipes recipes,
         Data data,
         Map<String, String> defaults) {
     /** Nothing is saved, and first weights begin. */
-    static final SavingPlan NONE = new SavingPlan(null, null, 0, null, Recipes.SAME, Data.SAME, Map.of());
+    static final SavingPlan NONE = new SavingPlan(null, null, Times.AT_END, null, Recipes.SAME, Data.SAME, Map.of());
 
     /** Returns what saves the state; null where nothing does. */
     @Nullable
@@ -45,7 +51,67 @@ record SavingPlan(
         Checkpoints made = retention == null
                 ? Checkpoints.file(target)
                 : Checkpoints.in(target).with(retention);
-        return made.withEvery(every);
+        Checkpoints timed = times.interval == null ? made.withEvery(times.every) : made.withEvery(times.interval);
+        return timed.withMode(times.mode).withFailure(times.failure);
+    }
+
+    /**
+     * When the state is saved, and how.
+     *
+     * @param every after each step whose number divides by this; 0 for none
+     * @param interval after so much time; null for none
+     * @param mode when training goes on
+     * @param failure what a failure does
+     */
+    record Times(int every, @Nullable Duration interval, Checkpoints.Mode mode, Checkpoints.Failure failure) {
+        static final Times AT_END = new Times(0, null, Checkpoints.Mode.BACKGROUND, Checkpoints.Failure.ENDS_RUN);
+    }
+
+    /**
+     * Reads the value of {@code --save-every}: steps, or seconds, minutes or hours.
+     *
+     * <p>Threading: thread-safe.
+     */
+    static final class OfInterval implements ITypeConverter<Interval> {
+        private static final Pattern TEXT = Pattern.compile("([0-9]{1,9})([smh]?)");
+
+        @Override
+        public Interval convert(String value) {
+            Matcher parts = TEXT.matcher(value);
+            if (!parts.matches()) {
+                throw new TypeConversionException("expected steps such as 500, or a time such as 90s, 30m or 2h, got "
+                        + ForeignText.plain(value));
+            }
+            int number = Integer.parseInt(parts.group(1));
+            return switch (parts.group(2)) {
+                case "" -> new Interval(number, null);
+                case "s" -> new Interval(number, Duration.ofSeconds(number));
+                case "m" -> new Interval(number, Duration.ofMinutes(number));
+                default -> new Interval(number, Duration.ofHours(number));
+            };
+        }
+    }
+
+    /**
+     * What {@code --save-every} says.
+     *
+     * @param number of steps, or of what {@code time} counts
+     * @param time null where it is steps
+     */
+    private record Interval(int number, @Nullable Duration time) {}
+
+    /** Reads the value of {@code --save-mode}. */
+    static final class OfMode extends EnumOption<Checkpoints.Mode> {
+        OfMode() {
+            super(Checkpoints.Mode.class);
+        }
+    }
+
+    /** Reads the value of {@code --save-failure}. */
+    static final class OfFailure extends EnumOption<Checkpoints.Failure> {
+        OfFailure() {
+            super(Checkpoints.Failure.class);
+        }
     }
 
     /** Which recipes the run of a file may have had that a run begins with. */
@@ -100,9 +166,29 @@ record SavingPlan(
 
         @Option(
                 names = "--save-every",
-                paramLabel = "N",
-                description = "with --save, also save after every Nth step (default: 0, only at the end)")
-        private int every;
+                converter = OfInterval.class,
+                paramLabel = "N|TIME",
+                description =
+                        "with --save, also save after every Nth step, or when a time such as 90s, 30m or 2h has passed"
+                                + " since the last save (default: 0, only at the end)")
+        private Interval every = new Interval(0, null);
+
+        @Option(
+                names = "--save-mode",
+                converter = OfMode.class,
+                paramLabel = "MODE",
+                description = "with --save DIR/: background copies and writes while training goes on, blocking waits"
+                        + " (default: background)")
+        private Checkpoints.Mode mode = Checkpoints.Mode.BACKGROUND;
+
+        @Option(
+                names = "--save-failure",
+                converter = OfFailure.class,
+                paramLabel = "WAY",
+                description =
+                        "with --save DIR/, what happens when a checkpoint cannot be written: ends-run, or continues"
+                                + " (default: ends-run)")
+        private Checkpoints.Failure failure = Checkpoints.Failure.ENDS_RUN;
 
         @Option(
                 names = "--keep-last",
@@ -171,7 +257,8 @@ record SavingPlan(
         /** Returns the files as the plan has them. */
         SavingPlan plan(Recipes recipes, Map<String, String> defaults) {
             Retention kept = isFolder() ? new Retention(keepLast, keepEvery, keepBest) : null;
-            return new SavingPlan(save(), kept, every, resume(), recipes, otherData ? Data.OTHER : Data.SAME, defaults);
+            var times = new Times(every.time == null ? every.number : 0, every.time, mode, failure);
+            return new SavingPlan(save(), kept, times, resume(), recipes, otherData ? Data.OTHER : Data.SAME, defaults);
         }
 
         /**
@@ -180,12 +267,20 @@ record SavingPlan(
          * @throws IllegalArgumentException when an option has no usable value; the text names it
          */
         void check() {
-            TrainOptions.requireAtLeast("--save-every", every, 0);
+            if (every.time != null && every.number == 0) {
+                throw new IllegalArgumentException("--save-every: expected a time of at least 1s, got none");
+            }
             FileChecks.requireName("--save", save());
             FileChecks.requireName("--resume", resume);
-            if (every != 0 && save == null) {
+            if (every.number != 0 && save == null) {
                 throw new IllegalArgumentException(
                         "--save-every: expected --save beside it, which is written, got none");
+            }
+            if ((mode == Checkpoints.Mode.BLOCKING || failure == Checkpoints.Failure.CONTINUES) && !isFolder()) {
+                throw new IllegalArgumentException(
+                        (mode == Checkpoints.Mode.BLOCKING ? "--save-mode" : "--save-failure")
+                                + ": expected --save DIR/ beside it, a folder whose name ends with a slash or that"
+                                + " exists, got " + (save == null ? "none" : save.path));
             }
             TrainOptions.requireAtLeast("--keep-last", keepLast, 0);
             TrainOptions.requireAtLeast("--keep-every", keepEvery, 0);

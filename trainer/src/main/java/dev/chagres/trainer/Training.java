@@ -9,6 +9,7 @@ import dev.chagres.checkpoint.RunState;
 import dev.chagres.estimate.FlopCount;
 import dev.chagres.estimate.Lengths;
 import dev.chagres.io.RecipeDifferences;
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.recipe.CastStatistics;
 import java.nio.file.Path;
 import java.util.List;
@@ -105,14 +106,39 @@ interface Training extends AutoCloseable {
     void save(Path file, DataPosition position, Map<String, String> description);
 
     /**
-     * Publishes a checkpoint, after the steps enqueued so far.
+     * How far a checkpoint is.
+     *
+     * @param isOver whether it is published or has failed
+     * @param failure why nothing is published; null where it is, or may be
+     */
+    record SaveProgress(boolean isOver, @Nullable SafetensorsException failure) {
+        static final SaveProgress UNDER_WAY = new SaveProgress(false, null);
+        static final SaveProgress PUBLISHED = new SaveProgress(true, null);
+    }
+
+    /**
+     * Begins a checkpoint, after the steps enqueued so far, which is written while later ones run; none is under way.
      *
      * @param step that it is named by
      * @param position what of the data was taken so far
      * @param description texts that go into it, by key
-     * @throws dev.chagres.io.SafetensorsException when it cannot be written; nothing is published then
      */
-    void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description);
+    SaveProgress beginSave(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description);
+
+    /** Returns whether {@link #advanceSave} would wait for a rank. */
+    default boolean isSaving() {
+        return false;
+    }
+
+    /** Goes on with the checkpoint that is under way, on every rank. */
+    default SaveProgress advanceSave() {
+        return SaveProgress.PUBLISHED;
+    }
+
+    /** Returns what the first rank says, where ranks are processes. */
+    default boolean ofFirstRank(boolean own) {
+        return own;
+    }
 
     /**
      * Goes on from what {@link #save} wrote. Called before the first step.

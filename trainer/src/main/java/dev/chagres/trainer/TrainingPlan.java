@@ -180,7 +180,7 @@ record TrainingPlan(
                 "--seed " + seed,
                 "--fp8-statistics " + fp8Statistics,
                 "--save " + saving.file(),
-                "--save-every " + saving.every(),
+                "--save-every " + saving.times(),
                 "--keep-last, --keep-every, --keep-best " + saving.retention(),
                 "--resume " + saving.resumed(),
                 evaluation.purpose());

@@ -69,6 +69,11 @@ public final class TrainingRun {
     /** The steps for which they were due there, or {@link #END}. */
     private int checkpointSteps;
 
+    /** The step of the checkpoint that is under way; 0 for none. */
+    private int saving;
+    /** Of each callback that goes by a clock: whether the first rank says that it is due after the present step. */
+    private boolean[] timely = {};
+
     /** What ends the run though its state is good: it is thrown once that is saved. */
     private @Nullable RuntimeException failure;
 
@@ -165,8 +170,55 @@ public final class TrainingRun {
      * @throws TrainingException when it cannot be written; nothing is published then
      */
     public void save(CheckpointFolder folder, Map<String, String> description) {
+        saveInBackground(folder, description);
+        followSave(true);
+    }
+
+    /**
+     * Begins, at a checkpoint, to write one that has what a later run needs to go on: the copies run during the next step, whose update waits
+     * for them, and a thread writes the files. Each callback hears by {@link Callback#onSaved} that it is published, after a later step
+     * or at the end of the run. One that is still under way is published first.
+     *
+     * @param description texts that go into it, by key
+     * @throws IllegalStateException when the run is at no checkpoint
+     * @throws TrainingException when it, or the one before, cannot be written and no callback {@link Callback#onSaveFailed takes that}; else
+     *     such failures end the run after a later step
+     */
+    public void saveInBackground(CheckpointFolder folder, Map<String, String> description) {
         ensureAtCheckpoint();
-        naming(wording, () -> model.save(folder, made, position(made - 1), texts(description)));
+        followSave(true);
+        saving = made;
+        follow(model.beginSave(folder, made, position(made - 1), texts(description)));
+        followSave(!model.endsTogether()); // Ranks that run loops of their own cannot agree on when to go on.
+    }
+
+    /** Publishes the checkpoint that is under way once every rank has written its part; {@code waits}: at once. */
+    private void followSave(boolean waits) {
+        while (saving > 0 && (waits || !model.isSaving())) {
+            follow(model.advanceSave());
+        }
+    }
+
+    private void follow(Training.SaveProgress progress) {
+        if (!progress.isOver()) {
+            return;
+        }
+        int step = saving;
+        saving = 0;
+        SafetensorsException failed = progress.failure();
+        if (failed == null) {
+            callbacks.forEach(callback -> callback.onSaved(this, step));
+            return;
+        }
+        boolean taken = false;
+        for (Callback callback : callbacks) {
+            taken |= callback.onSaveFailed(this, step, failed);
+        }
+        if (!taken) {
+            naming(wording, () -> {
+                throw failed;
+            });
+        }
     }
 
     private void ensureAtCheckpoint() {
@@ -252,6 +304,7 @@ public final class TrainingRun {
     private void train(int steps) throws InterruptedException {
         try {
             makeSteps(steps);
+            followSave(true);
         } catch (RuntimeException | InterruptedException | Error e) {
             saveAfter(e);
             RuntimeException earlier = failure;
@@ -277,6 +330,8 @@ public final class TrainingRun {
             made = after;
             more = after < steps && uploadIfAllGoOn(after);
             reportBefore(step);
+            followSave(false);
+            askClocks(after);
             if (isDue(more ? after : END)) {
                 reportBefore(after); // What a step has spoilt is not saved.
                 more = comeToCheckpoint(after, more);
@@ -304,13 +359,30 @@ public final class TrainingRun {
     private boolean isDue(int steps) {
         boolean due = false;
         for (int i = 0; i < callbacks.size(); i++) {
-            due |= isDue(callbacks.get(i), steps);
+            due |= isDue(i, steps);
         }
         return due;
     }
 
-    private static boolean isDue(Callback callback, int steps) {
-        return steps == END ? callback.isDueAtEnd() : callback.isDue(steps);
+    private boolean isDue(int callback, int steps) {
+        Callback one = callbacks.get(callback);
+        if (steps == END) {
+            return one.isDueAtEnd();
+        }
+        return one.isTimed() ? callback < timely.length && timely[callback] : one.isDue(steps);
+    }
+
+    /** Clocks differ between ranks: that of the first one counts. */
+    private void askClocks(int steps) {
+        for (int i = 0; i < callbacks.size(); i++) {
+            Callback callback = callbacks.get(i);
+            if (callback.isTimed()) {
+                if (timely.length < callbacks.size()) {
+                    timely = new boolean[callbacks.size()];
+                }
+                timely[i] = model.ofFirstRank(callback.isDue(steps));
+            }
+        }
     }
 
     /** Calls callbacks that are due after so many steps, or at the end, but those that were called with this state already. */
@@ -323,23 +395,28 @@ public final class TrainingRun {
         for (int i = 0; i < callbacks.size(); i++) {
             called = i + 1;
             Callback callback = callbacks.get(i);
-            if (isDue(callback, steps) && !(i < before && isDue(callback, stepsBefore))) {
+            if (isDue(i, steps) && !(i < before && isDue(i, stepsBefore))) {
                 callback.onCheckpoint(this);
             }
         }
         atCheckpoint = false;
     }
 
-    /** Saves the state that a failure has left whole, if it was not saved already. */
+    /** Saves the state that a failure has left whole, if it was not saved already, and ends what is under way. */
     private void saveAfter(Throwable e) {
-        if (!isDue(END) || made == first || !model.isWhole() || !model.endsTogether()) {
+        if (made == first || !model.isWhole() || !model.endsTogether()) {
             return;
         }
         try {
+            followSave(true);
+            if (!isDue(END)) {
+                return;
+            }
             reportBefore(made);
             if (!spoilt) {
                 broken = true;
                 saveState(END);
+                followSave(true);
             }
         } catch (RuntimeException second) {
             e.addSuppressed(second);

@@ -7,6 +7,7 @@ import dev.chagres.batch.TokenSequences;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.RecipeDifferences;
+import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.text.TextException;
 import dev.chagres.trainer.callback.Checkpoints;
@@ -339,6 +340,15 @@ final class TrainingSession {
                 evaluated = result;
                 files.add(result);
                 progress.add(result);
+            }
+
+            @Override
+            public boolean onSaveFailed(TrainingRun loop, int step, SafetensorsException failure) {
+                if (plan.saving().times().failure() == Checkpoints.Failure.CONTINUES) {
+                    err.println("train: the state of step " + step + " was not saved, training goes on: "
+                            + failure.getMessage());
+                }
+                return false;
             }
 
             @Override

@@ -2,6 +2,7 @@ package dev.chagres.trainer;
 
 import dev.chagres.batch.DataPosition;
 import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.checkpoint.PendingCheckpoint;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.parameter.State;
@@ -45,13 +46,14 @@ final class TrainingState {
     }
 
     /**
-     * Publishes a checkpoint.
+     * Begins a checkpoint.
      *
      * @throws dev.chagres.io.SafetensorsException when it cannot be written
      */
-    void save(CheckpointFolder folder, int step, DataPosition newPosition, Map<String, String> description) {
+    PendingCheckpoint begin(
+            CheckpointFolder folder, int step, DataPosition newPosition, Map<String, String> description) {
         position = newPosition;
-        all.save(folder, step, description);
+        return all.saveInBackground(folder, step, description);
     }
 
     /**

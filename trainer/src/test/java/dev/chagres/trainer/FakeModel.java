@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
 import java.util.function.DoubleSupplier;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /** Stands for a model in tests of the loop: its loss is a number made of the batch, and it notes what is called. */
@@ -28,6 +29,10 @@ final class FakeModel implements Training {
     Runnable onEvaluation = () -> {};
     DoubleSupplier evaluatedLoss = () -> 2;
     boolean whole = true;
+    SaveProgress begun = SaveProgress.PUBLISHED;
+    BooleanSupplier saving = () -> false;
+    Supplier<SaveProgress> advanced = () -> SaveProgress.PUBLISHED;
+    BooleanSupplier clock = () -> true;
     Runnable onWarmUp = () -> {};
     boolean closed;
 
@@ -98,8 +103,26 @@ final class FakeModel implements Training {
     }
 
     @Override
-    public void save(CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
+    public SaveProgress beginSave(
+            CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
         save(folder.step(step), position, description);
+        return begun;
+    }
+
+    @Override
+    public boolean isSaving() {
+        return saving.getAsBoolean();
+    }
+
+    @Override
+    public SaveProgress advanceSave() {
+        note("advance", stepped);
+        return advanced.get();
+    }
+
+    @Override
+    public boolean ofFirstRank(boolean own) {
+        return clock.getAsBoolean() && own;
     }
 
     @Override

@@ -7,6 +7,8 @@ import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
@@ -26,7 +28,10 @@ public final class DeviceState {
     private final BasicTensor basicTensor = new BasicTensor(this);
     private final HostWaits waits = new HostWaits();
     private final GraphMemory graphs = new GraphMemory();
-    private final HeldMemory held = new HeldMemory(out, waits, graphs);
+    /** What a thread of its own reads; as a rule nothing. */
+    private final List<BackgroundReads.Reading> reads = new ArrayList<>(1);
+
+    private final HeldMemory held = new HeldMemory(out, waits, graphs, this::finishReads);
     private final Attachments attachments = new Attachments(this);
     private final Multiprocessors multiprocessors;
     /** Who drives the device, or did last. */
@@ -163,6 +168,30 @@ public final class DeviceState {
     /** Frees {@code byteSize} bytes by {@code free}: at once, or when the graphs that may use them are closed. */
     public void free(long byteSize, int holder, Runnable free) {
         held.free(byteSize, holder, free);
+    }
+
+    /** Records that memory of the device is read on another thread. */
+    void reads(BackgroundReads.Reading reading) {
+        reads.add(reading);
+    }
+
+    /** Returns whether memory is read since the last {@link #awaitReads}; all ranks that save together find the same. */
+    public boolean isRead() {
+        return !reads.isEmpty();
+    }
+
+    /** Waits until no other thread reads memory of the device: before weights or what belongs to them change. */
+    public void awaitReads() {
+        if (!reads.isEmpty()) {
+            finishReads();
+            reads.clear();
+        }
+    }
+
+    private void finishReads() {
+        for (int i = 0; i < reads.size(); i++) {
+            reads.get(i).awaitRead();
+        }
     }
 
     /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */

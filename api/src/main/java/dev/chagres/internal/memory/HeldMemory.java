@@ -20,6 +20,7 @@ final class HeldMemory {
     private final MemorySegment out;
     private final HostWaits waits;
     private final GraphMemory graphs;
+    private final Runnable beforeFree;
     private long bytes;
     private long peak;
     /** By holder; so many as there may be, since the names lie above this package. */
@@ -27,11 +28,18 @@ final class HeldMemory {
 
     private final long[] atPeak = new long[HOLDERS];
 
-    /** {@code out}: scratch for a pointer; {@code waits} is notified of calls that may wait for the device. */
-    HeldMemory(MemorySegment out, HostWaits waits, GraphMemory graphs) {
+    /**
+     * Holds nothing yet.
+     *
+     * @param out scratch for a pointer
+     * @param waits is notified of calls that may wait for the device
+     * @param beforeFree waits for other threads that read the memory
+     */
+    HeldMemory(MemorySegment out, HostWaits waits, GraphMemory graphs, Runnable beforeFree) {
         this.out = out;
         this.waits = waits;
         this.graphs = graphs;
+        this.beforeFree = beforeFree;
     }
 
     /** Allocates device memory for one of the holders. */
@@ -71,6 +79,7 @@ final class HeldMemory {
     /** Frees {@code byteSize} bytes by {@code free}: at once, or when the graphs that may use them are closed. */
     void free(long byteSize, int holder, Runnable free) {
         Runnable counted = () -> {
+            beforeFree.run();
             free.run();
             bytes -= byteSize;
             byHolder[holder] -= byteSize;
@@ -82,6 +91,7 @@ final class HeldMemory {
 
     /** Frees memory that no living graph uses at once. */
     void freeAtOnce(MemorySegment memory, long byteSize, int holder) {
+        beforeFree.run();
         cudaFree(memory);
         bytes -= byteSize;
         byHolder[holder] -= byteSize;

@@ -54,7 +54,7 @@ final class Sample14Embeddings {
                 float[] vector = model.embed(PROTEINS.get(i)).content().vector();
                 Tour.near("embedding of protein " + i, expected.get(i), vector, 1e-5);
             }
-            System.out.println("13 embeddings: " + PROTEINS.size() + " proteins over HTTP, as the model has them");
+            System.out.println("14 embeddings: " + PROTEINS.size() + " proteins over HTTP, as the model has them");
         }
     }
 }

@@ -35,6 +35,7 @@ import java.io.IOException;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -97,6 +98,29 @@ class CheckpointsTest {
                 train(ranked.withResume(step).withCheckpoints(Checkpoints.in(again)), 6),
                 1e-5);
         assertEquals(List.of(6L), CheckpointFolder.of(again).steps());
+    }
+
+    /** Steps after which weights are read are enqueued, the others replayed. */
+    @Test
+    void checkpointsInTheBackgroundHaveTheSameBytesAndStepsTheSameLosses() throws InterruptedException, IOException {
+        for (Trainer trainer : List.of(TRAINER, TRAINER.withCapturedSteps())) {
+            double[][] losses = new double[2][];
+            for (Checkpoints.Mode mode : Checkpoints.Mode.values()) {
+                Path run = folder.resolve(mode + "-" + (trainer == TRAINER));
+                Checkpoints checkpoints = Checkpoints.in(run).withEvery(2).withMode(mode);
+                losses[mode.ordinal()] = train(trainer.withCheckpoints(checkpoints), 7);
+                assertEquals(List.of(2L, 4L, 6L, 7L), CheckpointFolder.of(run).steps());
+                assertEquals(7, checkpoints.saved());
+            }
+            assertArrayEquals(losses[1], losses[0]);
+            Path one = folder.resolve("BACKGROUND-" + (trainer == TRAINER));
+            Path other = folder.resolve("BLOCKING-" + (trainer == TRAINER));
+            try (Stream<Path> files = Files.walk(one)) {
+                for (Path file : files.filter(Files::isRegularFile).toList()) {
+                    assertEquals(-1, Files.mismatch(file, other.resolve(one.relativize(file))), file.toString());
+                }
+            }
+        }
     }
 
     @Test
@@ -177,6 +201,15 @@ class CheckpointsTest {
                                 IllegalArgumentException.class,
                                 () -> Checkpoints.file(file).with(Retention.ALL))
                         .getMessage());
+        assertEquals(
+                "interval: expected a positive time, got PT0S",
+                assertThrows(
+                                IllegalArgumentException.class,
+                                () -> Checkpoints.file(file).withEvery(Duration.ZERO))
+                        .getMessage());
+        assertEquals(
+                "state, every PT30M and at the end",
+                Checkpoints.file(file).withEvery(Duration.ofMinutes(30)).toString());
         assertEquals(
                 "state, every 3 steps and at the end",
                 Checkpoints.file(file).withEvery(3).toString());
