@@ -2,10 +2,11 @@
 
 Needs PyTorch 2.10 or newer. A line is a name and numbers: first weights and gradients of five steps of a matrix "a" [6, 4] and a vector "b" [5], then
 their weights after these steps by torch.optim.SGD, Adafactor and Muon, and by the published formulas of Lion (Chen et al.,
-2023) and schedule-free AdamW (Defazio et al., 2024) in double precision; then the numbers of bitsandbytes' dynamic codes, by the
+2023) and schedule-free AdamW (Defazio et al., 2024) in double precision, and the moving average of the weights with decay 0.9; then the numbers of bitsandbytes' dynamic codes, by the
 formula of its create_dynamic_map.
 """
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 STEPS, RATE = 5, 0.01
 torch.manual_seed(5)
@@ -32,6 +33,20 @@ def by_torch(method, make, names=("a", "b"), decayed="a"):
         for optimizer in optimizers:
             optimizer.step()
     write(method, {name: weight.detach() for name, weight in weights.items()})
+
+
+def averaged(method, make, decay=0.9):
+    """The average of the weights of by_torch, which begins with the first ones."""
+    for name, value in first.items():
+        module = torch.nn.ParameterList([torch.nn.Parameter(value.clone())])
+        average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        average.update_parameters(module)
+        optimizer = make(list(module.parameters()), 0.1 if name == "a" else 0.0)
+        for step in gradients:
+            module[0].grad = step[name].clone()
+            optimizer.step()
+            average.update_parameters(module)
+        line(f"{method}.{name}", next(average.module.parameters()).detach())
 
 
 def lion(b1=0.9, b2=0.99, decay=0.1):
@@ -79,6 +94,7 @@ by_torch("sgd", lambda p, decay: sgd(p, lr=RATE, weight_decay=decay))
 by_torch("momentum", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, dampening=0.3, weight_decay=decay))
 by_torch("nesterov", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, nesterov=True, weight_decay=decay))
 by_torch("adafactor", lambda p, decay: torch.optim.Adafactor(p, lr=RATE, weight_decay=decay))
+averaged("average", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, dampening=0.3, weight_decay=decay))
 by_torch("muon", lambda p, decay: torch.optim.Muon(p, lr=RATE, weight_decay=decay), names=("a",))
 lion()
 schedule_free()

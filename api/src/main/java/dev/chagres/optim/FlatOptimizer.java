@@ -76,6 +76,18 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
         }
     }
 
+    /** Keeps an average of the weights from now on, which ranks compare. */
+    final void keepAverage(float decay) {
+        try {
+            state.keepAverage(decay);
+            text += ", average of weights with decay " + decay;
+            parameters.access().optimizedBy(this, state.settings(text, true), state.settings(text, false));
+        } catch (RuntimeException | Error failure) {
+            close();
+            throw failure;
+        }
+    }
+
     /** Enqueues the update of weights, masters and vectors, unless {@code skip} is not 0. */
     abstract void update(Tensor gradientScale, Tensor skip);
 
@@ -98,11 +110,19 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
     @Override
     public void beginEvaluation() {
         state.ensureOpen();
+        WeightAverage average = state.average();
+        if (average != null) {
+            average.beginEvaluation();
+        }
     }
 
     @Override
     public void endEvaluation() {
         state.ensureOpen();
+        WeightAverage average = state.average();
+        if (average != null) {
+            average.endEvaluation();
+        }
     }
 
     @Override
@@ -165,9 +185,17 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
     }
 
     private void begin(Tensor gradientScale, Tensor skip) {
+        Inside.state(state.scope().stream()).awaitReads();
         state.masters().prepare();
+        WeightAverage average = state.average();
+        if (average != null) {
+            average.prepare();
+        }
         parameters.updating();
         update(gradientScale, skip);
+        if (average != null) {
+            average.update(skip);
+        }
     }
 
     /**
@@ -185,7 +213,6 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
     public final State stepState() {
         return state.step();
     }
-        Inside.state(state.scope().stream()).awaitReads();
 
     @Override
     public final Parameters parameters() {

@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-abstract sealed class MasterCopies implements StepWork permits MasterWeights, Remainders, Averages {
+abstract sealed class MasterCopies implements StepWork permits MasterWeights, Remainders, Averages, WeightAverage {
     private final Parameters parameters;
     private final Scope scope;
     private int version;

@@ -73,7 +73,7 @@ public interface Optimizer extends StateOwner, AutoCloseable {
     long step();
 
     /**
-     * Makes the weights those that evaluations and programs which use the model read: of {@link ScheduleFreeAdamW} averages. Optimizers whose
+     * Makes the weights those that evaluations and programs which use the model read: of {@link ScheduleFreeAdamW}, and of an {@link AveragedConfig}, averages. Optimizers whose
      * weights are these already do nothing.
      *
      * @throws IllegalStateException when this is closed

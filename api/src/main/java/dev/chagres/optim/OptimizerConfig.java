@@ -12,7 +12,7 @@ import java.util.List;
  * <p>Source: the arguments of PyTorch's optimizers.
  */
 public sealed interface OptimizerConfig
-        permits AdamW.Config, SGD.Config, Lion.Config, Muon.Config, ScheduleFreeAdamW.Config {
+        permits AdamW.Config, SGD.Config, Lion.Config, Muon.Config, ScheduleFreeAdamW.Config, AveragedConfig {
     /**
      * Makes the optimizer.
      *
@@ -24,6 +24,15 @@ public sealed interface OptimizerConfig
 
     /** Returns the same with other masters of 16-bit weights; those of an optimizer without a choice stay as they are. */
     OptimizerConfig withMasters(AdamW.Masters masters);
+
+    /**
+     * Returns the same that also keeps an exponential moving average of the weights, to evaluate and to save.
+     *
+     * @throws IllegalArgumentException as {@link AveragedConfig}
+     */
+    default AveragedConfig withAverage(float decay) {
+        return new AveragedConfig(this, decay);
+    }
 
     /**
      * Returns of how many elements each parameter must begin at a multiple: what {@link ModelPlan#alignParameters} is given before memory is

@@ -36,6 +36,9 @@ final class OptimizerState implements AutoCloseable {
     private final List<StateVector> vectors = new ArrayList<>();
     private final MasterCopies masters;
     private final StepScalars numbers;
+    /** Null without one. */
+    private @Nullable WeightAverage average;
+
     /** What {@link #whole()} returns; null before. */
     private @Nullable State whole;
 
@@ -77,6 +80,19 @@ final class OptimizerState implements AutoCloseable {
             scope.close();
             throw failure;
         }
+    }
+
+    /** Adds an average of the weights, which is saved as the other vectors are. */
+    void keepAverage(float decay) {
+        WeightAverage made = new WeightAverage(parameters, this, decay);
+        average = made;
+        vectors.add(made.vector());
+    }
+
+    /** Returns the average of the weights; null without one. */
+    @Nullable
+    WeightAverage average() {
+        return average;
     }
 
     /** Returns the scope that owns the memory; its stream runs the steps. */
@@ -163,8 +179,15 @@ final class OptimizerState implements AutoCloseable {
     private State withStep(State.Builder state) {
         numbers.addTo(state);
         return state.number("optimizer.step", numbers::taken, numbers::restore, Integer.MAX_VALUE)
-                .lastAfterLoading(masters::keepLoaded)
+                .lastAfterLoading(this::keepLoaded)
                 .build();
+    }
+
+    private void keepLoaded() {
+        masters.keepLoaded();
+        if (average != null) {
+            average.keepLoaded();
+        }
     }
 
     /** Returns the vectors with state for each element of the gradients, in the order of {@link #whole}. */
@@ -206,6 +229,9 @@ final class OptimizerState implements AutoCloseable {
     public void close() {
         Inside.state(scope.stream()).ensureCloses();
         numbers.close();
+        if (average != null) {
+            average.close();
+        }
         scope.close();
     }
 }

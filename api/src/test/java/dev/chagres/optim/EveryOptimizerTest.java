@@ -48,7 +48,8 @@ class EveryOptimizerTest {
         LION_BFLOAT16(Lion.Config.standard().withMomentDType(DType.BFLOAT16), 0.06f),
         LION_8_BIT(Lion.Config.standard().withMomentDType(DType.BYTE), 0.06f),
         MUON(Muon.Config.standard(), 0.1f),
-        SCHEDULE_FREE(ScheduleFreeAdamW.Config.standard().withWeightDecay(0.01f), 0.3f);
+        SCHEDULE_FREE(ScheduleFreeAdamW.Config.standard().withWeightDecay(0.01f), 0.3f),
+        AVERAGED(AdamW.Config.standard().withAverage(0.5f), 0.1f);
 
         private final OptimizerConfig config;
         private final float rate;

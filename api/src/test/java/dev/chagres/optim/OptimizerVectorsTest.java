@@ -81,6 +81,7 @@ class OptimizerVectorsTest {
         SGD("sgd.", new SGD.Config(0, 0.1f)),
         MOMENTUM("momentum.", new SGD.Config(0.9f, 0.1f).withDampening(0.3f)),
         NESTEROV("nesterov.", new SGD.Config(0.9f, 0.1f).withKind(Momentum.NESTEROV)),
+        AVERAGE("momentum.", new SGD.Config(0.9f, 0.1f).withDampening(0.3f).withAverage(0.9f)),
         LION("lion.", Lion.Config.standard().withWeightDecay(0.1f)),
         SCHEDULE_FREE("schedule_free.y.", ScheduleFreeAdamW.Config.standard().withWeightDecay(0.1f));
 
@@ -90,6 +91,14 @@ class OptimizerVectorsTest {
         Stored(String prefix, OptimizerConfig config) {
             this.prefix = prefix;
             this.config = config;
+        }
+
+        private String evaluated() {
+            return switch (this) {
+                case SCHEDULE_FREE -> "schedule_free.x.";
+                case AVERAGE -> "average.";
+                default -> prefix;
+            };
         }
 
         private float rate(int step) {
@@ -115,7 +124,7 @@ class OptimizerVectorsTest {
                 }
                 assertWeights(stored.prefix, parameters);
                 optimizer.beginEvaluation();
-                assertWeights(stored == Stored.SCHEDULE_FREE ? "schedule_free.x." : stored.prefix, parameters);
+                assertWeights(stored.evaluated(), parameters);
             }
         }
     }

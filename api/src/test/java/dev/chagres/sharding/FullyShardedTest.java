@@ -73,7 +73,7 @@ class FullyShardedTest {
     @EnumSource(ZeroStage.class)
     void anyOptimizerUpdatesItsShards(ZeroStage zero) {
         DevicesNeeded.assume(2);
-        for (Variant variant : List.of(Variant.SGD, Variant.SCHEDULE_FREE)) {
+        for (Variant variant : List.of(Variant.SGD, Variant.AVERAGED, Variant.SCHEDULE_FREE)) {
             RankedRun.ofOne(4, DType.BFLOAT16, variant)
                     .assertSame(
                             Ranks.local(2).run(rank -> RankedRun.of(rank, stage(zero), 2, DType.BFLOAT16, variant)));

@@ -88,7 +88,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         /** Averages of steps. */
         SCHEDULE_FREE,
         /** Moments of Adam in eight bits. */
-        EIGHT_BITS;
+        EIGHT_BITS,
+        /** Adam beside an average of the weights. */
+        AVERAGED;
 
         /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
         private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
@@ -127,6 +129,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 case LION -> new Lion(parameters, Lion.Config.standard().withMasters(AdamW.Masters.REMAINDER), groups);
                 case SCHEDULE_FREE -> new ScheduleFreeAdamW(parameters, ScheduleFreeAdamW.Config.standard(), groups);
                 case EIGHT_BITS -> new AdamW(parameters, adam().withMomentDType(DType.BYTE));
+                case AVERAGED -> adam().withAverage(0.9f).make(parameters, groups);
                 default -> new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
             };
         }
@@ -160,19 +163,16 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
      *
      * @param loaded the file of the state that the run begins with; null for first weights
      * @param saved where the last state goes, also as a checkpoint if {@link #steps} is a folder; null for nowhere
+     * @param saver is told of each step instead of that; null for nothing
      */
     public record Span(
             int first,
-     * @param saver is told of each step instead of that; null for nothing
             int end,
             @Nullable Path loaded,
             @Nullable Path saved,
             @Nullable Saver saver) {
         static final Span ALL = new Span(0, STEPS, null, null);
 
-        /** Returns the folder of the checkpoints of a run that also saves a file. */
-        public static Path steps(Path saved) {
-            return saved.resolveSibling(saved.getFileName() + ".steps");
         /** Saves the last state. */
         public Span(int first, int end, @Nullable Path loaded, @Nullable Path saved) {
             this(first, end, loaded, saved, null);
@@ -184,15 +184,18 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             }
         }
 
+        /** Returns the folder of the checkpoints of a run that also saves a file. */
+        public static Path steps(Path saved) {
+            return saved.resolveSibling(saved.getFileName() + ".steps");
         }
 
         private void save(RunState state) {
             Path file = saved;
-            if (file == null) {
-                return;
-            }
             if (saver != null) {
                 saver.end();
+                return;
+            }
+            if (file == null) {
                 return;
             }
             state.save(file, Map.of());
@@ -202,9 +205,6 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         }
     }
 
-    /** Makes a strategy for the parameters of a plan. */
-    public interface Sharing {
-        Strategy share(ModelPlan plan, DType dtype, Rank rank);
     /** Saves what it likes of a rank's run. */
     public interface Saver {
         /** Hears of a step whose work is enqueued, with the state after it. */
@@ -214,6 +214,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         void end();
     }
 
+    /** Makes a strategy for the parameters of a plan. */
+    public interface Sharing {
+        Strategy share(ModelPlan plan, DType dtype, Rank rank);
 
         /** Returns the state of the whole model. */
         default RunState state(Strategy strategy, Optimizer optimizer, State others) {
@@ -352,10 +355,10 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             if (span.loaded != null) {
                 Safetensors.load(span.loaded, whole, stream);
             }
+            RunState alone = RunState.of(model.parameters).optimizer(optimizer).with(stateOf(quantizers));
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor divisor = scope.tensor(DType.INT32, 1);
             Map<String, Saved> first = saved(model.parameters.state(), stream);
-            RunState alone = RunState.of(model.parameters).optimizer(optimizer).with(stateOf(quantizers));
             float[] losses = new float[STEPS];
             float[] norms = new float[STEPS];
             for (int step = span.first; step < span.end; step++) {
@@ -373,9 +376,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 norm.compute();
                 norms[step] = norm.norm().toFloats(stream)[0];
                 optimizer.step(RATE, norm);
+                span.made(step, alone);
             }
             span.save(alone);
-                span.made(step, alone);
             State state = State.of(model.parameters.state(), optimizer.state());
             return new RankedRun(losses, norms, first, saved(state, stream));
         }
@@ -438,7 +441,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 Scope scope = device.openScope()) {
             Map<String, Saved> first = state(strategy, optimizer, stream);
             first.keySet()
-                    .removeIf(name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder|x|z|averages)"));
+                    .removeIf(
+                            name -> name.matches(".*\\.(exp_avg.*|momentum_buffer|master|remainder|x|z|averages|ema)"));
             GradientNorm norm = new GradientNorm(model.parameters, 1);
             Tensor labelled = scope.tensor(DType.INT32, 1);
             float[] losses = new float[STEPS];
@@ -471,11 +475,11 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 // @end
                 norms[step] = norm.norm().toFloats(stream)[0];
                 optimizer.step(RATE, norm);
+                span.made(step, sharing.state(strategy, optimizer, stateOf(quantizers)));
             }
             span.save(sharing.state(strategy, optimizer, stateOf(quantizers)));
             return new RankedRun(losses, norms, first, state(strategy, optimizer, stream));
         }
-                span.made(step, sharing.state(strategy, optimizer, stateOf(quantizers)));
     }
 
     /** Returns those of this rank's tokens of its micro-batches. */

@@ -271,6 +271,10 @@ public final class Evaluate implements Callable<Integer> {
             if (optimizer != null) {
                 arguments.addAll(Arrays.asList("--optimizer", optimizer));
             }
+            String average = file.metadata().get(SavedRun.AVERAGE);
+            if (average != null) {
+                arguments.addAll(Arrays.asList("--ema", average));
+            }
         } catch (SafetensorsException e) {
             throw new TrainingException("--resume: " + e.getMessage(), e);
         }

@@ -2,6 +2,7 @@ package dev.chagres.trainer;
 
 import dev.chagres.DType;
 import dev.chagres.optim.AdamW;
+import dev.chagres.optim.AveragedConfig;
 import dev.chagres.optim.LearningRateSchedule.Decay;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.Muon;
@@ -70,12 +71,27 @@ final class OptimizerOptions {
     @Option(names = "--nesterov", description = "with sgd, Nesterov's momentum")
     private boolean nesterov;
 
+    @Option(
+            names = "--ema",
+            paramLabel = "DECAY",
+            description =
+                    "also keep an exponential moving average of the weights, of which a step keeps this share, such as"
+                            + " 0.999: it is what is evaluated")
+    private @Nullable Float ema;
+
     /**
      * Checks what does not depend on the platform.
      *
      * @throws IllegalArgumentException when an option has no usable value; the text names it
      */
     void check() {
+        if (ema != null && !(ema > 0 && ema < 1)) {
+            throw new IllegalArgumentException("--ema: expected a number above 0 and below 1, got " + ema);
+        }
+        if (ema != null && optimizer == Choice.SCHEDULE_FREE) {
+            throw new IllegalArgumentException(
+                    "--ema: expected an optimizer that keeps no average of its own, got schedule-free");
+        }
         if (weightDecay != null && !(weightDecay >= 0 && weightDecay < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--weight-decay: expected a number of at least 0, got " + weightDecay);
         }
@@ -115,6 +131,11 @@ final class OptimizerOptions {
 
     /** Returns the settings. */
     OptimizerConfig config() {
+        OptimizerConfig chosen = chosen();
+        return ema == null ? chosen : chosen.withAverage(ema);
+    }
+
+    private OptimizerConfig chosen() {
         boolean isLion = optimizer == Choice.LION || optimizer == Choice.LION_8_BIT;
         float decay = weightDecay != null ? weightDecay : isLion ? 10 * DECAY : DECAY;
         AdamW.Config adam = ModelSetup.ADAM.withWeightDecay(decay);
@@ -133,14 +154,23 @@ final class OptimizerOptions {
 
     /** Returns the value of {@code --optimizer} that gives such settings. */
     static String word(OptimizerConfig config) {
-        Choice choice = switch (config) {
+        return choice(config).toString();
+    }
+
+    private static Choice choice(OptimizerConfig config) {
+        return switch (config) {
             case AdamW.Config adam -> adam.momentDType() == DType.BYTE ? Choice.ADAMW_8_BIT : Choice.ADAMW;
             case Lion.Config lion -> lion.momentDType() == DType.BYTE ? Choice.LION_8_BIT : Choice.LION;
             case Muon.Config _ -> Choice.MUON;
             case SGD.Config _ -> Choice.SGD;
             case ScheduleFreeAdamW.Config _ -> Choice.SCHEDULE_FREE;
+            case AveragedConfig averaged -> choice(averaged.updates());
         };
-        return choice.toString();
+    }
+
+    /** Returns the value of {@code --ema} that gives such settings; empty where no average is kept. */
+    static String average(OptimizerConfig config) {
+        return config instanceof AveragedConfig averaged ? Float.toString(averaged.decay()) : "";
     }
 
     /** Returns the highest learning rate where none was given, of that of AdamW. */

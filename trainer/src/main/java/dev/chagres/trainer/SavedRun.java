@@ -54,6 +54,9 @@ record SavedRun(
     /** The key of the value of {@code --optimizer}, which files of earlier versions do not have. */
     static final String OPTIMIZER = "optimizer";
 
+    /** The key of the value of {@code --ema}, which files without an average do not have. */
+    static final String AVERAGE = "ema";
+
     private static final String CONTENT = "-content";
     private static final String CONTEXT = "context";
     static final String FORM = "form";
@@ -87,6 +90,10 @@ record SavedRun(
         texts.put(RECIPE, plan.recipe().toString());
         texts.put("seed", Long.toString(plan.seed()));
         texts.put(OPTIMIZER, OptimizerOptions.word(plan.optimizer()));
+        String average = OptimizerOptions.average(plan.optimizer());
+        if (!average.isEmpty()) {
+            texts.put(AVERAGE, average);
+        }
         texts.putAll(SavedSchedule.description(plan.schedule()));
         return texts;
     }
@@ -204,6 +211,15 @@ record SavedRun(
                     ForeignText.plain(Objects.requireNonNull(file.metadata().get(OPTIMIZER)));
             throw new TrainingException.WrongOption("--resume: " + file.path() + ": expected a file of optimizer "
                     + OptimizerOptions.word(plan.optimizer()) + ", got " + saved + "; give --optimizer " + saved);
+        }
+        String average = file.metadata().getOrDefault(AVERAGE, "");
+        boolean averages = !OptimizerOptions.average(plan.optimizer()).isEmpty();
+        if (averages == average.isEmpty()) {
+            throw new TrainingException.WrongOption("--resume: " + file.path() + ": expected a file "
+                    + (averages
+                            ? "with an average of weights, got one without; leave out --ema"
+                            : "without an average of weights, got one with decay " + ForeignText.plain(average)
+                                    + "; give --ema " + ForeignText.plain(average)));
         }
     }
 

@@ -89,15 +89,18 @@ class EvaluateTest {
 
     /** The file tells the optimizer; of schedule-free AdamW averages are evaluated, during the run and after it. */
     @ParameterizedTest
-    @ValueSource(strings = {"schedule-free", "lion8bit", "muon"})
-    void theFileTellsTheOptimizer(String optimizer) throws IOException {
+    @ValueSource(strings = {"schedule-free", "lion8bit", "muon", "sgd --ema=0.9"})
+    void theFileTellsTheOptimizer(String options) throws IOException {
         Path fasta = folder.resolve("held-out.fasta");
         Files.writeString(fasta, ">a\nMKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ\n");
         Path report = folder.resolve("r.jsonl");
         Path saved = folder.resolve("state");
+        String optimizer = options.split(" ", -1)[0];
+        String average = options.contains("--ema") ? "--ema=0.9" : "--seed=42";
         int status = train(
                 "--steps=4",
                 "--optimizer=" + optimizer,
+                average,
                 "--eval-fasta=" + fasta,
                 "--report=" + report,
                 "--save=" + saved);
@@ -116,7 +119,14 @@ class EvaluateTest {
                 err().contains("--resume: " + saved + ": expected a file of optimizer adamw, got " + optimizer
                         + "; give --optimizer " + optimizer),
                 err());
-        assertEquals(0, train("--steps=6", "--optimizer=" + optimizer, "--resume=" + saved), this::err);
+        if (options.contains("--ema")) {
+            assertEquals(2, train("--steps=6", "--optimizer=" + optimizer, "--resume=" + saved));
+            assertTrue(err().contains("got one with decay 0.9; give --ema 0.9"), err());
+        } else if (!optimizer.equals("schedule-free")) {
+            assertEquals(2, train("--steps=6", "--optimizer=" + optimizer, "--ema=0.9", "--resume=" + saved));
+            assertTrue(err().contains("got one without; leave out --ema"), err());
+        }
+        assertEquals(0, train("--steps=6", "--optimizer=" + optimizer, average, "--resume=" + saved), this::err);
     }
 
     @Test

@@ -55,7 +55,8 @@ class OptimizersTrainingTest {
         ADAMW_8_BIT(AdamW.Config.standard().withMomentDType(DType.BYTE), 2e-3f),
         LION_8_BIT(Lion.Config.standard().withMomentDType(DType.BYTE), 3e-4f),
         MUON(Muon.Config.standard(), 2e-3f),
-        SCHEDULE_FREE(ScheduleFreeAdamW.Config.standard(), 3e-3f);
+        SCHEDULE_FREE(ScheduleFreeAdamW.Config.standard(), 3e-3f),
+        AVERAGED(new SGD.Config(0.9f, 0.01f).withAverage(0.8f), 3e-2f);
 
         private final OptimizerConfig config;
         private final float rate;

@@ -4,7 +4,10 @@ import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.bindings.Provider;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.io.SafetensorsEntry;
 import dev.chagres.io.SafetensorsFile;
+import dev.chagres.io.TensorSource;
+import dev.chagres.io.TensorSpec;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
@@ -13,6 +16,7 @@ import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.EsmLayout;
 import dev.chagres.models.huggingface.SaveConfig;
 import java.io.PrintStream;
+import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -44,6 +48,9 @@ import picocli.CommandLine.Option;
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
 public final class Convert extends ProteinCommand {
+    /** What the name of a weight's average ends with. */
+    private static final String AVERAGE = ".ema";
+
     @Option(
             names = "--from",
             required = true,
@@ -74,6 +81,25 @@ public final class Convert extends ProteinCommand {
             description =
                     "copy the contact head of this folder of the same sizes (default: that of --from, if it has one)")
     private @Nullable Path contactHead;
+
+    @Option(
+            names = "--weights",
+            converter = OfWeights.class,
+            paramLabel = "trained|average",
+            description = "of a file or checkpoint of train --ema: the weights, or their average (default: trained)")
+    private Weights weights = Weights.TRAINED;
+
+    /** Which weights of a run are written. */
+    enum Weights {
+        TRAINED,
+        AVERAGE
+    }
+
+    static final class OfWeights extends EnumOption<Weights> {
+        OfWeights() {
+            super(Weights.class);
+        }
+    }
 
     static final class OfLayout extends EnumOption<EsmLayout> {
         OfLayout() {
@@ -108,12 +134,15 @@ public final class Convert extends ProteinCommand {
         }
         Esm2Config before = folder ? Esm2Checkpoint.config(from) : configOf(from);
         try (Device device = Device.open()) {
-            if (folder) {
+            if (folder && weights == Weights.TRAINED) {
                 Esm2Checkpoint.convert(device, from, to, config);
             } else {
                 Esm2Config after = Esm2Checkpoint.inLayout(before, layout);
                 try (Esm2 model = new Esm2(device, after, dtypeOf(from), 0)) {
                     RunState.of(model.parameters()).load(from);
+                    if (weights == Weights.AVERAGE) {
+                        loadAverage(model);
+                    }
                     Esm2Checkpoint.save(model, to, config);
                 }
             }
@@ -123,6 +152,29 @@ public final class Convert extends ProteinCommand {
         }
         out().println("wrote " + to + " (" + EnumOption.word(layout) + ", provider "
                 + Provider.current().label() + ")");
+    }
+
+    /** Frozen weights have no average. */
+    private void loadAverage(Esm2 model) {
+        try (SafetensorsFile opened = SafetensorsFile.open(from)) {
+            Map<String, SafetensorsEntry> entries = opened.entries();
+            if (entries.keySet().stream().noneMatch(name -> name.endsWith(AVERAGE))) {
+                throw new CommandFailure(
+                        "--weights: expected a run of train --ema, which keeps an average, got " + from);
+            }
+            RunState.of(model.parameters()).loadFrom(spec -> {
+                SafetensorsEntry entry = entries.get(spec.name() + AVERAGE);
+                return entry == null ? null : new Average(spec, entry);
+            });
+        }
+    }
+
+    /** An average, in the type of the weight. */
+    private record Average(TensorSpec spec, SafetensorsEntry entry) implements TensorSource {
+        @Override
+        public void copyTo(long offset, MemorySegment target) {
+            entry.copyTo(spec.dtype(), offset, target);
+        }
     }
 
     /** Returns sizes and form of the model of a saved run. */

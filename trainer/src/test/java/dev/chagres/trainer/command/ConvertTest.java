@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Config;
@@ -13,6 +14,9 @@ import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.optim.Optimizer;
+import dev.chagres.optim.SGD;
+import dev.chagres.parameter.Parameter;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -82,6 +86,45 @@ class ConvertTest {
         }
         assertEquals(1, convert(file, folder));
         assertTrue(told.startsWith("convert: " + folder + ": expected a new or empty folder"), told);
+    }
+
+    @Test
+    void theAverageOfARunIsWritten() {
+        Path file = temporary.resolve("run");
+        Path run = temporary.resolve("steps");
+        Esm2Config config = Esm2Config.of(Esm2Size.TINY, 64).withForm(Esm2Form.published());
+        Map<String, String> texts = Map.of("model", "tiny", "form", "published");
+        float[] expected;
+        try (Device device = Device.open();
+                Esm2 model = new Esm2(device, config, DType.FLOAT32, 3);
+                Optimizer optimizer = new SGD.Config(0, 0).withAverage(0.5f).make(model.parameters(), List.of())) {
+            model.parameters().completeGradients();
+            for (Parameter one : model.parameters().all()) {
+                one.gradient().copyFrom(device.stream(), one.weight());
+            }
+            optimizer.step(0.25f);
+            RunState state = RunState.of(model.parameters())
+                    .optimizer(optimizer)
+                    .with(Esm2Checkpoint.files(config, DType.FLOAT32).orElseThrow());
+            state.save(file, texts);
+            state.save(CheckpointFolder.of(run), 1, texts);
+            optimizer.beginEvaluation();
+            expected = logits(model);
+        }
+        for (Path from : List.of(file, CheckpointFolder.of(run).step(1))) {
+            Path to = temporary.resolve(from.getFileName() + "-average");
+            assertEquals(0, convert(from, to, "--weights=average"), () -> told);
+            float[] actual = logits(to);
+            for (int i = 0; i < 5 * 64; i++) {
+                if (i % 64 < 33) {
+                    assertEquals(expected[i], actual[i], 1e-6f);
+                }
+            }
+        }
+        save(file, Esm2Form.published(), texts);
+        assertEquals(1, convert(file, temporary.resolve("none"), "--weights=average"));
+        assertEquals(
+                "convert: --weights: expected a run of train --ema, which keeps an average, got " + file, told.strip());
     }
 
     @Test
