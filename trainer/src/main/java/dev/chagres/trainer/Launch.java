@@ -2,6 +2,7 @@ package dev.chagres.trainer;
 
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
+import dev.chagres.trainer.command.EnumOption;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.time.Duration;
@@ -53,6 +54,22 @@ public final class Launch implements Callable<Integer> {
                             + " 30 s; after a run of ten minutes from 1 s on (default: 0); to go on where they were,"
                             + " give train --save FILE, --save-every and --resume-saved")
     private int mostRestarts;
+
+    @Option(
+            names = "--numa",
+            converter = OfNuma.class,
+            paramLabel = "auto|off",
+            description =
+                    "auto: each process runs on the cores of the NUMA node that its GPU is attached to, where the host"
+                            + " has several nodes (default: auto)")
+    private NumaBinding.Mode numa = NumaBinding.Mode.AUTO;
+
+    /** Reads the value of {@code --numa}. */
+    static final class OfNuma extends EnumOption<NumaBinding.Mode> {
+        OfNuma() {
+            super(NumaBinding.Mode.class);
+        }
+    }
 
     @Parameters(index = "0", paramLabel = "PROGRAM", description = "what each process runs: train")
     private String program = "";
@@ -106,10 +123,14 @@ public final class Launch implements Callable<Integer> {
 
     /** Starts the ranks, and again after a failure, and returns the last exit status. */
     private int start(List<String> given) throws IOException, InterruptedException {
+        NumaBinding binding = NumaBinding.ofHost(numa, processes);
+        if (binding.isBound()) {
+            err.println("launch: NUMA: " + binding);
+        }
         RestartPauses pauses = new RestartPauses(System::nanoTime);
         for (int restart = 0; ; restart++) {
             pauses.begin();
-            try (var ranks = new RankProcesses(processes, restart, Train.class, given, err)) {
+            try (var ranks = new RankProcesses(processes, restart, Train.class, given, binding, err)) {
                 int status = ranks.await();
                 if (status == 0 || restart == mostRestarts || ranks.isInterrupted()) {
                     return status;

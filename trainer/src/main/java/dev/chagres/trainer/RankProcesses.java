@@ -51,8 +51,8 @@ final class RankProcesses implements AutoCloseable {
 
     private volatile boolean interrupted;
 
-    /** Starts {@code count} ranks, with a port and a secret of their own, after so many restarts. */
-    RankProcesses(int count, int restarts, Class<?> program, List<String> arguments, PrintStream err)
+    /** Starts ranks, with a port and a secret of their own, after so many restarts, where {@code numa} says. */
+    RankProcesses(int count, int restarts, Class<?> program, List<String> arguments, NumaBinding numa, PrintStream err)
             throws IOException {
         this.err = err;
         try {
@@ -62,14 +62,15 @@ final class RankProcesses implements AutoCloseable {
             return;
         }
         try {
-            start(count, restarts, program, arguments);
+            start(count, restarts, program, arguments, numa);
         } catch (IOException | RuntimeException failed) {
             close();
             throw failed;
         }
     }
 
-    private void start(int count, int restarts, Class<?> program, List<String> arguments) throws IOException {
+    private void start(int count, int restarts, Class<?> program, List<String> arguments, NumaBinding numa)
+            throws IOException {
         RankVariables variables = RankVariables.ofThisHost(count);
         for (int rank = 0; rank < count; rank++) {
             var builder = new ProcessBuilder(command(program, arguments)).inheritIO();
@@ -80,7 +81,11 @@ final class RankProcesses implements AutoCloseable {
             environment.putAll(variables.of(rank));
             environment.put(RESTART_COUNT, Integer.toString(restarts));
             int cores = Runtime.getRuntime().availableProcessors();
-            environment.putIfAbsent("CHAGRES_THREADS", Integer.toString(Math.max(1, cores / count)));
+            int threads = numa.isBound() ? numa.threads(rank) : Math.max(1, cores / count);
+            environment.putIfAbsent("CHAGRES_THREADS", Integer.toString(threads));
+            if (numa.isBound()) {
+                environment.put(NumaBinding.NUMA, numa.toString());
+            }
             if (rank > 0) {
                 builder.redirectInput(
                         ProcessBuilder.Redirect.from(Path.of("/dev/null").toFile()));
@@ -90,7 +95,7 @@ final class RankProcesses implements AutoCloseable {
                 if (interrupted) {
                     return;
                 }
-                add(rank, builder.start());
+                add(rank, numa.start(rank, builder::start));
             }
         }
     }

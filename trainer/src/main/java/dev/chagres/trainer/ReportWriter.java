@@ -84,6 +84,10 @@ final class ReportWriter implements AutoCloseable {
                     .put("learningRate", rate(plan.schedule().peak()))
                     .put(plan.data().option(), plan.data().name())
                     .put("version", BuildVersion.text());
+            String numa = System.getenv(NumaBinding.NUMA);
+            if (numa != null) {
+                json.put("numa", numa);
+            }
             TrainingData heldOut = plan.evaluation().data();
             if (heldOut != null) {
                 json.put("heldOut", heldOut.name())

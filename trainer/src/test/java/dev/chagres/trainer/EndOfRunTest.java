@@ -188,8 +188,13 @@ class EndOfRunTest {
                 "--fasta=" + bad,
                 "--report=" + report,
                 "--save=" + state);
-        try (var ranks =
-                new RankProcesses(2, 0, OneRank.class, arguments, new PrintStream(err, true, StandardCharsets.UTF_8))) {
+        try (var ranks = new RankProcesses(
+                2,
+                0,
+                OneRank.class,
+                arguments,
+                NumaBinding.ofHost(NumaBinding.Mode.OFF, 2),
+                new PrintStream(err, true, StandardCharsets.UTF_8))) {
             assertEquals(1, ranks.await());
         }
         String text = String.join("\n", told());
