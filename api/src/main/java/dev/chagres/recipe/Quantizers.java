@@ -314,6 +314,18 @@ public final class Quantizers implements AutoCloseable, StateOwner {
         return state.record();
     }
 
+    /**
+     * Computes scales from the amaxes that were recorded since the last step, as {@link Parameters#nextStep} does, without a step: after a pass
+     * that calibrates whose gradients are not used. Call {@link Parameters#forgetGradients} next. Of several ranks each calls it. Recipes
+     * without scales from earlier steps do nothing.
+     *
+     * @throws IllegalStateException when they are closed
+     */
+    public void endCalibration() {
+        ensureOpen();
+        state.update(null);
+    }
+
     private void update() {
         state.update(parameters.skip());
     }

@@ -43,6 +43,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassProfile;
 import dev.chagres.recipe.AmaxRecording;
 import dev.chagres.recipe.CastStatistics;
+import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Gemm.Transpose;
@@ -60,8 +61,8 @@ import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.LongStream;
-import org.jspecify.annotations.Nullable;
 import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 
 // Over 400 lines: most methods are a line or two that ask what a step, a graph, an evaluation or a file is made of.
 
@@ -105,17 +106,20 @@ final class ModelTraining implements Training {
     /** Null where products are computed in the model's type. */
     private @Nullable Quantizers quantizers;
 
+    /** Whether scales from earlier steps are still to be found, before the first step. */
+    private boolean calibrates;
+
     private final RankShare ranks;
     private final int evaluatedTogether;
     /** Null where weights keep their names in checkpoints. */
     private final @Nullable ModelFiles files;
+    /** Null before the first checkpoint in a folder. */
+    private @Nullable PendingCheckpoint pending;
+
     /** Null before the first evaluation. */
     private @Nullable ModelEvaluation evaluation;
 
     /** Of the steps whose casts were measured and not asked for yet, the oldest first. */
-    /** Null before the first checkpoint in a folder. */
-    private @Nullable PendingCheckpoint pending;
-
     private final Deque<List<CastStatistics>> measured = new ArrayDeque<>();
     /** Of the batch of the first step, whose operations are counted; null once they are. */
     private @Nullable Lengths counted;
@@ -230,6 +234,19 @@ final class ModelTraining implements Training {
         quantizers = made;
         passes().forEach(one -> one.autocast(made));
         ranks.reduceAmax(made);
+        calibrates = recipe instanceof DelayedScaling;
+    }
+
+    /** Finds first scales: from the magnitudes of this batch, whose products are computed in the model's type, and from no others. */
+    private void calibrate(Batch batch) {
+        Quantizers present = Objects.requireNonNull(quantizers);
+        calibrates = false;
+        passes().forEach(one -> one.calibrate(present));
+        uploads.upload(batch);
+        gradients.compute(uploads, null);
+        present.endCalibration();
+        model.parameters().forgetGradients();
+        passes().forEach(one -> one.autocast(present));
     }
 
     /** Measures casts in each step, from the first one on, whose number divides by {@code steps}; such a step waits for the device. */
@@ -407,6 +424,9 @@ final class ModelTraining implements Training {
         if (Double.isNaN(firstFlops)) {
             counted = lengths(batch);
         }
+        if (calibrates) {
+            calibrate(batch);
+        }
         uploads.upload(batch);
     }
 
@@ -566,6 +586,7 @@ final class ModelTraining implements Training {
     @Override
     public void load(Path file) {
         state().load(file);
+        calibrates = false;
     }
 
     @Override
@@ -621,6 +642,9 @@ final class ModelTraining implements Training {
             return;
         }
         closed = true;
+        if (pending != null) {
+            pending.close();
+        }
         device.synchronize();
         if (captured == null) {
             uploads.close();
@@ -637,6 +661,3 @@ final class ModelTraining implements Training {
         model.close();
     }
 }
-        if (pending != null) {
-            pending.close();
-        }
