@@ -7,7 +7,7 @@ import dev.chagres.io.SafetensorsException;
 import dev.chagres.parameter.Parameters;
 import java.io.IOException;
 import java.nio.file.Path;
-import java.util.IdentityHashMap;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -42,7 +42,7 @@ public final class PendingCheckpoint implements AutoCloseable {
         private static final DeviceState.Attachment<OfDevice> ATTACHMENT =
                 new DeviceState.Attachment<>(_ -> new OfDevice());
 
-        private final Map<Parameters, PendingCheckpoint> all = new IdentityHashMap<>();
+        private final Map<Parameters, PendingCheckpoint> all = new HashMap<>();
 
         private OfDevice() {}
 

@@ -81,7 +81,7 @@ class PendingCheckpointTest {
         /** After a save, which has taken the pinned memory: lets the thread that writes wait for the latch. */
         CountDownLatch hold() {
             CountDownLatch latch = new CountDownLatch(1);
-            BackgroundReads.of(Inside.state(device)).submit(() -> {
+            var _ = BackgroundReads.of(Inside.state(device)).submit(() -> {
                 latch.await();
                 return true;
             });

@@ -58,7 +58,8 @@ class CalibratedStartTest {
     void theFirstStepHasNearlyTheNormOf16Bits(int ranks, String option) throws IOException {
         Assumptions.assumeTrue(Device.count() >= ranks, "skipped: fewer devices than ranks");
         List<String> options = ranks == 1 ? List.of(option) : List.of("--ranks=" + ranks, option, "--accumulate=2");
-        double ratio = norm("fp8", plus(options, "--recipe=fp8-delayed")) / norm("bf16", plus(options, "--recipe=bf16"));
+        double ratio =
+                norm("fp8", plus(options, "--recipe=fp8-delayed")) / norm("bf16", plus(options, "--recipe=bf16"));
         assertTrue(Math.abs(ratio - 1) < 0.03, "norm of step 1 over that of BF16: " + ratio);
     }
 
