@@ -98,16 +98,16 @@ record RankModel(
         String why = strategy.whyNoWindows();
         if (why != null && mesh.world().rank() == 0) {
             if (strategy.weightGather() != asked.weightGather()) {
-                warnOfNoWindows("--weight-gather", why, "weights are gathered as with device");
+                warnOfNoWindows("weight gather", why, "weights are gathered as with device");
             }
             if (strategy.gradientReduction() != asked.gradientReduction()) {
-                warnOfNoWindows("--gradient-reduction", why, "gradients are reduced as with reduce-scatter");
+                warnOfNoWindows("gradient reduction", why, "gradients are reduced as with reduce-scatter");
             }
         }
         return strategy;
     }
 
-    private static void warnOfNoWindows(String option, String why, String instead) {
-        System.err.println("train: " + option + ": NCCL made no windows, for " + why + "; " + instead);
+    private static void warnOfNoWindows(String what, String why, String instead) {
+        System.err.println(what + ": NCCL made no windows, for " + why + "; " + instead);
     }
 }
