@@ -21,9 +21,7 @@ import dev.chagres.te.RecipeUpdates.AmaxAlgorithm;
  * @param amaxHistoryLength steps of the history; default 1024
  * @param amaxComputeAlgorithm which amax of the history is used; default MAX
  * @param attention in which precision attention is computed; default HIGH_PRECISION
- * @param forwardSums accumulator of {@code y = x W^T}; default FAST
- * @param inputGradientSums accumulator of {@code dx = dy W}; default SPLIT
- * @param weightGradientSums accumulator of {@code dW = dy^T x}; default SPLIT
+ * @param accumulators of the products; default FAST forward, SPLIT backward
  */
 public record DelayedScaling(
         int margin,
@@ -31,9 +29,7 @@ public record DelayedScaling(
         int amaxHistoryLength,
         AmaxAlgorithm amaxComputeAlgorithm,
         AttentionPrecision attention,
-        Accumulator forwardSums,
-        Accumulator inputGradientSums,
-        Accumulator weightGradientSums)
+        Accumulators accumulators)
         implements Recipe {
     private static final int HISTORY = 1024;
     private static final int LARGEST_MARGIN = 64;
@@ -47,9 +43,7 @@ public record DelayedScaling(
         Checks.given("format", format);
         Checks.given("amaxComputeAlgorithm", amaxComputeAlgorithm);
         Checks.given("attention", attention);
-        Checks.given("forwardSums", forwardSums);
-        Checks.given("inputGradientSums", inputGradientSums);
-        Checks.given("weightGradientSums", weightGradientSums);
+        Checks.given("accumulators", accumulators);
         if (amaxHistoryLength < 1) {
             throw new IllegalArgumentException("amaxHistoryLength: expected at least 1 step, got " + amaxHistoryLength);
         }
@@ -67,61 +61,27 @@ public record DelayedScaling(
                 HISTORY,
                 AmaxAlgorithm.MAX,
                 AttentionPrecision.HIGH_PRECISION,
-                Accumulator.FAST,
-                Accumulator.SPLIT,
-                Accumulator.SPLIT);
+                Accumulators.standard());
     }
 
     /** Returns the same with another margin. */
     public DelayedScaling withMargin(int newMargin) {
-        return new DelayedScaling(
-                newMargin,
-                format,
-                amaxHistoryLength,
-                amaxComputeAlgorithm,
-                attention,
-                forwardSums,
-                inputGradientSums,
-                weightGradientSums);
+        return new DelayedScaling(newMargin, format, amaxHistoryLength, amaxComputeAlgorithm, attention, accumulators);
     }
 
     /** Returns the same with other types. */
     public DelayedScaling withFormat(Format newFormat) {
-        return new DelayedScaling(
-                margin,
-                newFormat,
-                amaxHistoryLength,
-                amaxComputeAlgorithm,
-                attention,
-                forwardSums,
-                inputGradientSums,
-                weightGradientSums);
+        return new DelayedScaling(margin, newFormat, amaxHistoryLength, amaxComputeAlgorithm, attention, accumulators);
     }
 
     /** Returns the same with another length of the history. */
     public DelayedScaling withAmaxHistoryLength(int newLength) {
-        return new DelayedScaling(
-                margin,
-                format,
-                newLength,
-                amaxComputeAlgorithm,
-                attention,
-                forwardSums,
-                inputGradientSums,
-                weightGradientSums);
+        return new DelayedScaling(margin, format, newLength, amaxComputeAlgorithm, attention, accumulators);
     }
 
     /** Returns the same with another choice among the amaxes of the history. */
     public DelayedScaling withAmaxComputeAlgorithm(AmaxAlgorithm newAlgorithm) {
-        return new DelayedScaling(
-                margin,
-                format,
-                amaxHistoryLength,
-                newAlgorithm,
-                attention,
-                forwardSums,
-                inputGradientSums,
-                weightGradientSums);
+        return new DelayedScaling(margin, format, amaxHistoryLength, newAlgorithm, attention, accumulators);
     }
 
     /**
@@ -130,15 +90,7 @@ public record DelayedScaling(
      */
     @Override
     public DelayedScaling withAttention(AttentionPrecision newAttention) {
-        return new DelayedScaling(
-                margin,
-                format,
-                amaxHistoryLength,
-                amaxComputeAlgorithm,
-                newAttention,
-                forwardSums,
-                inputGradientSums,
-                weightGradientSums);
+        return new DelayedScaling(margin, format, amaxHistoryLength, amaxComputeAlgorithm, newAttention, accumulators);
     }
 
     /**
@@ -146,30 +98,12 @@ public record DelayedScaling(
      * less time on an H200.
      */
     public DelayedScaling withAccumulator(Product product, Accumulator accumulator) {
-        Checks.given("accumulator", accumulator);
-        return new DelayedScaling(
-                margin,
-                format,
-                amaxHistoryLength,
-                amaxComputeAlgorithm,
-                attention,
-                Checks.given("product", product) == Product.FORWARD ? accumulator : forwardSums,
-                product == Product.INPUT_GRADIENT ? accumulator : inputGradientSums,
-                product == Product.WEIGHT_GRADIENT ? accumulator : weightGradientSums);
-    }
-
-    /** Returns {@link BackwardOverride#NONE}: as in TE, delayed scaling has no other. */
-    @Override
-    public BackwardOverride backwardOverride() {
-        return BackwardOverride.NONE;
+        Accumulators changed = accumulators.with(product, accumulator);
+        return new DelayedScaling(margin, format, amaxHistoryLength, amaxComputeAlgorithm, attention, changed);
     }
 
     @Override
     public Accumulator accumulator(Product product) {
-        return switch (Checks.given("product", product)) {
-            case FORWARD -> forwardSums;
-            case INPUT_GRADIENT -> inputGradientSums;
-            case WEIGHT_GRADIENT -> weightGradientSums;
-        };
+        return accumulators.of(product);
     }
 }

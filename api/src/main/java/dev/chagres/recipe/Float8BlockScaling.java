@@ -3,7 +3,6 @@ package dev.chagres.recipe;
 import dev.chagres.Scaling;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.QuantizerSite.Role;
-import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.QuantizationConfig;
 import dev.chagres.te.QuantizationConfig.Scales;
 
@@ -16,19 +15,12 @@ import dev.chagres.te.QuantizationConfig.Scales;
  * <p>Source: TE's {@code Float8BlockScaling}.
  *
  * @param format which types inputs, weights and gradients are cast to; default E4M3
- * @param input how scales of inputs are computed; default powers of two
- * @param weight how scales of weights are computed; default powers of two
- * @param gradient how scales of gradients are computed; default powers of two
+ * @param quantizations how scales are computed; default powers of two
  * @param blocks which elements share a scale; default 1 x 128 of inputs and gradients, 128 x 128 of weights
  * @param backwardOverride in which precision backward computes; default NONE
  */
 public record Float8BlockScaling(
-        Format format,
-        QuantizationConfig input,
-        QuantizationConfig weight,
-        QuantizationConfig gradient,
-        Blocks blocks,
-        BackwardOverride backwardOverride)
+        Format format, Quantizations quantizations, Blocks blocks, BackwardOverride backwardOverride)
         implements Recipe {
     /**
      * Which elements of each tensor of a product share a scale: {@link Scaling#BLOCK_1D} or {@link Scaling#BLOCK_2D}.
@@ -73,50 +65,35 @@ public record Float8BlockScaling(
     /** Checks the values. */
     public Float8BlockScaling {
         Checks.given("format", format);
-        Quantization.checkAlways("input", input);
-        Quantization.checkAlways("weight", weight);
-        Quantization.checkAlways("gradient", gradient);
+        Checks.given("quantizations", quantizations);
         Checks.given("blocks", blocks);
         Checks.given("backwardOverride", backwardOverride);
     }
 
     /** Returns TE's defaults. */
     public static Float8BlockScaling standard() {
-        QuantizationConfig powers = QuantizationConfig.standard().withScales(Scales.POWER_OF_2);
+        Quantizations powers = Quantizations.of(QuantizationConfig.standard().withScales(Scales.POWER_OF_2));
         Blocks blocks = new Blocks(Scaling.BLOCK_1D, Scaling.BLOCK_2D, Scaling.BLOCK_1D);
-        return new Float8BlockScaling(Format.E4M3, powers, powers, powers, blocks, BackwardOverride.NONE);
+        return new Float8BlockScaling(Format.E4M3, powers, blocks, BackwardOverride.NONE);
     }
 
     /** Returns the same with other types. */
     public Float8BlockScaling withFormat(Format newFormat) {
-        return new Float8BlockScaling(newFormat, input, weight, gradient, blocks, backwardOverride);
+        return new Float8BlockScaling(newFormat, quantizations, blocks, backwardOverride);
     }
 
     /** Returns the same with another kind of scales for all tensors. */
     public Float8BlockScaling withScales(Scales scales) {
-        return new Float8BlockScaling(
-                format,
-                input.withScales(scales),
-                weight.withScales(scales),
-                gradient.withScales(scales),
-                blocks,
-                backwardOverride);
+        return new Float8BlockScaling(format, quantizations.withScales(scales), blocks, backwardOverride);
     }
 
     /**
      * Returns the same with another computation of scales for one kind of tensor.
      *
-     * @throws IllegalArgumentException when the role is one of attention, which is not cast
+     * @throws IllegalArgumentException when the role is one of attention, which is not cast, or the cast has a condition
      */
     public Float8BlockScaling withQuantization(Role role, QuantizationConfig config) {
-        Quantization.checkProduct(role);
-        return new Float8BlockScaling(
-                format,
-                role == Role.INPUT ? config : input,
-                role == Role.WEIGHT ? config : weight,
-                role == Role.GRADIENT ? config : gradient,
-                blocks,
-                backwardOverride);
+        return new Float8BlockScaling(format, quantizations.with(role, config), blocks, backwardOverride);
     }
 
     /**
@@ -128,38 +105,20 @@ public record Float8BlockScaling(
      * <p>Source: TE's {@code x_block_scaling_dim}, {@code w_block_scaling_dim}, {@code grad_block_scaling_dim}.
      */
     public Float8BlockScaling withBlocks(Blocks newBlocks) {
-        return new Float8BlockScaling(format, input, weight, gradient, newBlocks, backwardOverride);
+        return new Float8BlockScaling(format, quantizations, newBlocks, backwardOverride);
     }
 
     /** Returns the same with backward in another precision. */
     public Float8BlockScaling withBackwardOverride(BackwardOverride newOverride) {
-        return new Float8BlockScaling(format, input, weight, gradient, blocks, newOverride);
-    }
-
-    @Override
-    public Accumulator accumulator(Product product) {
-        return Accumulator.SPLIT;
-    }
-
-    /** Returns how scales of one kind of tensor are computed. */
-    QuantizationConfig config(Role role) {
-        return switch (role) {
-            case INPUT -> input;
-            case WEIGHT -> weight;
-            case GRADIENT -> gradient;
-            case ATTENTION, ATTENTION_WEIGHTS, ATTENTION_GRADIENT ->
-                throw new IllegalStateException(role + " is not cast by " + this);
-        };
+        return new Float8BlockScaling(format, quantizations, blocks, newOverride);
     }
 
     /** Returns which elements of one kind of tensor share a scale. */
     Scaling scaling(Role role) {
-        return switch (role) {
+        return switch (Quantizations.checkProduct(role)) {
             case INPUT -> blocks.input;
             case WEIGHT -> blocks.weight;
-            case GRADIENT -> blocks.gradient;
-            case ATTENTION, ATTENTION_WEIGHTS, ATTENTION_GRADIENT ->
-                throw new IllegalStateException(role + " is not cast by " + this);
+            default -> blocks.gradient;
         };
     }
 }

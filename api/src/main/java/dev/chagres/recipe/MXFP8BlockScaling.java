@@ -1,7 +1,5 @@
 package dev.chagres.recipe;
 
-import dev.chagres.te.Gemm.Accumulator;
-
 /**
  * A scale of eight bits for every 32 values. It needs a GPU of compute capability 10.0 (Blackwell): on others it is refused, without a
  * fallback.
@@ -14,16 +12,6 @@ public record MXFP8BlockScaling() implements Recipe {
     @Override
     public Format format() {
         return Format.E4M3;
-    }
-
-    @Override
-    public BackwardOverride backwardOverride() {
-        return BackwardOverride.NONE;
-    }
-
-    @Override
-    public Accumulator accumulator(Product product) {
-        return Accumulator.SPLIT;
     }
 
     @Override

@@ -29,11 +29,15 @@ public sealed interface Recipe
     /** Returns the eight-bit types. */
     Format format();
 
-    /** Returns in which precision backward computes. */
-    BackwardOverride backwardOverride();
+    /** Returns in which precision backward computes: NONE where the recipe has no other, as in TE. */
+    default BackwardOverride backwardOverride() {
+        return BackwardOverride.NONE;
+    }
 
-    /** Returns the accumulator of {@code product}. */
-    Accumulator accumulator(Product product);
+    /** Returns the accumulator of {@code product}: SPLIT where the recipe has no other. */
+    default Accumulator accumulator(Product product) {
+        return Accumulator.SPLIT;
+    }
 
     /** Returns in which precision attention is computed. */
     default AttentionPrecision attention() {

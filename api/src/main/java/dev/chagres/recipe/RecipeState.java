@@ -83,8 +83,11 @@ final class RecipeState {
         return switch (recipe) {
             case DelayedScaling delayed ->
                 Checks.given("scales", role.isGradient() ? backward : forward).next(site, this);
-            case Float8CurrentScaling current -> new CurrentQuantizer(site, this, current.config(role));
-            case Float8BlockScaling blocks -> new BlockQuantizer(site, blocks.scaling(role), this, blocks.config(role));
+            case Float8CurrentScaling current ->
+                new CurrentQuantizer(site, this, current.quantizations().of(role));
+            case Float8BlockScaling blocks ->
+                new BlockQuantizer(
+                        site, blocks.scaling(role), this, blocks.quantizations().of(role));
             case MXFP8BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
             case NVFP4BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
         };

@@ -7,7 +7,6 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.QuantizerSite;
-import dev.chagres.parameter.QuantizerSite.Role;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -36,8 +35,9 @@ abstract sealed class ShardCasts permits DelayedShardCasts, CurrentShardCasts, B
         return switch (quantizers.recipe()) {
             case DelayedScaling delayed -> new DelayedShardCasts(quantizers, parts, scope);
             case Float8CurrentScaling current ->
-                new CurrentShardCasts(quantizers, parts, current.config(Role.WEIGHT), scope);
-            case Float8BlockScaling blocks -> new BlockShardCasts(quantizers, parts, blocks.config(Role.WEIGHT), scope);
+                new CurrentShardCasts(quantizers, parts, current.quantizations().weight(), scope);
+            case Float8BlockScaling blocks ->
+                new BlockShardCasts(quantizers, parts, blocks.quantizations().weight(), scope);
             case MXFP8BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
             case NVFP4BlockScaling refused -> throw new IllegalStateException(refused + " was refused before");
         };

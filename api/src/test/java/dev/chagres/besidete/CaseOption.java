@@ -10,6 +10,7 @@ import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Format;
+import dev.chagres.recipe.Quantizations;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.FusedRope.Pairing;
@@ -53,14 +54,8 @@ record CaseOption(String name, Predicate<LayerCase> has) {
         attention(options);
         rotation(options);
         delayed(options);
-        measuring(
-                options,
-                Float8CurrentScaling.class,
-                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
-        measuring(
-                options,
-                Float8BlockScaling.class,
-                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
+        measuring(options, Float8CurrentScaling.class, recipe -> configs(recipe.quantizations()));
+        measuring(options, Float8BlockScaling.class, recipe -> configs(recipe.quantizations()));
         sums(options);
         return options;
     }
@@ -152,6 +147,10 @@ record CaseOption(String name, Predicate<LayerCase> has) {
         for (Format format : Format.values()) {
             cast(options, kind, format.name(), recipe -> recipe.format() == format);
         }
+    }
+
+    private static List<QuantizationConfig> configs(Quantizations all) {
+        return List.of(all.input(), all.weight(), all.gradient());
     }
 
     /** Adds what both recipes have that measure what they cast. */

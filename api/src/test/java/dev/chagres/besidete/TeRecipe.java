@@ -6,6 +6,7 @@ import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Quantizations;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Gemm.Accumulator;
@@ -32,14 +33,14 @@ final class TeRecipe {
             case DelayedScaling delayed -> delayed(out, delayed);
             case Float8CurrentScaling current -> {
                 override(out, current.backwardOverride());
-                roles(out, current.input(), current.weight(), current.gradient());
+                roles(out, current.quantizations());
                 sums(out, "fp8_gemm_fprop", current, Product.FORWARD);
                 sums(out, "fp8_gemm_dgrad", current, Product.INPUT_GRADIENT);
                 sums(out, "fp8_gemm_wgrad", current, Product.WEIGHT_GRADIENT);
             }
             case Float8BlockScaling block -> {
                 override(out, block.backwardOverride());
-                roles(out, block.input(), block.weight(), block.gradient());
+                roles(out, block.quantizations());
             }
             default -> throw new AssertionError(recipe);
         }
@@ -62,12 +63,10 @@ final class TeRecipe {
     }
 
     /** What TE keeps beside the arguments of the constructor. */
-    private static void roles(
-            JsonGenerator out, QuantizationConfig input, QuantizationConfig weight, QuantizationConfig gradient)
-            throws IOException {
-        role(out, "fp8_quant_fwd_inp", input);
-        role(out, "fp8_quant_fwd_weight", weight);
-        role(out, "fp8_quant_bwd_grad", gradient);
+    private static void roles(JsonGenerator out, Quantizations quantizations) throws IOException {
+        role(out, "fp8_quant_fwd_inp", quantizations.input());
+        role(out, "fp8_quant_fwd_weight", quantizations.weight());
+        role(out, "fp8_quant_bwd_grad", quantizations.gradient());
     }
 
     private static void role(JsonGenerator out, String name, QuantizationConfig config) throws IOException {

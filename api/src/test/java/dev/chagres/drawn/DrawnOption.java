@@ -23,6 +23,7 @@ import dev.chagres.recipe.DelayedScaling;
 import dev.chagres.recipe.Float8BlockScaling;
 import dev.chagres.recipe.Float8CurrentScaling;
 import dev.chagres.recipe.Format;
+import dev.chagres.recipe.Quantizations;
 import dev.chagres.recipe.Recipe;
 import dev.chagres.te.Activation;
 import dev.chagres.te.AttentionProblem.Order;
@@ -319,14 +320,8 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
             DrawnRecipe recipe = drawn.recipe();
             return recipe != null && recipe.group() == Group.KEPT;
         });
-        quantizations(
-                options,
-                Float8CurrentScaling.class,
-                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
-        quantizations(
-                options,
-                Float8BlockScaling.class,
-                recipe -> List.of(recipe.input(), recipe.weight(), recipe.gradient()));
+        quantizations(options, Float8CurrentScaling.class, recipe -> configs(recipe.quantizations()));
+        quantizations(options, Float8BlockScaling.class, recipe -> configs(recipe.quantizations()));
         for (Recipe.Product product : Recipe.Product.values()) {
             for (Accumulator sums : Accumulator.values()) {
                 String name = product + " " + sums;
@@ -334,6 +329,10 @@ record DrawnOption(String name, BiPredicate<DrawnLayer, String> has) {
                 cast(options, Float8CurrentScaling.class, name, recipe -> recipe.accumulator(product) == sums);
             }
         }
+    }
+
+    private static List<QuantizationConfig> configs(Quantizations all) {
+        return List.of(all.input(), all.weight(), all.gradient());
     }
 
     /** Adds how scales are found; {@code roles} gives that of inputs, weights and gradients. */
