@@ -1,11 +1,15 @@
 package dev.chagres.te;
 
+import static dev.chagres.bindings.te.TransformerEngine.*;
+
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Softmax over the last dimension of scaled attention scores, {@code p = exp(scale x - max) / sum exp(scale x - max)}, whole or
@@ -22,12 +26,29 @@ import dev.chagres.internal.Checks;
  *
  * <p>Source: TE's {@code softmax.h}.
  */
-public final class Softmax {
+public enum Softmax {
+    /** All scores: {@code nvte_scaled_softmax_forward} and {@code …_backward}. */
+    SCALED,
+    /** Those that a tensor does not mask: {@code nvte_scaled_masked_softmax_forward} and {@code …_backward}. A row without any is 0. */
+    MASKED,
+    /** Query i sees keys 0 to i: {@code nvte_scaled_upper_triang_masked_softmax_forward} and {@code …_backward}. */
+    UPPER_TRIANG_MASKED,
+    /** Query i sees keys 0 to {@code i + sk - sq}: {@code nvte_scaled_aligned_causal_masked_softmax_forward} and {@code …_backward}. */
+    ALIGNED_CAUSAL_MASKED;
+
     private static final long MOST_KEYS = 16_384;
     private static final long MOST_KEYS_ONE_BY_ONE = 64;
     private static final long KEYS_AT_ONCE = 4;
 
-    private Softmax() {}
+    private final String forwardFunction;
+    private final String backwardFunction;
+
+    Softmax() {
+        String stem =
+                "te_" + (name().startsWith("SCALED") ? "" : "scaled_") + name().toLowerCase(Locale.ROOT) + "_softmax_";
+        forwardFunction = stem + "forward";
+        backwardFunction = stem + "backward";
+    }
 
     /** Returns how many queries a kernel takes at once; the number of queries must be a multiple of it. */
     public static long queriesAtOnce(long keys) {
@@ -36,60 +57,89 @@ public final class Softmax {
     }
 
     /**
-     * Enqueues the softmax of all scores, {@code nvte_scaled_softmax_forward}.
+     * Enqueues the softmax.
      *
-     * @param input [b, h, sq, sk]
+     * @param input [b, h, sq, sk]; of {@link #UPPER_TRIANG_MASKED} [b h, s, s]
+     * @param mask BYTE [b or 1, 1, sq, sk], 1 masks; null but for {@link #MASKED}
      * @param softmaxResults like input
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
      */
-    public static void scaledSoftmaxForward(Tensor input, Tensor softmaxResults, float scaleFactor, Stream stream) {
-        scores("input", input, 4, stream);
-        divides("input", input, 2);
-        written("softmaxResults", softmaxResults, "input", input, stream);
-        if (input.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_softmax_forward(
-                            input.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
-                    "te_scaled_softmax_forward");
+    public void forward(Tensor input, @Nullable Tensor mask, Tensor softmaxResults, float scaleFactor, Stream stream) {
+        checkScores("input", input, stream);
+        if (this == MASKED) {
+            checkMask(Checks.given("mask", mask), input, stream);
+        } else if (mask != null) {
+            throw new IllegalArgumentException(
+                    "mask: expected none, for the softmax is " + this + ", got " + Checks.describe(mask));
         }
+        written("softmaxResults", softmaxResults, "input", input, stream);
+        if (mask != null) {
+            Checks.apart("softmaxResults", softmaxResults, "mask", mask);
+        }
+        if (input.count() == 0) {
+            return;
+        }
+        MemorySegment x = input.handle();
+        MemorySegment y = softmaxResults.handle();
+        MemorySegment queue = stream.handle();
+        int status = switch (this) {
+            case SCALED -> te_scaled_softmax_forward(x, y, scaleFactor, queue);
+            case MASKED ->
+                te_scaled_masked_softmax_forward(x, Checks.given("mask", mask).handle(), y, scaleFactor, queue);
+            case UPPER_TRIANG_MASKED -> te_scaled_upper_triang_masked_softmax_forward(x, y, scaleFactor, queue);
+            case ALIGNED_CAUSAL_MASKED -> te_scaled_aligned_causal_masked_softmax_forward(x, y, scaleFactor, queue);
+        };
+        Status.te(status, forwardFunction);
     }
 
     /**
-     * Enqueues the gradient of {@link #scaledSoftmaxForward}, {@code nvte_scaled_softmax_backward}.
+     * Enqueues the gradient of {@link #forward}.
      *
-     * @param incomingGrads [b, h, sq, sk]
+     * @param incomingGrads like forward's input
      * @param softmaxResults what forward wrote
      * @param outputGrads like incomingGrads, may be it
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
      */
-    public static void scaledSoftmaxBackward(
+    public void backward(
             Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
-        gradients(incomingGrads, softmaxResults, outputGrads, 4, stream);
-        divides("incomingGrads", incomingGrads, 2);
-        if (incomingGrads.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_softmax_backward(
-                            incomingGrads.handle(),
-                            softmaxResults.handle(),
-                            outputGrads.handle(),
-                            scaleFactor,
-                            stream.handle()),
-                    "te_scaled_softmax_backward");
+        checkScores("incomingGrads", incomingGrads, stream);
+        Checks.like(stream, "softmaxResults", softmaxResults, incomingGrads);
+        Checks.aligned("softmaxResults", softmaxResults);
+        written("outputGrads", outputGrads, "incomingGrads", incomingGrads, stream);
+        Checks.apart("outputGrads", outputGrads, "softmaxResults", softmaxResults);
+        if (incomingGrads.count() == 0) {
+            return;
+        }
+        MemorySegment dy = incomingGrads.handle();
+        MemorySegment y = softmaxResults.handle();
+        MemorySegment dx = outputGrads.handle();
+        MemorySegment queue = stream.handle();
+        int status = switch (this) {
+            case SCALED -> te_scaled_softmax_backward(dy, y, dx, scaleFactor, queue);
+            case MASKED -> te_scaled_masked_softmax_backward(dy, y, dx, scaleFactor, queue);
+            case UPPER_TRIANG_MASKED -> te_scaled_upper_triang_masked_softmax_backward(dy, y, dx, scaleFactor, queue);
+            case ALIGNED_CAUSAL_MASKED ->
+                te_scaled_aligned_causal_masked_softmax_backward(dy, y, dx, scaleFactor, queue);
+        };
+        Status.te(status, backwardFunction);
+    }
+
+    private void checkScores(String argument, Tensor tensor, Stream stream) {
+        scores(argument, tensor, this == UPPER_TRIANG_MASKED ? 3 : 4, stream);
+        switch (this) {
+            case SCALED, MASKED -> divides(argument, tensor, 2);
+            case UPPER_TRIANG_MASKED -> {
+                if (tensor.size(1) != tensor.size(2)) {
+                    throw new IllegalArgumentException(argument + ": expected as many queries as keys, got "
+                            + Checks.describe(tensor) + "; call ALIGNED_CAUSAL_MASKED");
+                }
+                divides(argument, tensor, 0);
+            }
+            case ALIGNED_CAUSAL_MASKED -> Checks.countedIn32Bits(argument, tensor);
         }
     }
 
-    /**
-     * Enqueues the softmax with a mask tensor, {@code nvte_scaled_masked_softmax_forward}. If a whole row is masked, its results are 0.
-     *
-     * @param input [b, h, sq, sk]
-     * @param mask BYTE [b or 1, 1, sq, sk], 1 masks
-     * @param softmaxResults like input
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
-     */
-    public static void scaledMaskedSoftmaxForward(
-            Tensor input, Tensor mask, Tensor softmaxResults, float scaleFactor, Stream stream) {
-        scores("input", input, 4, stream);
-        divides("input", input, 2);
+    private static void checkMask(Tensor mask, Tensor input, Stream stream) {
         Checks.typed(stream, "mask", mask, DType.BYTE);
         boolean fits = mask.rank() == 4
                 && (mask.size(0) == 1 || mask.size(0) == input.size(0))
@@ -101,128 +151,6 @@ public final class Softmax {
                     + ", " + input.size(3) + "], got " + Checks.describe(mask));
         }
         Checks.aligned("mask", mask);
-        written("softmaxResults", softmaxResults, "input", input, stream);
-        Checks.apart("softmaxResults", softmaxResults, "mask", mask);
-        if (input.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_masked_softmax_forward(
-                            input.handle(), mask.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
-                    "te_scaled_masked_softmax_forward");
-        }
-    }
-
-    /**
-     * Enqueues the gradient of {@link #scaledMaskedSoftmaxForward}, {@code nvte_scaled_masked_softmax_backward}.
-     *
-     * @param incomingGrads [b, h, sq, sk]
-     * @param softmaxResults what forward wrote
-     * @param outputGrads like incomingGrads, may be it
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
-     */
-    public static void scaledMaskedSoftmaxBackward(
-            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
-        gradients(incomingGrads, softmaxResults, outputGrads, 4, stream);
-        divides("incomingGrads", incomingGrads, 2);
-        if (incomingGrads.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_masked_softmax_backward(
-                            incomingGrads.handle(),
-                            softmaxResults.handle(),
-                            outputGrads.handle(),
-                            scaleFactor,
-                            stream.handle()),
-                    "te_scaled_masked_softmax_backward");
-        }
-    }
-
-    /**
-     * Enqueues the softmax in which query i sees keys 0 to i, {@code nvte_scaled_upper_triang_masked_softmax_forward}.
-     *
-     * @param input [b h, s, s]
-     * @param softmaxResults like input
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
-     */
-    public static void scaledUpperTriangMaskedSoftmaxForward(
-            Tensor input, Tensor softmaxResults, float scaleFactor, Stream stream) {
-        triangle("input", input, stream);
-        written("softmaxResults", softmaxResults, "input", input, stream);
-        if (input.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_upper_triang_masked_softmax_forward(
-                            input.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
-                    "te_scaled_upper_triang_masked_softmax_forward");
-        }
-    }
-
-    /**
-     * Enqueues the gradient of {@link #scaledUpperTriangMaskedSoftmaxForward}, {@code
-     * nvte_scaled_upper_triang_masked_softmax_backward}.
-     *
-     * @param incomingGrads [b h, s, s]
-     * @param softmaxResults what forward wrote
-     * @param outputGrads like incomingGrads, may be it
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
-     */
-    public static void scaledUpperTriangMaskedSoftmaxBackward(
-            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
-        triangle("incomingGrads", incomingGrads, stream);
-        gradients(incomingGrads, softmaxResults, outputGrads, 3, stream);
-        if (incomingGrads.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_upper_triang_masked_softmax_backward(
-                            incomingGrads.handle(),
-                            softmaxResults.handle(),
-                            outputGrads.handle(),
-                            scaleFactor,
-                            stream.handle()),
-                    "te_scaled_upper_triang_masked_softmax_backward");
-        }
-    }
-
-    /**
-     * Enqueues the softmax in which query i sees keys 0 to {@code i + sk - sq}, {@code
-     * nvte_scaled_aligned_causal_masked_softmax_forward}.
-     *
-     * @param input [b, h, sq, sk]
-     * @param softmaxResults like input
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or the results share memory otherwise
-     */
-    public static void scaledAlignedCausalMaskedSoftmaxForward(
-            Tensor input, Tensor softmaxResults, float scaleFactor, Stream stream) {
-        scores("input", input, 4, stream);
-        Checks.countedIn32Bits("input", input);
-        written("softmaxResults", softmaxResults, "input", input, stream);
-        if (input.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_aligned_causal_masked_softmax_forward(
-                            input.handle(), softmaxResults.handle(), scaleFactor, stream.handle()),
-                    "te_scaled_aligned_causal_masked_softmax_forward");
-        }
-    }
-
-    /**
-     * Enqueues the gradient of {@link #scaledAlignedCausalMaskedSoftmaxForward}, {@code
-     * nvte_scaled_aligned_causal_masked_softmax_backward}.
-     *
-     * @param incomingGrads [b, h, sq, sk]
-     * @param softmaxResults what forward wrote
-     * @param outputGrads like incomingGrads, may be it
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or outputGrads shares memory otherwise
-     */
-    public static void scaledAlignedCausalMaskedSoftmaxBackward(
-            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, float scaleFactor, Stream stream) {
-        gradients(incomingGrads, softmaxResults, outputGrads, 4, stream);
-        Checks.countedIn32Bits("incomingGrads", incomingGrads);
-        if (incomingGrads.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_aligned_causal_masked_softmax_backward(
-                            incomingGrads.handle(),
-                            softmaxResults.handle(),
-                            outputGrads.handle(),
-                            scaleFactor,
-                            stream.handle()),
-                    "te_scaled_aligned_causal_masked_softmax_backward");
-        }
     }
 
     private static void scores(String argument, Tensor tensor, int rank, Stream stream) {
@@ -242,15 +170,6 @@ public final class Softmax {
         Checks.aligned(argument, tensor);
     }
 
-    private static void triangle(String argument, Tensor tensor, Stream stream) {
-        scores(argument, tensor, 3, stream);
-        if (tensor.size(1) != tensor.size(2)) {
-            throw new IllegalArgumentException(argument + ": expected as many queries as keys, got "
-                    + Checks.describe(tensor) + "; call scaledAlignedCausalMaskedSoftmax");
-        }
-        divides(argument, tensor, 0);
-    }
-
     private static void divides(String argument, Tensor scores, int dimension) {
         long keys = scores.size(scores.rank() - 1);
         long step = queriesAtOnce(keys);
@@ -267,14 +186,5 @@ public final class Softmax {
         Checks.aligned(argument, tensor);
         Checks.writable(argument, tensor);
         Checks.apartOrSame(argument, tensor, readArgument, read);
-    }
-
-    private static void gradients(
-            Tensor incomingGrads, Tensor softmaxResults, Tensor outputGrads, int rank, Stream stream) {
-        scores("incomingGrads", incomingGrads, rank, stream);
-        Checks.like(stream, "softmaxResults", softmaxResults, incomingGrads);
-        Checks.aligned("softmaxResults", softmaxResults);
-        written("outputGrads", outputGrads, "incomingGrads", incomingGrads, stream);
-        Checks.apart("outputGrads", outputGrads, "softmaxResults", softmaxResults);
     }
 }

@@ -26,20 +26,13 @@ class SoftmaxConformance {
     @RegisterExtension
     static final OpenDevice open = new OpenDevice();
 
-    enum Kind {
-        SCALED,
-        MASKED,
-        UPPER_TRIANGULAR,
-        ALIGNED_CAUSAL
-    }
-
-    record Case(Kind kind, DType dtype, int batches, int heads, int queries, int keys) {
+    record Case(Softmax kind, DType dtype, int batches, int heads, int queries, int keys) {
         int rows() {
             return batches * heads * queries;
         }
 
         long[] sizes() {
-            return kind == Kind.UPPER_TRIANGULAR
+            return kind == Softmax.UPPER_TRIANG_MASKED
                     ? new long[] {batches * heads, queries, keys}
                     : new long[] {batches, heads, queries, keys};
         }
@@ -48,15 +41,15 @@ class SoftmaxConformance {
     static List<Case> cases() {
         List<Case> cases = new ArrayList<>();
         for (DType dtype : List.of(DType.BFLOAT16, DType.FLOAT16)) {
-            for (Kind kind : List.of(Kind.SCALED, Kind.MASKED)) {
+            for (Softmax kind : List.of(Softmax.SCALED, Softmax.MASKED)) {
                 cases.add(new Case(kind, dtype, 2, 3, 8, 48));
                 cases.add(new Case(kind, dtype, 1, 1, 256, 1));
                 cases.add(new Case(kind, dtype, 3, 1, 4, 516));
             }
-            cases.add(new Case(Kind.UPPER_TRIANGULAR, dtype, 4, 4, 31, 31));
-            cases.add(new Case(Kind.UPPER_TRIANGULAR, dtype, 2, 4, 132, 132));
-            cases.add(new Case(Kind.ALIGNED_CAUSAL, dtype, 2, 3, 5, 37));
-            cases.add(new Case(Kind.ALIGNED_CAUSAL, dtype, 1, 2, 7, 7));
+            cases.add(new Case(Softmax.UPPER_TRIANG_MASKED, dtype, 4, 4, 31, 31));
+            cases.add(new Case(Softmax.UPPER_TRIANG_MASKED, dtype, 2, 4, 132, 132));
+            cases.add(new Case(Softmax.ALIGNED_CAUSAL_MASKED, dtype, 2, 3, 5, 37));
+            cases.add(new Case(Softmax.ALIGNED_CAUSAL_MASKED, dtype, 1, 2, 7, 7));
         }
         return cases;
     }
@@ -66,8 +59,8 @@ class SoftmaxConformance {
         return switch (c.kind) {
             case SCALED -> true;
             case MASKED -> !masked[query * c.keys + key];
-            case UPPER_TRIANGULAR -> key <= query;
-            case ALIGNED_CAUSAL -> key <= query + c.keys - c.queries;
+            case UPPER_TRIANG_MASKED -> key <= query;
+            case ALIGNED_CAUSAL_MASKED -> key <= query + c.keys - c.queries;
         };
     }
 
@@ -118,22 +111,12 @@ class SoftmaxConformance {
         open.assertClose("dx", dx, open.read(gradient), 0.1, Tolerances.rounded(c.dtype));
     }
 
-    private static void forward(Kind kind, Tensor x, Tensor mask, Tensor y) {
-        switch (kind) {
-            case SCALED -> Softmax.scaledSoftmaxForward(x, y, SCALE, open.stream());
-            case MASKED -> Softmax.scaledMaskedSoftmaxForward(x, mask, y, SCALE, open.stream());
-            case UPPER_TRIANGULAR -> Softmax.scaledUpperTriangMaskedSoftmaxForward(x, y, SCALE, open.stream());
-            case ALIGNED_CAUSAL -> Softmax.scaledAlignedCausalMaskedSoftmaxForward(x, y, SCALE, open.stream());
-        }
+    private static void forward(Softmax kind, Tensor x, Tensor mask, Tensor y) {
+        kind.forward(x, kind == Softmax.MASKED ? mask : null, y, SCALE, open.stream());
     }
 
-    private static void backward(Kind kind, Tensor dy, Tensor y, Tensor dx) {
-        switch (kind) {
-            case SCALED -> Softmax.scaledSoftmaxBackward(dy, y, dx, SCALE, open.stream());
-            case MASKED -> Softmax.scaledMaskedSoftmaxBackward(dy, y, dx, SCALE, open.stream());
-            case UPPER_TRIANGULAR -> Softmax.scaledUpperTriangMaskedSoftmaxBackward(dy, y, dx, SCALE, open.stream());
-            case ALIGNED_CAUSAL -> Softmax.scaledAlignedCausalMaskedSoftmaxBackward(dy, y, dx, SCALE, open.stream());
-        }
+    private static void backward(Softmax kind, Tensor dy, Tensor y, Tensor dx) {
+        kind.backward(dy, y, dx, SCALE, open.stream());
     }
 
     @Test
@@ -150,15 +133,15 @@ class SoftmaxConformance {
     void withoutElementsAndWithoutGarbage() {
         Tensor none = of(DType.BFLOAT16, 0, 2, 8, 64);
         Tensor mask = of(DType.BYTE, 1, 1, 8, 64);
-        Softmax.scaledSoftmaxForward(none, none, SCALE, open.stream());
-        Softmax.scaledMaskedSoftmaxForward(none, mask, none, SCALE, open.stream());
-        Softmax.scaledSoftmaxBackward(none, of(DType.BFLOAT16, 0, 2, 8, 64), none, SCALE, open.stream());
+        Softmax.SCALED.forward(none, null, none, SCALE, open.stream());
+        Softmax.MASKED.forward(none, mask, none, SCALE, open.stream());
+        Softmax.SCALED.backward(none, of(DType.BFLOAT16, 0, 2, 8, 64), none, SCALE, open.stream());
         open.stream().synchronize();
         Tensor x = open.tensor(DType.BFLOAT16, open.normal(DType.BFLOAT16, 1024, 1), 1, 2, 8, 64);
         Tensor y = open.scope().like(x);
         Allocation.assertNone("softmax", () -> {
-            Softmax.scaledSoftmaxForward(x, y, SCALE, open.stream());
-            Softmax.scaledAlignedCausalMaskedSoftmaxBackward(x, y, x, SCALE, open.stream());
+            Softmax.SCALED.forward(x, null, y, SCALE, open.stream());
+            Softmax.ALIGNED_CAUSAL_MASKED.backward(x, y, x, SCALE, open.stream());
         });
     }
 
@@ -166,11 +149,11 @@ class SoftmaxConformance {
         return open.scope().tensor(dtype, Shape.of(sizes));
     }
 
-    private static void refused(String text, Kind kind, Tensor x, Tensor mask, Tensor y) {
+    private static void refused(String text, Softmax kind, Tensor x, Tensor mask, Tensor y) {
         assertThrown(IllegalArgumentException.class, text, () -> forward(kind, x, mask, y));
     }
 
-    private static void refusedBackward(String text, Kind kind, Tensor dy, Tensor y, Tensor dx) {
+    private static void refusedBackward(String text, Softmax kind, Tensor dy, Tensor y, Tensor dx) {
         assertThrown(IllegalArgumentException.class, text, () -> backward(kind, dy, y, dx));
     }
 
@@ -180,37 +163,46 @@ class SoftmaxConformance {
         Tensor mask = of(DType.BYTE, 2, 1, 8, 64);
         String scores = "input: expected FLOAT16 or BFLOAT16 of [b, h, sq, sk] with at most 16384 keys, got ";
         Tensor floats = of(DType.FLOAT32, 2, 3, 8, 64);
-        refused(scores + "FLOAT32[2, 3, 8, 64]", Kind.SCALED, floats, mask, floats);
+        refused(scores + "FLOAT32[2, 3, 8, 64]", Softmax.SCALED, floats, mask, floats);
         Tensor matrix = of(DType.BFLOAT16, 8, 64);
-        refused(scores + "BFLOAT16[8, 64]", Kind.ALIGNED_CAUSAL, matrix, mask, matrix);
+        refused(scores + "BFLOAT16[8, 64]", Softmax.ALIGNED_CAUSAL_MASKED, matrix, mask, matrix);
         Tensor odd = of(DType.BFLOAT16, 2, 3, 7, 64);
         refused(
                 "input: expected sq a multiple of 8, as many as TE's kernel takes at once with 64 keys, got"
                         + " BFLOAT16[2, 3, 7, 64]",
-                Kind.SCALED,
+                Softmax.SCALED,
                 odd,
                 mask,
                 odd);
         refused(
                 "mask: expected BYTE[2 or 1, 1, 8, 64], got BYTE[1, 1, 8, 32]",
-                Kind.MASKED,
+                Softmax.MASKED,
                 x,
                 of(DType.BYTE, 1, 1, 8, 32),
                 x);
-        refused("mask: expected elements of BYTE, got BFLOAT16[2, 3, 8, 64]", Kind.MASKED, x, x, x);
-        refused("softmaxResults: expected BFLOAT16[2, 3, 8, 64], got BFLOAT16[2, 3, 7, 64]", Kind.SCALED, x, mask, odd);
+        assertThrown(
+                IllegalArgumentException.class,
+                "mask: expected none, for the softmax is SCALED, got BYTE[2, 1, 8, 64]",
+                () -> Softmax.SCALED.forward(x, mask, x, SCALE, open.stream()));
+        refused("mask: expected elements of BYTE, got BFLOAT16[2, 3, 8, 64]", Softmax.MASKED, x, x, x);
+        refused(
+                "softmaxResults: expected BFLOAT16[2, 3, 8, 64], got BFLOAT16[2, 3, 7, 64]",
+                Softmax.SCALED,
+                x,
+                mask,
+                odd);
         Tensor uneven = of(DType.BFLOAT16, 2, 3, 8, 70);
         refused(
                 "input: expected a multiple of 4 keys, as many as a thread of TE's kernel reads at once beyond 64, got"
                         + " BFLOAT16[2, 3, 8, 70]; pad with masked keys",
-                Kind.SCALED,
+                Softmax.SCALED,
                 uneven,
                 mask,
                 uneven);
         Tensor wide = of(DType.BFLOAT16, 8, 4, 64);
         refused(
-                "input: expected as many queries as keys, got BFLOAT16[8, 4, 64]; call scaledAlignedCausalMaskedSoftmax",
-                Kind.UPPER_TRIANGULAR,
+                "input: expected as many queries as keys, got BFLOAT16[8, 4, 64]; call" + " ALIGNED_CAUSAL_MASKED",
+                Softmax.UPPER_TRIANG_MASKED,
                 wide,
                 mask,
                 wide);
@@ -218,14 +210,14 @@ class SoftmaxConformance {
         refusedBackward(
                 "incomingGrads: expected b h a multiple of 8, as many as TE's kernel takes at once with 64 keys, got"
                         + " BFLOAT16[3, 64, 64]",
-                Kind.UPPER_TRIANGULAR,
+                Softmax.UPPER_TRIANG_MASKED,
                 few,
                 few,
                 few);
         refusedBackward(
-                "outputGrads: expected memory of its own, got some of softmaxResults's; it is written to while that is read or"
-                        + " written",
-                Kind.MASKED,
+                "outputGrads: expected memory of its own, got some of softmaxResults's; it is written to while that is"
+                        + " read or written",
+                Softmax.MASKED,
                 of(DType.BFLOAT16, 2, 3, 8, 64),
                 x,
                 x);

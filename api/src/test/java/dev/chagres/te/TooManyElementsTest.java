@@ -26,11 +26,11 @@ class TooManyElementsTest {
         assertThrown(
                 IllegalArgumentException.class,
                 "input" + text + "[1, 8, 16384, 16384]",
-                () -> Softmax.scaledAlignedCausalMaskedSoftmaxForward(scores, scores, 1, open.stream()));
+                () -> Softmax.ALIGNED_CAUSAL_MASKED.forward(scores, null, scores, 1, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,
                 "incomingGrads" + text + "[1, 8, 16384, 16384]",
-                () -> Softmax.scaledAlignedCausalMaskedSoftmaxBackward(
+                () -> Softmax.ALIGNED_CAUSAL_MASKED.backward(
                         scores, open.scope().like(scores), scores, 1, open.stream()));
         assertThrown(
                 IllegalArgumentException.class,

@@ -64,41 +64,41 @@ public class MaskedSoftmaxBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void forward() {
-        repeat(() -> Softmax.scaledSoftmaxForward(scores, probabilities, 0.5f, stream));
+        repeat(() -> Softmax.SCALED.forward(scores, null, probabilities, 0.5f, stream));
     }
 
     /** Its gradient. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void backward() {
-        repeat(() -> Softmax.scaledSoftmaxBackward(gradient, probabilities, dscores, 0.5f, stream));
+        repeat(() -> Softmax.SCALED.backward(gradient, probabilities, dscores, 0.5f, stream));
     }
 
     /** Masked by element. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void maskedForward() {
-        repeat(() -> Softmax.scaledMaskedSoftmaxForward(scores, mask, probabilities, 0.5f, stream));
+        repeat(() -> Softmax.MASKED.forward(scores, mask, probabilities, 0.5f, stream));
     }
 
     /** Its gradient. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void maskedBackward() {
-        repeat(() -> Softmax.scaledMaskedSoftmaxBackward(gradient, probabilities, dscores, 0.5f, stream));
+        repeat(() -> Softmax.MASKED.backward(gradient, probabilities, dscores, 0.5f, stream));
     }
 
     /** Causal, the last query on the last key. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void causalForward() {
-        repeat(() -> Softmax.scaledAlignedCausalMaskedSoftmaxForward(scores, probabilities, 0.5f, stream));
+        repeat(() -> Softmax.ALIGNED_CAUSAL_MASKED.forward(scores, null, probabilities, 0.5f, stream));
     }
 
     /** Its gradient. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void causalBackward() {
-        repeat(() -> Softmax.scaledAlignedCausalMaskedSoftmaxBackward(gradient, probabilities, dscores, 0.5f, stream));
+        repeat(() -> Softmax.ALIGNED_CAUSAL_MASKED.backward(gradient, probabilities, dscores, 0.5f, stream));
     }
 }

@@ -43,13 +43,13 @@ public class SoftmaxBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void forward() {
-        repeat(() -> Softmax.scaledUpperTriangMaskedSoftmaxForward(scores, probabilities, 0.5f, stream));
+        repeat(() -> Softmax.UPPER_TRIANG_MASKED.forward(scores, null, probabilities, 0.5f, stream));
     }
 
     /** Backward. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void backward() {
-        repeat(() -> Softmax.scaledUpperTriangMaskedSoftmaxBackward(gradient, probabilities, dscores, 0.5f, stream));
+        repeat(() -> Softmax.UPPER_TRIANG_MASKED.backward(gradient, probabilities, dscores, 0.5f, stream));
     }
 }
