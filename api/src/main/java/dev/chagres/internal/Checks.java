@@ -178,6 +178,40 @@ public final class Checks {
         }
     }
 
+    /** The same of two others. */
+    public static void apart(
+            String argument, Tensor tensor, String firstArgument, Tensor first, String secondArgument, Tensor second) {
+        apart(argument, tensor, firstArgument, first);
+        apart(argument, tensor, secondArgument, second);
+    }
+
+    /** The same of three others. */
+    public static void apart(
+            String argument,
+            Tensor tensor,
+            String firstArgument,
+            Tensor first,
+            String secondArgument,
+            Tensor second,
+            String thirdArgument,
+            Tensor third) {
+        apart(argument, tensor, firstArgument, first, secondArgument, second);
+        apart(argument, tensor, thirdArgument, third);
+    }
+
+    /** Checks that {@code tensor}, which is written to, may be, and that no byte of it lies in {@code other}. */
+    public static void written(String argument, Tensor tensor, String otherArgument, Tensor other) {
+        writable(argument, tensor);
+        apart(argument, tensor, otherArgument, other);
+    }
+
+    /** The same of two others. */
+    public static void written(
+            String argument, Tensor tensor, String firstArgument, Tensor first, String secondArgument, Tensor second) {
+        writable(argument, tensor);
+        apart(argument, tensor, firstArgument, first, secondArgument, second);
+    }
+
     /** Checks that {@code tensor}, which is written to, either begins where {@code other} does or shares no byte with it. */
     public static void apartOrSame(String argument, Tensor tensor, String otherArgument, Tensor other) {
         if (Inside.address(tensor) != Inside.address(other) || tensor.byteSize() > other.byteSize()) {
@@ -200,7 +234,8 @@ public final class Checks {
         if (Inside.address(tensor) % VECTOR_BYTES != 0) {
             throw new IllegalArgumentException(
                     argument + ": expected memory that begins at a multiple of " + VECTOR_BYTES
-                            + " bytes, as every tensor of a scope does, got a view that does not; copy it into a tensor");
+                            + " bytes, as every tensor of a scope does, got a view that does not; copy it into a"
+                            + " tensor");
         }
     }
 

@@ -38,9 +38,7 @@ public final class ProductChecks {
     }
 
     private static void written(String argument, Tensor tensor, Tensor a, Tensor b) {
-        Checks.writable(argument, tensor);
-        Checks.apart(argument, tensor, "a", a);
-        Checks.apart(argument, tensor, "b", b);
+        Checks.written(argument, tensor, "a", a, "b", b);
     }
 
     public static void countable(String argument, Tensor matrix) {

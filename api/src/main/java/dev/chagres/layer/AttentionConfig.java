@@ -2,6 +2,7 @@ package dev.chagres.layer;
 
 import dev.chagres.attention.AttentionMask;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.ModelPlan;
@@ -61,9 +62,7 @@ public record AttentionConfig(
             throw new IllegalArgumentException(
                     "headDim: expected a multiple of 8 from 8 to 256, which attention's kernels take, got " + headDim);
         }
-        if (!(scale > 0) || Float.isInfinite(scale)) {
-            throw new IllegalArgumentException("scale: expected a positive number, got " + scale);
-        }
+        Numbers.positive("scale", scale);
         if (!(softcap >= 0) || Float.isInfinite(softcap)) {
             throw new IllegalArgumentException("softcap: expected a positive number, or 0 for none, got " + softcap);
         }

@@ -68,8 +68,7 @@ final class AttentionInputs {
         gradient(stream, "dq", dq, record.query.get(), dO);
         gradient(stream, "dk", dk, record.key.get(), dO);
         gradient(stream, "dv", dv, record.value.get(), dO);
-        Checks.apart("dq", dq, "dk", dk);
-        Checks.apart("dq", dq, "dv", dv);
+        Checks.apart("dq", dq, "dk", dk, "dv", dv);
         Checks.apart("dk", dk, "dv", dv);
         checkWritten("dq", dq, dO, record);
         checkWritten("dk", dk, dO, record);
@@ -99,12 +98,16 @@ final class AttentionInputs {
 
     /** Checks that a gradient may be written, and shares no memory with what backward reads. */
     private static void checkWritten(String argument, Tensor gradient, Tensor dO, SavedAttention record) {
-        Checks.writable(argument, gradient);
-        Checks.apart(argument, gradient, "dO", dO);
-        Checks.apart(argument, gradient, "the query", record.query.get());
-        Checks.apart(argument, gradient, "the key", record.key.get());
-        Checks.apart(argument, gradient, "the value", record.value.get());
-        Checks.apart(argument, gradient, "the output", record.output.get());
+        Checks.written(argument, gradient, "dO", dO, "the query", record.query.get());
+        Checks.apart(
+                argument,
+                gradient,
+                "the key",
+                record.key.get(),
+                "the value",
+                record.value.get(),
+                "the output",
+                record.output.get());
         Checks.aligned(argument, gradient);
     }
 

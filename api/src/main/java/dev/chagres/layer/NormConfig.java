@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.ops.NormFunction;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.pass.LayerSummary;
@@ -38,9 +39,7 @@ public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
         Checks.given("kind", kind);
         Checks.given("gamma", gamma);
         Checks.atLeastOne("size", size);
-        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
-        }
+        Numbers.positive("epsilon", epsilon);
     }
 
     /**

@@ -215,8 +215,7 @@ abstract sealed class NormedBranch extends Layer
         Checks.given("pass", pass).ensureBegun(this);
         Checks.floats(pass.stream(), "x", x);
         Checks.like(pass.stream(), "normed", normed, x);
-        Checks.writable("normed", normed);
-        Checks.apart("normed", normed, "x", x);
+        Checks.written("normed", normed, "x", x);
     }
 
     private void checkNormGradient(Tensor dnormed, Tensor dy, Pass pass) {

@@ -1,6 +1,7 @@
 package dev.chagres.layer;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 
 /**
  * A norm of each head of query and key, over its d elements, which bounds the scores. {@link #none} is no norm; {@link #of} has TE's
@@ -45,9 +46,7 @@ public record QkNorm(Kind kind, float epsilon, Place place) {
     public QkNorm {
         Checks.given("kind", kind);
         Checks.given("place", place);
-        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
-        }
+        Numbers.positive("epsilon", epsilon);
     }
 
     /** No norm. */

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 
@@ -37,13 +38,8 @@ public record Adam(float beta1, float beta2, float epsilon, WeightDecay mode, Bi
     public Adam {
         Checks.given("mode", mode);
         Checks.given("biasCorrection", biasCorrection);
-        if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
-            throw new IllegalArgumentException(
-                    "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
-        }
-        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
-            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
-        }
+        Numbers.betas(beta1, beta2);
+        Numbers.notNegative("epsilon", epsilon);
     }
 
     /**
@@ -84,7 +80,7 @@ public record Adam(float beta1, float beta2, float epsilon, WeightDecay mode, Bi
                         range.gradient().count(),
                         range.weight().dtype().code(),
                         range.mean().dtype().code(),
-                        range.masters(),
+                        RangeTable.masters(master),
                         stream.handle()),
                 "ops_adam");
     }
@@ -117,7 +113,7 @@ public record Adam(float beta1, float beta2, float epsilon, WeightDecay mode, Bi
                         biasCorrection == BiasCorrection.YES ? 1 : 0,
                         ranges.first().weight().dtype().code(),
                         ranges.first().mean().dtype().code(),
-                        ranges.first().masters(),
+                        RangeTable.masters(ranges.first().master()),
                         stream.handle()),
                 "ops_adam_ranges");
     }
@@ -130,10 +126,7 @@ public record Adam(float beta1, float beta2, float epsilon, WeightDecay mode, Bi
 
     private static void checkApart(
             String argument, Tensor tensor, AdamRange range, Tensor step, Tensor gradientScale, Tensor skip) {
-        Checks.apart(argument, tensor, "gradient", range.gradient());
-        Checks.apart(argument, tensor, "rate", range.rate());
-        Checks.apart(argument, tensor, "step", step);
-        Checks.apart(argument, tensor, "gradientScale", gradientScale);
-        Checks.apart(argument, tensor, "skip", skip);
+        Checks.apart(argument, tensor, "gradient", range.gradient(), "rate", range.rate(), "step", step);
+        Checks.apart(argument, tensor, "gradientScale", gradientScale, "skip", skip);
     }
 }

@@ -3,8 +3,8 @@ package dev.chagres.ops;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -40,9 +40,7 @@ public record AdamRange(
         Checks.given("mean", mean);
         Checks.given("square", square);
         Checks.given("rate", rate);
-        if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
-            throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
-        }
+        Numbers.notNegative("weightDecay", weightDecay);
     }
 
     /** Checks the tensors. */
@@ -56,32 +54,19 @@ public record AdamRange(
         Checks.vector(stream, "mean", mean, mean.dtype() == DType.FLOAT16 ? DType.BFLOAT16 : mean.dtype(), count);
         Checks.vector(stream, "square", square, mean.dtype(), count);
         Checks.writable("weight", weight);
-        Checks.writable("mean", mean);
-        Checks.writable("square", square);
-        Checks.apart("mean", mean, "weight", weight);
-        Checks.apart("square", square, "weight", weight);
-        Checks.apart("square", square, "mean", mean);
+        Checks.written("mean", mean, "weight", weight);
+        Checks.written("square", square, "weight", weight, "mean", mean);
         Checks.vector(stream, "rate", rate, DType.FLOAT32, 1);
+        RangeTable.checkMaster(master, count, stream);
         if (master == null) {
             return;
         }
-        boolean remainder = Checks.on(stream, "master", master).dtype() == DType.BYTE;
-        Checks.vector(stream, "master", master, remainder ? DType.BYTE : DType.FLOAT32, remainder ? 2 * count : count);
+        boolean remainder = master.dtype() == DType.BYTE;
         if (weight.dtype() == DType.FLOAT32 || remainder && weight.dtype() != DType.BFLOAT16) {
             throw new IllegalArgumentException("weight: expected " + (remainder ? "BFLOAT16" : "FLOAT16 or BFLOAT16")
                     + " beside this master, got " + Checks.describe(weight));
         }
-        Checks.writable("master", master);
-        Checks.apart("master", master, "weight", weight);
-        Checks.apart("master", master, "mean", mean);
+        Checks.apart("master", master, "weight", weight, "mean", mean);
         Checks.apart("master", master, "square", square);
-    }
-
-    /** Returns the kind of the master as {@code ops.h} numbers it. */
-    int masters() {
-        if (master == null) {
-            return Ops.OPS_MASTER_NONE();
-        }
-        return master.dtype() == DType.FLOAT32 ? Ops.OPS_MASTER_FLOAT32() : Ops.OPS_MASTER_REMAINDER();
     }
 }

@@ -42,13 +42,9 @@ public final class AttentionMerge {
         checkNumbers("logSumExp", logSumExp, partial, stream);
         checkNumbers("mergedLogSumExp", mergedLogSumExp, partial, stream);
         Checks.counted(stream, "merged", Checks.typed(stream, "merged", merged, DType.FLOAT32), partial);
-        Checks.writable("merged", merged);
-        Checks.writable("mergedLogSumExp", mergedLogSumExp);
-        Checks.apart("merged", merged, "partial", partial);
-        Checks.apart("merged", merged, "logSumExp", logSumExp);
+        Checks.written("merged", merged, "partial", partial, "logSumExp", logSumExp);
         Checks.apart("merged", merged, "mergedLogSumExp", mergedLogSumExp);
-        Checks.apart("mergedLogSumExp", mergedLogSumExp, "partial", partial);
-        Checks.apart("mergedLogSumExp", mergedLogSumExp, "logSumExp", logSumExp);
+        Checks.written("mergedLogSumExp", mergedLogSumExp, "partial", partial, "logSumExp", logSumExp);
         Status.ops(
                 Ops.ops_attention_merge(
                         partial.address(),

@@ -43,9 +43,7 @@ public final class BlockDequantization {
             throw new IllegalArgumentException(
                     "y: expected [" + q.rows() + ", " + q.columns() + "] as q has, got " + Checks.describe(y));
         }
-        Checks.writable("y", y);
-        Checks.apart("y", y, "q", data);
-        Checks.apart("y", y, "q", scaleInverse);
+        Checks.written("y", y, "q", data, "q", scaleInverse);
         Status.ops(
                 Ops.ops_dequantize_blocks(
                         data.address(),

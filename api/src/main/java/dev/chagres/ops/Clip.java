@@ -32,8 +32,7 @@ public final class Clip {
         if (!(maxNorm > 0)) {
             throw new IllegalArgumentException("maxNorm: expected a number above 0, got " + maxNorm);
         }
-        Checks.writable("scale", scale);
-        Checks.apart("scale", scale, "norm", norm);
+        Checks.written("scale", scale, "norm", norm);
         Status.ops(Ops.ops_clip_scale(norm.address(), maxNorm, scale.address(), stream.handle()), "ops_clip_scale");
     }
 }

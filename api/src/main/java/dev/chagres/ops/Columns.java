@@ -41,8 +41,7 @@ public final class Columns {
         }
         checkWithin("xColumn", xColumn, count, "x", x);
         checkWithin("yColumn", yColumn, count, "y", y);
-        Checks.writable("y", y);
-        Checks.apart("y", y, "x", x);
+        Checks.written("y", y, "x", x);
         if (count == 0 || x.size(0) == 0) {
             return; // CUDA refuses a pitch of 0.
         }

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -52,9 +53,7 @@ public final class CrossEntropy {
          * @throws IllegalArgumentException when the factor is infinite or no number
          */
         public Factors set(float newFactor, @Nullable Tensor newLossScale, @Nullable Tensor newTokenGradients) {
-            if (!Float.isFinite(newFactor)) {
-                throw new IllegalArgumentException("factor: expected a finite number, got " + newFactor);
-            }
+            Numbers.finite("factor", newFactor);
             factor = newFactor;
             lossScale = newLossScale;
             tokenGradients = newTokenGradients;
@@ -122,8 +121,7 @@ public final class CrossEntropy {
         checkWritten("loss", loss, logits, labels);
         checkWritten("counted", counted, logits, labels);
         Checks.apart("loss", loss, "logSumExp", logSumExp);
-        Checks.apart("counted", counted, "logSumExp", logSumExp);
-        Checks.apart("counted", counted, "loss", loss);
+        Checks.apart("counted", counted, "logSumExp", logSumExp, "loss", loss);
         if (divisor != null) {
             Checks.vector(stream, "divisor", divisor, DType.INT32, 1);
             Checks.apart("logSumExp", logSumExp, "divisor", divisor);
@@ -133,9 +131,7 @@ public final class CrossEntropy {
         if (tokenLosses != null) {
             Checks.vector(stream, "tokenLosses", tokenLosses, DType.FLOAT32, logits.size(0));
             checkWritten("tokenLosses", tokenLosses, logits, labels);
-            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp);
-            Checks.apart("tokenLosses", tokenLosses, "loss", loss);
-            Checks.apart("tokenLosses", tokenLosses, "counted", counted);
+            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp, "loss", loss, "counted", counted);
             if (divisor != null) {
                 Checks.apart("tokenLosses", tokenLosses, "divisor", divisor);
             }
@@ -182,8 +178,6 @@ public final class CrossEntropy {
     }
 
     private static void checkWritten(String argument, Tensor tensor, Tensor logits, Tensor labels) {
-        Checks.writable(argument, tensor);
-        Checks.apart(argument, tensor, "logits", logits);
-        Checks.apart(argument, tensor, "labels", labels);
+        Checks.written(argument, tensor, "logits", logits, "labels", labels);
     }
 }

@@ -33,8 +33,7 @@ public final class DropPath {
         Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
         Checks.probability("probability", probability);
         checkFactors(factors, stream);
-        Checks.writable("factors", factors);
-        Checks.apart("factors", factors, "rngState", rngState);
+        Checks.written("factors", factors, "rngState", rngState);
         Status.ops(
                 Ops.ops_drop_path_factors(
                         rngState.address(), probability, factors.address(), factors.size(0), stream.handle()),

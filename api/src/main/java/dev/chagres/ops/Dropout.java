@@ -58,11 +58,8 @@ public final class Dropout {
         Checks.apartOrSame("y", y, "x", x);
         Checks.apartOrSame("y", y, "residual", residual);
         Checks.apart("y", y, "rngState", rngState);
-        Checks.writable("mask", mask);
-        Checks.apart("mask", mask, "x", x);
-        Checks.apart("mask", mask, "residual", residual);
-        Checks.apart("mask", mask, "y", y);
-        Checks.apart("mask", mask, "rngState", rngState);
+        Checks.written("mask", mask, "x", x, "residual", residual);
+        Checks.apart("mask", mask, "y", y, "rngState", rngState);
         Status.ops(
                 Ops.ops_dropout_add(
                         x.address(),

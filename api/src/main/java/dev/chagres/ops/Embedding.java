@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.te.Output;
 
 /**
@@ -45,9 +46,7 @@ public final class Embedding {
         Checks.matrix(stream, "table", table);
         checkIds(ids, stream);
         Checks.matrix(stream, "y", y, table.dtype(), ids.size(0), table.size(1));
-        Checks.writable("y", y);
-        Checks.apart("y", y, "table", table);
-        Checks.apart("y", y, "ids", ids);
+        Checks.written("y", y, "table", table, "ids", ids);
         Status.ops(
                 Ops.ops_embedding_forward(
                         table.address(),
@@ -92,9 +91,7 @@ public final class Embedding {
         checkIds(ids, stream);
         Checks.matrix(stream, "dy", dy, dy.dtype(), ids.size(0), dy.size(1));
         Checks.matrix(stream, "gradient", gradient, DType.FLOAT32, dy.size(1));
-        Checks.writable("gradient", gradient);
-        Checks.apart("gradient", gradient, "dy", dy);
-        Checks.apart("gradient", gradient, "ids", ids);
+        Checks.written("gradient", gradient, "dy", dy, "ids", ids);
         Status.ops(
                 Ops.ops_embedding_backward(
                         dy.address(),
@@ -111,9 +108,7 @@ public final class Embedding {
     }
 
     private static void checkFirst(long first) {
-        if (first < 0) {
-            throw new IllegalArgumentException("first: expected at least 0, got " + first);
-        }
+        Numbers.atLeastZero("first", first);
     }
 
     private static void checkIds(Tensor ids, Stream stream) {

@@ -37,14 +37,9 @@ public final class LossScale {
         if (!(maxNorm > 0)) {
             throw new IllegalArgumentException("maxNorm: expected a number above 0, got " + maxNorm);
         }
-        Checks.writable("norm", norm);
-        Checks.writable("factor", factor);
-        Checks.writable("skip", skip);
-        Checks.apart("norm", norm, "lossScale", lossScale);
-        Checks.apart("factor", factor, "norm", norm);
-        Checks.apart("factor", factor, "lossScale", lossScale);
-        Checks.apart("skip", skip, "norm", norm);
-        Checks.apart("skip", skip, "lossScale", lossScale);
+        Checks.written("norm", norm, "lossScale", lossScale);
+        Checks.written("factor", factor, "norm", norm, "lossScale", lossScale);
+        Checks.written("skip", skip, "norm", norm, "lossScale", lossScale);
         Checks.apart("skip", skip, "factor", factor);
         Status.ops(
                 Ops.ops_loss_scale_clip(
@@ -86,14 +81,9 @@ public final class LossScale {
         Checks.vector(stream, "counts", counts, DType.INT32, 2);
         Checks.vector(stream, "step", step, DType.INT32, 1);
         checkNumbers(growthFactor, backoffFactor, growthInterval);
-        Checks.writable("lossScale", lossScale);
-        Checks.writable("counts", counts);
-        Checks.writable("step", step);
-        Checks.apart("lossScale", lossScale, "skip", skip);
-        Checks.apart("counts", counts, "skip", skip);
-        Checks.apart("counts", counts, "lossScale", lossScale);
-        Checks.apart("step", step, "skip", skip);
-        Checks.apart("step", step, "lossScale", lossScale);
+        Checks.written("lossScale", lossScale, "skip", skip);
+        Checks.written("counts", counts, "skip", skip, "lossScale", lossScale);
+        Checks.written("step", step, "skip", skip, "lossScale", lossScale);
         Checks.apart("step", step, "counts", counts);
         Status.ops(
                 Ops.ops_loss_scale_update(
@@ -120,9 +110,7 @@ public final class LossScale {
         Checks.vector(stream, "skip", skip, DType.INT32, 1);
         Checks.typed(stream, "saved", saved, DType.FLOAT32);
         Checks.like(stream, "values", values, saved);
-        Checks.writable("values", values);
-        Checks.apart("values", values, "skip", skip);
-        Checks.apart("values", values, "saved", saved);
+        Checks.written("values", values, "skip", skip, "saved", saved);
         Status.ops(
                 Ops.ops_loss_scale_restore(
                         skip.address(), saved.address(), values.address(), values.count(), stream.handle()),

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 
@@ -83,13 +84,8 @@ public record OptimizerStep(
         Checks.given("method", method);
         Checks.given("mode", mode);
         Checks.given("biasCorrection", biasCorrection);
-        if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
-            throw new IllegalArgumentException(
-                    "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
-        }
-        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
-            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
-        }
+        Numbers.betas(beta1, beta2);
+        Numbers.notNegative("epsilon", epsilon);
     }
 
     /** Returns a method without epsilon, with decoupled decay and bias correction. */
@@ -129,7 +125,7 @@ public record OptimizerStep(
                         biasCorrection == BiasCorrection.YES ? 1 : 0,
                         first.weight().dtype().code(),
                         first.first().values().dtype().code(),
-                        first.masters(),
+                        RangeTable.masters(first.master()),
                         stream.handle()),
                 "ops_optimizer_step");
     }
@@ -176,11 +172,8 @@ public record OptimizerStep(
         Checks.vector(stream, "skip", skip, DType.INT32, 1);
         Checks.matrix(stream, "sums", sums, DType.FLOAT32, count, 2);
         Checks.vector(stream, "shares", shares, DType.FLOAT32, count);
-        Checks.writable("sums", sums);
-        Checks.writable("shares", shares);
-        Checks.apart("shares", shares, "sums", sums);
-        Checks.apart("sums", sums, "rates", rates);
-        Checks.apart("shares", shares, "rates", rates);
+        Checks.written("sums", sums, "rates", rates);
+        Checks.written("shares", shares, "sums", sums, "rates", rates);
         if (!(power >= 0) || !(ratePower >= 0)) {
             throw new IllegalArgumentException(
                     "power, ratePower: expected numbers of at least 0, got " + power + " and " + ratePower);

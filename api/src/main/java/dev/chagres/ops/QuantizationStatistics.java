@@ -47,9 +47,7 @@ public final class QuantizationStatistics {
             throw new IllegalArgumentException("q: expected [" + x.size(0) + ", " + x.size(1) + "] as x has, got " + q);
         }
         Checks.vector(stream, "statistics", statistics, DType.FLOAT32, COUNT);
-        Checks.writable("statistics", statistics);
-        Checks.apart("statistics", statistics, "x", x);
-        Checks.apart("statistics", statistics, "q", data);
+        Checks.written("statistics", statistics, "x", x, "q", data);
         Checks.apart("statistics", statistics, "q", scaleInverse);
         Status.ops(
                 Ops.ops_quantization_statistics(

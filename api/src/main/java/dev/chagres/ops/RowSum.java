@@ -29,8 +29,7 @@ public final class RowSum {
         Checks.given("output", output);
         Checks.matrix(stream, "x", x);
         Checks.vector(stream, "sum", sum, DType.FLOAT32, x.size(1));
-        Checks.writable("sum", sum);
-        Checks.apart("sum", sum, "x", x);
+        Checks.written("sum", sum, "x", x);
         Status.ops(
                 Ops.ops_row_sum(
                         x.address(),

@@ -89,8 +89,6 @@ public final class Rows {
     }
 
     private static void checkWritten(Tensor y, Tensor x, Tensor index) {
-        Checks.writable("y", y);
-        Checks.apart("y", y, "x", x);
-        Checks.apart("y", y, "index", index);
+        Checks.written("y", y, "x", x, "index", index);
     }
 }

@@ -3,8 +3,8 @@ package dev.chagres.ops;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -40,9 +40,7 @@ public record StepRange(
         Checks.given("weight", weight);
         Checks.given("first", first);
         Checks.given("rate", rate);
-        if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
-            throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
-        }
+        Numbers.notNegative("weightDecay", weightDecay);
     }
 
     /** Checks the tensors. */
@@ -61,26 +59,13 @@ public record StepRange(
         if (share != null) {
             Checks.vector(stream, "share", share, DType.FLOAT32, 1);
         }
-        if (master != null) {
-            boolean remainder = Checks.on(stream, "master", master).dtype() == DType.BYTE;
-            Checks.vector(
-                    stream, "master", master, remainder ? DType.BYTE : DType.FLOAT32, remainder ? 2 * count : count);
-            Checks.writable("master", master);
-        }
-    }
-
-    /** Returns the kind of the master as {@code ops.h} numbers it. */
-    int masters() {
-        if (master == null) {
-            return Ops.OPS_MASTER_NONE();
-        }
-        return master.dtype() == DType.FLOAT32 ? Ops.OPS_MASTER_FLOAT32() : Ops.OPS_MASTER_REMAINDER();
+        RangeTable.checkMaster(master, count, stream);
     }
 
     /** Returns the types, in words. */
     String types() {
         return "weights of " + weight.dtype() + ", states of " + first.values().dtype()
                 + (second == null ? "" : " and " + second.values().dtype())
-                + (master == null ? "" : ", masters of " + master.dtype());
+                + (master == null ? "" : ", masters of " + master.dtype()) + (share == null ? "" : ", a share");
     }
 }

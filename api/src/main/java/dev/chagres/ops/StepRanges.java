@@ -2,11 +2,8 @@ package dev.chagres.ops;
 
 import dev.chagres.Scope;
 import dev.chagres.Stream;
-import dev.chagres.Tensor;
-import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsStepRange;
 import dev.chagres.internal.Checks;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -18,28 +15,9 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: {@code OpsStepRange} in {@code ops.h}.
  */
-public final class StepRanges {
-    private final StepRange first;
-    private final int count;
-    private final RangeTable table;
-    private long blocks;
-
+public final class StepRanges extends RangeTable<StepRange> {
     private StepRanges(List<StepRange> ranges, Scope scope) {
-        first = ranges.getFirst();
-        count = ranges.size();
-        table = new RangeTable("StepRanges.of", scope, count * OpsStepRange.sizeof());
-        for (int i = 0; i < count; i++) {
-            check(i, ranges.get(i), scope.stream());
-            addParts(i, ranges.get(i));
-        }
-        table.ensureApart();
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = OpsStepRange.allocateArray(count, arena);
-            for (int i = 0; i < count; i++) {
-                describe(ranges.get(i), OpsStepRange.asSlice(host, i));
-            }
-            table.write(host);
-        }
+        super(ranges, scope, ranges.size() * OpsStepRange.sizeof());
     }
 
     /**
@@ -50,44 +28,40 @@ public final class StepRanges {
      * @throws IllegalArgumentException when there is no range, shapes, types or devices do not fit, or what is written shares memory
      */
     public static StepRanges of(List<StepRange> ranges, Scope scope) {
-        List<StepRange> given = Checks.givenAll("ranges", ranges);
-        Checks.given("scope", scope);
-        if (given.isEmpty()) {
-            throw new IllegalArgumentException("ranges: expected at least one, got none");
-        }
-        return new StepRanges(given, scope);
+        return new StepRanges(Checks.given("ranges", ranges), scope);
     }
 
-    private void check(int index, StepRange range, Stream stream) {
-        try {
-            range.check(stream);
-        } catch (IllegalArgumentException refused) {
-            throw new IllegalArgumentException("ranges: in range " + index + " " + refused.getMessage(), refused);
-        }
-        if (!range.types().equals(first.types()) || (range.share() == null) != (first.share() == null)) {
-            throw new IllegalArgumentException("ranges: expected the same types in all, got " + range.types()
-                    + " in range " + index + " and " + first.types() + " in range 0; make StepRanges of each");
-        }
+    @Override
+    void check(StepRange range, Stream on) {
+        range.check(on);
     }
 
-    private void addParts(int index, StepRange range) {
-        table.add("gradient", index, range.gradient(), false);
-        table.add("weight", index, range.weight(), true);
-        table.add("master", index, range.master(), true);
+    @Override
+    String types(StepRange range) {
+        return range.types();
+    }
+
+    @Override
+    void addParts(int index, StepRange range) {
+        add("gradient", index, range.gradient(), false);
+        add("weight", index, range.weight(), true);
+        add("master", index, range.master(), true);
         addState("first", index, range.first());
         addState("second", index, range.second());
-        table.add("rate", index, range.rate(), false);
-        table.add("share", index, range.share(), false);
+        add("rate", index, range.rate(), false);
+        add("share", index, range.share(), false);
     }
 
     private void addState(String name, int index, @Nullable StepState state) {
         if (state != null) {
-            table.add(name, index, state.values(), true);
-            table.add("scales of " + name, index, state.scales(), true);
+            add(name, index, state.values(), true);
+            add("scales of " + name, index, state.scales(), true);
         }
     }
 
-    private void describe(StepRange range, MemorySegment struct) {
+    @Override
+    long describe(StepRange range, MemorySegment structs, int index, long firstBlock) {
+        MemorySegment struct = OpsStepRange.asSlice(structs, index);
         StepState second = range.second();
         OpsStepRange.gradient(struct, range.gradient().address());
         OpsStepRange.weight(struct, range.weight().address());
@@ -99,32 +73,8 @@ public final class StepRanges {
         OpsStepRange.rate(struct, range.rate().address());
         OpsStepRange.share(struct, Checks.addressOrNull(range.share()));
         OpsStepRange.count(struct, range.gradient().count());
-        OpsStepRange.first_block(struct, blocks);
+        OpsStepRange.first_block(struct, firstBlock);
         OpsStepRange.weight_decay(struct, range.weightDecay());
-        blocks += Math.ceilDiv(range.gradient().count(), (long) Ops.OPS_ADAM_BLOCK());
-    }
-
-    /** Returns the number of ranges. */
-    public int count() {
-        return count;
-    }
-
-    long blocks() {
-        return blocks;
-    }
-
-    /** Returns one of the ranges, which all have the same types. */
-    StepRange first() {
-        return first;
-    }
-
-    /** Checks that the table still holds, and that a step's numbers overlap no range, and returns its address. */
-    long address(Tensor step, Tensor gradientScale, Tensor skip, Stream stream) {
-        return table.address(step, gradientScale, skip, stream);
-    }
-
-    @Override
-    public String toString() {
-        return "StepRanges of " + count + (count == 1 ? " range, " : " ranges, ") + first.types();
+        return range.gradient().count();
     }
 }

@@ -64,9 +64,7 @@ public final class TokenDropout {
             throw new IllegalArgumentException("kept: expected a finite number of at least 0, got " + kept);
         }
         Checks.vector(stream, "factors", factors, DType.FLOAT32, ids.size(0));
-        Checks.writable("factors", factors);
-        Checks.apart("factors", factors, "ids", ids);
-        Checks.apart("factors", factors, "cuSeqlens", cuSeqlens);
+        Checks.written("factors", factors, "ids", ids, "cuSeqlens", cuSeqlens);
         Status.ops(
                 Ops.ops_token_dropout_factors(
                         ids.address(),

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.ops.CrossEntropy.Factors;
 import org.jspecify.annotations.Nullable;
 
@@ -37,19 +38,13 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
      * @throws IllegalArgumentException when one is outside
      */
     public VocabularyCrossEntropy {
-        if (classes < 0) {
-            throw new IllegalArgumentException("classes: expected at least 0, got " + classes);
-        }
-        if (first < 0) {
-            throw new IllegalArgumentException("first: expected at least 0, got " + first);
-        }
+        Numbers.atLeastZero("classes", classes);
+        Numbers.atLeastZero("first", first);
         if (first > MOST_CLASSES - classes) {
             throw new IllegalArgumentException("first: expected classes that labels of INT32 can name, at most "
                     + MOST_CLASSES + ", got " + classes + " from " + first + " on");
         }
-        if (allClasses < 1) {
-            throw new IllegalArgumentException("allClasses: expected at least 1, got " + allClasses);
-        }
+        Checks.atLeastOne("allClasses", allClasses);
         if (first > allClasses - classes) {
             throw new IllegalArgumentException("allClasses: expected at least first + classes, " + first + " + "
                     + classes + ", got " + allClasses);
@@ -68,8 +63,7 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
     public void maximum(Tensor logits, Tensor maximum, Stream stream) {
         checkLogits(logits, stream);
         Checks.vector(stream, "maximum", maximum, DType.FLOAT32, logits.size(0));
-        Checks.writable("maximum", maximum);
-        Checks.apart("maximum", maximum, "logits", logits);
+        Checks.written("maximum", maximum, "logits", logits);
         Status.ops(
                 Ops.ops_vocabulary_cross_entropy_maximum(
                         logits.address(),
@@ -101,9 +95,7 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
         Checks.vector(stream, "labels", labels, DType.INT32, logits.size(0));
         Checks.vector(stream, "maximum", maximum, DType.FLOAT32, logits.size(0));
         Checks.matrix(stream, "sums", sums, DType.FLOAT32, sumRows(), logits.size(0));
-        Checks.writable("sums", sums);
-        Checks.apart("sums", sums, "logits", logits);
-        Checks.apart("sums", sums, "labels", labels);
+        Checks.written("sums", sums, "logits", logits, "labels", labels);
         Checks.apart("sums", sums, "maximum", maximum);
         Status.ops(
                 Ops.ops_vocabulary_cross_entropy_sums(
@@ -157,14 +149,11 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
         checkWritten("loss", loss, sums, labels, divisor);
         checkWritten("counted", counted, sums, labels, divisor);
         Checks.apart("loss", loss, "logSumExp", logSumExp);
-        Checks.apart("counted", counted, "logSumExp", logSumExp);
-        Checks.apart("counted", counted, "loss", loss);
+        Checks.apart("counted", counted, "logSumExp", logSumExp, "loss", loss);
         if (tokenLosses != null) {
             Checks.vector(stream, "tokenLosses", tokenLosses, DType.FLOAT32, tokens);
             checkWritten("tokenLosses", tokenLosses, sums, labels, divisor);
-            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp);
-            Checks.apart("tokenLosses", tokenLosses, "loss", loss);
-            Checks.apart("tokenLosses", tokenLosses, "counted", counted);
+            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp, "loss", loss, "counted", counted);
         }
         Status.ops(
                 Ops.ops_vocabulary_cross_entropy_loss(
@@ -209,8 +198,7 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
         Checks.like(stream, "dlogits", dlogits, logits);
         Checks.writable("dlogits", dlogits);
         Checks.apartOrSame("dlogits", dlogits, "logits", logits);
-        Checks.apart("dlogits", dlogits, "labels", labels);
-        Checks.apart("dlogits", dlogits, "logSumExp", logSumExp);
+        Checks.apart("dlogits", dlogits, "labels", labels, "logSumExp", logSumExp);
         checkRead("divisor", divisor, DType.INT32, 1, dlogits, stream);
         checkRead("lossScale", lossScale, DType.FLOAT32, 1, dlogits, stream);
         checkRead("tokenGradients", tokenGradients, DType.FLOAT32, logits.size(0), dlogits, stream);
@@ -255,9 +243,7 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
 
     private static void checkWritten(
             String argument, Tensor tensor, Tensor sums, Tensor labels, @Nullable Tensor divisor) {
-        Checks.writable(argument, tensor);
-        Checks.apart(argument, tensor, "sums", sums);
-        Checks.apart(argument, tensor, "labels", labels);
+        Checks.written(argument, tensor, "sums", sums, "labels", labels);
         if (divisor != null) {
             Checks.apart(argument, tensor, "divisor", divisor);
         }

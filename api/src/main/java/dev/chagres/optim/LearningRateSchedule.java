@@ -1,6 +1,7 @@
 package dev.chagres.optim;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 
 /**
  * Learning rate by step: a linear warm-up, then a decay.
@@ -34,9 +35,7 @@ public record LearningRateSchedule(float peak, int warmUpSteps, int totalSteps, 
      */
     public LearningRateSchedule {
         Checks.given("decay", decay);
-        if (!(peak >= 0) || Float.isInfinite(peak)) {
-            throw new IllegalArgumentException("peak: expected a number of at least 0, got " + peak);
-        }
+        Numbers.notNegative("peak", peak);
         if (warmUpSteps < 0 || totalSteps < warmUpSteps) {
             throw new IllegalArgumentException("warmUpSteps, totalSteps: expected 0 <= warmUpSteps <= totalSteps, got "
                     + warmUpSteps + " and " + totalSteps);

@@ -3,6 +3,7 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.ops.StepState;
@@ -49,13 +50,8 @@ public final class Lion extends FlatOptimizer {
          * @throws IllegalArgumentException when one is out of its range
          */
         public Config {
-            if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
-                throw new IllegalArgumentException(
-                        "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
-            }
-            if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
-                throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
-            }
+            Numbers.betas(beta1, beta2);
+            Numbers.notNegative("weightDecay", weightDecay);
             Checks.given("masters", masters);
             if (Checks.given("momentDType", momentDType) != DType.FLOAT32
                     && momentDType != DType.BFLOAT16

@@ -1,6 +1,7 @@
 package dev.chagres.optim;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.parameter.Parameter;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
@@ -30,9 +31,7 @@ public record ParameterGroup(
     public ParameterGroup {
         Checks.given("name", name);
         Checks.given("members", members);
-        if (!(rateFactor >= 0) || Float.isInfinite(rateFactor)) {
-            throw new IllegalArgumentException("rateFactor: expected a number of at least 0, got " + rateFactor);
-        }
+        Numbers.notNegative("rateFactor", rateFactor);
         if (weightDecay != null && (!(weightDecay >= 0) || Float.isInfinite(weightDecay))) {
             throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
         }

@@ -3,6 +3,7 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.parameter.Parameters;
@@ -65,9 +66,7 @@ public final class SGD extends FlatOptimizer {
             if (!(dampening >= 0 && dampening < 1)) {
                 throw new IllegalArgumentException("dampening: expected a number within [0, 1), got " + dampening);
             }
-            if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
-                throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
-            }
+            Numbers.notNegative("weightDecay", weightDecay);
             Checks.given("masters", masters);
             if (Checks.given("kind", kind) == Momentum.NESTEROV && (momentum == 0 || dampening != 0)) {
                 throw new IllegalArgumentException(

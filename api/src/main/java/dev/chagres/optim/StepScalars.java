@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Numbers;
 import dev.chagres.internal.memory.StepWork;
 import dev.chagres.parameter.State;
 import dev.chagres.te.HostToDevice;
@@ -48,8 +49,8 @@ final class StepScalars implements AutoCloseable {
     /** Whether the device counts: {@link #step} then holds the number of steps taken. */
     private boolean deviceCounts;
 
-    private final StepWork counted = new Counted();
-    private final StepWork decided = new Decided();
+    private final StepWork countOnHost = new CountOnHost();
+    private final StepWork countOnDevice = new CountOnDevice();
     private boolean closed;
     /** Whether the weights are those of an evaluation. */
     private boolean evaluating;
@@ -83,9 +84,7 @@ final class StepScalars implements AutoCloseable {
 
     /** Throws an {@link IllegalArgumentException} for an invalid rate, by itself or times the factor of a group. */
     void checkRate(float newRate) {
-        if (!(newRate >= 0) || Float.isInfinite(newRate)) {
-            throw new IllegalArgumentException("rate: expected a number of at least 0, got " + newRate);
-        }
+        Numbers.notNegative("rate", newRate);
         for (int i = 1; i < factors.length; i++) {
             if (Float.isInfinite(newRate * factors[i])) {
                 throw new IllegalArgumentException(
@@ -120,13 +119,13 @@ final class StepScalars implements AutoCloseable {
      */
     void next(float newRate) {
         rate(newRate);
-        Inside.eachStep(scope.stream(), counted);
+        Inside.eachStep(scope.stream(), countOnHost);
     }
 
     /** Enqueues the rate of the next step, which {@code scaler} may skip on the device. */
     void next(float newRate, LossScaler scaler, Tensor skip) {
         rate(newRate);
-        Inside.eachStep(scope.stream(), decided);
+        Inside.eachStep(scope.stream(), countOnDevice);
         scaler.update(skip, step);
     }
 
@@ -182,7 +181,7 @@ final class StepScalars implements AutoCloseable {
     }
 
     /** A step that the host counts. */
-    private final class Counted implements StepWork {
+    private final class CountOnHost implements StepWork {
         @Override
         public void check() {
             ensureOpen();
@@ -229,7 +228,7 @@ final class StepScalars implements AutoCloseable {
     }
 
     /** A step that the device counts unless it is skipped; before the first one it gets the number of steps so far. */
-    private final class Decided implements StepWork {
+    private final class CountOnDevice implements StepWork {
         @Override
         public void check() {
             ensureOpen();

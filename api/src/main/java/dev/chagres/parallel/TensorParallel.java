@@ -3,6 +3,7 @@ package dev.chagres.parallel;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.Reduction;
 import java.util.List;
@@ -114,9 +115,7 @@ public final class TensorParallel {
      * @throws IllegalArgumentException when the count is negative, or there is no such rank
      */
     public long begin(long count, int rank) {
-        if (count < 0) {
-            throw new IllegalArgumentException("count: expected at least 0, got " + count);
-        }
+        Numbers.atLeastZero("count", count);
         if (rank < 0 || rank > size()) {
             throw new IllegalArgumentException("rank: expected 0 to " + size() + ", got " + rank);
         }

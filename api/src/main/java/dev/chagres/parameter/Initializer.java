@@ -1,5 +1,7 @@
 package dev.chagres.parameter;
 
+import dev.chagres.internal.Numbers;
+
 /**
  * The initial values of a parameter.
  *
@@ -27,10 +29,7 @@ public sealed interface Initializer {
          * @throws IllegalArgumentException when it is negative or no number
          */
         public Normal {
-            if (!(standardDeviation >= 0) || Float.isInfinite(standardDeviation)) {
-                throw new IllegalArgumentException(
-                        "standardDeviation: expected a number of at least 0, got " + standardDeviation);
-            }
+            Numbers.notNegative("standardDeviation", standardDeviation);
         }
     }
 
@@ -46,9 +45,7 @@ public sealed interface Initializer {
          * @throws IllegalArgumentException when it is negative or no number
          */
         public Uniform {
-            if (!(bound >= 0) || Float.isInfinite(bound)) {
-                throw new IllegalArgumentException("bound: expected a number of at least 0, got " + bound);
-            }
+            Numbers.notNegative("bound", bound);
         }
     }
 

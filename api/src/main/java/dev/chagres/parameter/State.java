@@ -3,6 +3,7 @@ package dev.chagres.parameter;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
@@ -49,9 +50,7 @@ public final class State implements StateOwner {
             Checks.given("reader", reader);
             Checks.given("writer", writer);
             Checks.given("form", form);
-            if (most < 0) {
-                throw new IllegalArgumentException("most: expected at least 0, got " + most);
-            }
+            Numbers.atLeastZero("most", most);
         }
 
         /**
@@ -215,10 +214,10 @@ public final class State implements StateOwner {
      */
     public void ensureNoneQuantized() {
         if (!quantized.isEmpty()) {
-            throw new IllegalArgumentException(
-                    "state: expected weights that have tensors, which ranks exchange, got "
-                            + quantized.keySet().iterator().next()
-                            + " that is kept QUANTIZED_ONLY; allocate with another WeightStorage, or save it by Safetensors.save");
+            throw new IllegalArgumentException("state: expected weights that have tensors, which ranks exchange, got "
+                    + quantized.keySet().iterator().next()
+                    + " that is kept QUANTIZED_ONLY; allocate with another WeightStorage, or save it by"
+                    + " Safetensors.save");
         }
     }
 

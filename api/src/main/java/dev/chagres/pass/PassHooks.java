@@ -1,6 +1,7 @@
 package dev.chagres.pass;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.pass.PassObserver.Direction;
 import org.jspecify.annotations.Nullable;
 
@@ -63,9 +64,7 @@ public final class PassHooks {
      * @throws IllegalArgumentException when the count is negative
      */
     public void skipDraws(long count) {
-        if (count < 0) {
-            throw new IllegalArgumentException("count: expected at least 0, got " + count);
-        }
+        Numbers.atLeastZero("count", count);
         pass.draws().restoreSite(count);
     }
 

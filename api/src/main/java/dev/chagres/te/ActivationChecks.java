@@ -68,9 +68,7 @@ final class ActivationChecks {
             Tensor amax, String writtenArgument, Tensor written, String readArgument, Tensor read, Stream stream) {
         Checks.matrix(stream, writtenArgument, written);
         Checks.vector(stream, "amax", amax, DType.FLOAT32, 1);
-        Checks.writable("amax", amax);
-        Checks.apart("amax", amax, writtenArgument, written);
-        Checks.apart("amax", amax, readArgument, read);
+        Checks.written("amax", amax, writtenArgument, written, readArgument, read);
     }
 
     /** Checks a tensor that has the shape of y. */

@@ -143,9 +143,7 @@ public final class Cast {
         QuantizedChecks.requireBoth("output", output, "the kernel that sums a bias gradient makes both copies");
         QuantizedChecks.divisible("input", input, rowsAtOnce);
         Checks.vector(stream, "dbias", dbias, input.dtype(), input.size(1));
-        Checks.writable("dbias", dbias);
-        Checks.apart("dbias", dbias, "input", input);
-        Checks.apart("dbias", dbias, "actInput", actInput);
+        Checks.written("dbias", dbias, "input", input, "actInput", actInput);
         QuantizedChecks.apart("dbias", dbias, "output", output);
         if (input.count() == 0) {
             dbias.zero(stream);

@@ -4,6 +4,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Numbers;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -28,15 +29,9 @@ public record ClampedSwiglu(float limit, float alpha, float linearOffset) implem
      * @throws IllegalArgumentException when the limit is not positive, or a number is not finite
      */
     public ClampedSwiglu {
-        if (!(limit > 0) || Float.isInfinite(limit)) {
-            throw new IllegalArgumentException("limit: expected a positive number, got " + limit);
-        }
-        if (!Float.isFinite(alpha)) {
-            throw new IllegalArgumentException("alpha: expected a finite number, got " + alpha);
-        }
-        if (!Float.isFinite(linearOffset)) {
-            throw new IllegalArgumentException("linearOffset: expected a finite number, got " + linearOffset);
-        }
+        Numbers.positive("limit", limit);
+        Numbers.finite("alpha", alpha);
+        Numbers.finite("linearOffset", linearOffset);
     }
 
     /** Returns the activation with TE's defaults: limit 7, alpha 1.702, linear offset 1. */

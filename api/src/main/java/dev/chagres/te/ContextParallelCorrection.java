@@ -83,7 +83,7 @@ public record ContextParallelCorrection(Tensor lse, Tensor cuSeqlens, LseLayout 
     public void secondHalfLseCorrection(Tensor lsePerStep, Stream stream) {
         checkLse(stream);
         checkPart("lsePerStep", lsePerStep, 2, stream);
-        ContextParallelChecks.written("lse", lse, "lsePerStep", lsePerStep, "cuSeqlens", cuSeqlens);
+        Checks.written("lse", lse, "lsePerStep", lsePerStep, "cuSeqlens", cuSeqlens);
         if (hasNoHalves()) {
             return;
         }
@@ -108,7 +108,7 @@ public record ContextParallelCorrection(Tensor lse, Tensor cuSeqlens, LseLayout 
     public void readSecondHalfLse(Tensor halfLse, Stream stream) {
         checkLse(stream);
         checkPart("halfLse", halfLse, 2, stream);
-        ContextParallelChecks.written("halfLse", halfLse, "lse", lse, "cuSeqlens", cuSeqlens);
+        Checks.written("halfLse", halfLse, "lse", lse, "cuSeqlens", cuSeqlens);
         if (hasNoHalves()) {
             return;
         }
@@ -147,8 +147,8 @@ public record ContextParallelCorrection(Tensor lse, Tensor cuSeqlens, LseLayout 
         }
         Checks.like(stream, "oldLse", oldLse, lse);
         checkPart("lsePerStep", lsePerStep, divisor, stream);
-        ContextParallelChecks.written("out", out, "outPerStep", outPerStep, "lse", lse);
-        ContextParallelChecks.written("out", out, "oldLse", oldLse, "lsePerStep", lsePerStep);
+        Checks.written("out", out, "outPerStep", outPerStep, "lse", lse);
+        Checks.written("out", out, "oldLse", oldLse, "lsePerStep", lsePerStep);
         Checks.apart("out", out, "cuSeqlens", cuSeqlens);
         if (outPerStep.count() == 0) {
             return;
@@ -185,7 +185,7 @@ public record ContextParallelCorrection(Tensor lse, Tensor cuSeqlens, LseLayout 
         ContextParallelChecks.tokens("grad", grad, stream);
         ContextParallelChecks.offsets("cuSeqlens", cuSeqlens, stream);
         ContextParallelChecks.part("gradPerStep", gradPerStep, "grad", grad, divisor, stream);
-        ContextParallelChecks.written("grad", grad, "gradPerStep", gradPerStep, "cuSeqlens", cuSeqlens);
+        Checks.written("grad", grad, "gradPerStep", gradPerStep, "cuSeqlens", cuSeqlens);
         if (grad.count() == 0) {
             return;
         }

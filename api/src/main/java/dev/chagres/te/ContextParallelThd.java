@@ -45,7 +45,7 @@ public final class ContextParallelThd {
         ContextParallelChecks.offsets("cuSeqlens", cuSeqlens, stream);
         ContextParallelChecks.part("half", half, "tensor", tensor, 2, stream);
         Checks.given("which", which);
-        ContextParallelChecks.written("half", half, "tensor", tensor, "cuSeqlens", cuSeqlens);
+        Checks.written("half", half, "tensor", tensor, "cuSeqlens", cuSeqlens);
         if (half.count() == 0) {
             return;
         }
@@ -74,8 +74,7 @@ public final class ContextParallelThd {
         if (rank < 0 || rank >= worldSize) {
             throw new IllegalArgumentException("rank: expected at least 0 and below " + worldSize + ", got " + rank);
         }
-        Checks.writable("output", output);
-        Checks.apart("output", output, "cuSeqlens", cuSeqlens);
+        Checks.written("output", output, "cuSeqlens", cuSeqlens);
         if (output.count() == 0) {
             return;
         }
@@ -164,7 +163,7 @@ public final class ContextParallelThd {
         ContextParallelChecks.twoOffsets(cuSeqlensPadded, cuSeqlens, stream);
         Checks.like(stream, "out", out, inp);
         Checks.aligned("out", out);
-        ContextParallelChecks.written("out", out, "inp", inp, "cuSeqlensPadded", cuSeqlensPadded);
+        Checks.written("out", out, "inp", inp, "cuSeqlensPadded", cuSeqlensPadded);
         Checks.apart("out", out, "cuSeqlens", cuSeqlens);
         if (inp.count() == 0) {
             return;

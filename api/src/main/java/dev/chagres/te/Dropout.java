@@ -139,14 +139,12 @@ public final class Dropout {
         Checks.probability("probability", probability);
         written("mask", mask, "output", output);
         Checks.apart("mask", mask, "rngState", rngState);
-        Checks.apart("output", output, "rngState", rngState);
-        Checks.writable("output", output);
+        Checks.written("output", output, "rngState", rngState);
         Checks.aligned("output", output);
     }
 
     private static void written(String argument, Tensor tensor, String otherArgument, Tensor other) {
-        Checks.writable(argument, tensor);
-        Checks.apart(argument, tensor, otherArgument, other);
+        Checks.written(argument, tensor, otherArgument, other);
         Checks.aligned(argument, tensor);
     }
 }

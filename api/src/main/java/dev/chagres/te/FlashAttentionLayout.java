@@ -183,8 +183,7 @@ public final class FlashAttentionLayout {
                     + qkvi.size(0) + ", " + qkvi.size(2) + ", " + HEAD_DIM + "], got " + Checks.describe(qkv));
         }
         Checks.aligned("qkv", qkv);
-        Checks.writable("qkv", qkv);
-        Checks.apart("qkv", qkv, "qkvi", qkvi);
+        Checks.written("qkv", qkv, "qkvi", qkvi);
     }
 
     private static void checkBackward(Tensor q, Tensor k, Tensor v, Tensor qkv, Stream stream) {
@@ -205,9 +204,7 @@ public final class FlashAttentionLayout {
         Checks.aligned("k", k);
         Checks.aligned("v", v);
         Checks.aligned("qkv", qkv);
-        Checks.writable("qkv", qkv);
-        Checks.apart("qkv", qkv, "q", q);
-        Checks.apart("qkv", qkv, "k", k);
+        Checks.written("qkv", qkv, "q", q, "k", k);
         Checks.apart("qkv", qkv, "v", v);
     }
 

@@ -14,6 +14,7 @@ import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.AttentionWork;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Numbers;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.WorkListener;
 import java.lang.foreign.Arena;
@@ -206,12 +207,8 @@ public final class FusedAttention {
         Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
         Checks.vector(stream, "seed", seed, DType.INT64, 1);
         Checks.vector(stream, "offset", offset, DType.INT64, 1);
-        if (draws < 0) {
-            throw new IllegalArgumentException("draws: expected at least 0, got " + draws);
-        }
-        Checks.writable("rngState", rngState);
-        Checks.apart("rngState", rngState, "seed", seed);
-        Checks.apart("rngState", rngState, "offset", offset);
+        Numbers.atLeastZero("draws", draws);
+        Checks.written("rngState", rngState, "seed", seed, "offset", offset);
         Status.te(
                 AddressCalls.te_extract_seed_and_offset(
                         rngState.address(), 1, seed.address(), 0, offset.address(), 0, draws, stream.handle()),
@@ -230,8 +227,7 @@ public final class FusedAttention {
     public static void populateRngState(Tensor rngState, Tensor seed, Stream stream) {
         Checks.vector(stream, "rngState", rngState, DType.INT64, 2);
         Checks.vector(stream, "seed", seed, DType.INT64, 1);
-        Checks.writable("rngState", rngState);
-        Checks.apart("rngState", rngState, "seed", seed);
+        Checks.written("rngState", rngState, "seed", seed);
         // TE reads the lengths only for other backends than this one.
         Status.te(
                 TransformerEngine.te_populate_rng_state_async(

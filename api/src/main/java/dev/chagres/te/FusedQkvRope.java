@@ -77,8 +77,7 @@ public record FusedQkvRope(Tensor qFreqs, Tensor kFreqs, Pairing pairing) {
         written("qOut", qOut, qkvInput, startPositions);
         written("kOut", kOut, qkvInput, startPositions);
         written("vOut", vOut, qkvInput, startPositions);
-        Checks.apart("qOut", qOut, "kOut", kOut);
-        Checks.apart("qOut", qOut, "vOut", vOut);
+        Checks.apart("qOut", qOut, "kOut", kOut, "vOut", vOut);
         Checks.apart("kOut", kOut, "vOut", vOut);
         if (qkvInput.count() == 0) {
             return;
@@ -126,12 +125,8 @@ public record FusedQkvRope(Tensor qFreqs, Tensor kFreqs, Pairing pairing) {
         part("vGradOut", vGradOut, "qkvGradInput", qkvGradInput, format, stream);
         parts("qkvGradInput", qkvGradInput, qGradOut, kGradOut, vGradOut);
         angles(qGradOut, format, stream);
-        Checks.writable("qkvGradInput", qkvGradInput);
-        Checks.apart("qkvGradInput", qkvGradInput, "qGradOut", qGradOut);
-        Checks.apart("qkvGradInput", qkvGradInput, "kGradOut", kGradOut);
-        Checks.apart("qkvGradInput", qkvGradInput, "vGradOut", vGradOut);
-        Checks.apart("qkvGradInput", qkvGradInput, "qFreqs", qFreqs);
-        Checks.apart("qkvGradInput", qkvGradInput, "kFreqs", kFreqs);
+        Checks.written("qkvGradInput", qkvGradInput, "qGradOut", qGradOut, "kGradOut", kGradOut);
+        Checks.apart("qkvGradInput", qkvGradInput, "vGradOut", vGradOut, "qFreqs", qFreqs, "kFreqs", kFreqs);
         if (qkvGradInput.count() == 0) {
             return;
         }
@@ -242,9 +237,7 @@ public record FusedQkvRope(Tensor qFreqs, Tensor kFreqs, Pairing pairing) {
     }
 
     private void written(String argument, Tensor output, Tensor qkv, @Nullable Tensor startPositions) {
-        Checks.writable(argument, output);
-        Checks.apart(argument, output, "qkvInput", qkv);
-        Checks.apart(argument, output, "qFreqs", qFreqs);
+        Checks.written(argument, output, "qkvInput", qkv, "qFreqs", qFreqs);
         Checks.apart(argument, output, "kFreqs", kFreqs);
         if (startPositions != null) {
             Checks.apart(argument, output, "startPositions", startPositions);

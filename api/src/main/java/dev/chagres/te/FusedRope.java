@@ -207,9 +207,7 @@ public record FusedRope(Tensor freqs, Pairing pairing) {
             throw new IllegalArgumentException(
                     "longest: expected at most the " + freqs.size(0) + " positions of freqs, got " + longest);
         }
-        Checks.writable(outputArgument, output);
-        Checks.apart(outputArgument, output, inputArgument, input);
-        Checks.apart(outputArgument, output, "freqs", freqs);
+        Checks.written(outputArgument, output, inputArgument, input, "freqs", freqs);
         if (startPositions != null) {
             Checks.vector(stream, "startPositions", startPositions, DType.INT32, sequences);
             Checks.apart(outputArgument, output, "startPositions", startPositions);

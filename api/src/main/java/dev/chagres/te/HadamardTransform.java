@@ -48,8 +48,7 @@ public final class HadamardTransform {
             throw new IllegalArgumentException(
                     "randomSignMask: expected " + SIZE + " bits, 0 to " + MOST_SIGNS + ", got " + randomSignMask);
         }
-        Checks.writable("output", output);
-        Checks.apart("output", output, "input", input);
+        Checks.written("output", output, "input", input);
         Checks.aligned("input", input);
         if (Inside.address(output) % STORE_BYTES != 0) {
             throw new IllegalArgumentException("output: expected memory that begins at a multiple of " + STORE_BYTES

@@ -306,11 +306,8 @@ public final class MultiTensor {
             TensorLists.apart("norm", norm, 0, j, tensor);
         }
         Checks.writable("noopFlag", noopFlag);
-        Checks.writable("partials", partials);
-        Checks.writable("norm", norm);
-        Checks.apart("partials", partials, "noopFlag", noopFlag);
-        Checks.apart("norm", norm, "noopFlag", noopFlag);
-        Checks.apart("norm", norm, "partials", partials);
+        Checks.written("partials", partials, "noopFlag", noopFlag);
+        Checks.written("norm", norm, "noopFlag", noopFlag, "partials", partials);
         return array;
     }
 

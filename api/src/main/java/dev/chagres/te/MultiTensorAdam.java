@@ -7,6 +7,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Numbers;
 import dev.chagres.te.HandleArrays.UnsetTensor;
 import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
@@ -52,19 +53,14 @@ public record MultiTensorAdam(
      * @throws IllegalArgumentException when one is outside its range
      */
     public MultiTensorAdam {
-        if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1)) {
-            throw new IllegalArgumentException(
-                    "beta1, beta2: expected numbers within [0, 1), got " + beta1 + " and " + beta2);
-        }
+        Numbers.betas(beta1, beta2);
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
             // With epsilon 0, a gradient of 0 would give 0 / 0.
             throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
         }
         Checks.given("mode", mode);
         Checks.given("biasCorrection", biasCorrection);
-        if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
-            throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
-        }
+        Numbers.notNegative("weightDecay", weightDecay);
     }
 
     /**
@@ -206,9 +202,7 @@ public record MultiTensorAdam(
     }
 
     private static void checkHost(float lr, int step, Stream stream) {
-        if (!(lr >= 0) || Float.isInfinite(lr)) {
-            throw new IllegalArgumentException("lr: expected a number of at least 0, got " + lr);
-        }
+        Numbers.notNegative("lr", lr);
         if (step < 1) {
             throw new IllegalArgumentException("step: expected the number of a step, from 1 on, got " + step);
         }

@@ -7,6 +7,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.internal.QuantizedChecks;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
@@ -54,9 +55,7 @@ public final class Normalization {
      * @throws IllegalArgumentException when epsilon is negative, infinite or no number
      */
     public Normalization(float epsilon, Gamma gammaKind) {
-        if (!(epsilon >= 0) || Float.isInfinite(epsilon)) {
-            throw new IllegalArgumentException("epsilon: expected a number of at least 0, got " + epsilon);
-        }
+        Numbers.notNegative("epsilon", epsilon);
         this.epsilon = epsilon;
         this.gammaKind = Checks.given("gammaKind", gammaKind);
     }
@@ -351,7 +350,7 @@ public final class Normalization {
         } else {
             Checks.like(stream, "z", z, x);
         }
-        written("z", z, "x", x, "gamma", factors);
+        Checks.written("z", z, "x", x, "gamma", factors);
         Checks.apart("rsigma", rsigma, "z", z);
         if (NormSwitches.forward() == NormBackend.CUDNN) {
             Checks.aligned("z", z);
@@ -387,7 +386,7 @@ public final class Normalization {
         Tensor factors = given("gamma", gamma);
         Checks.vector(stream, "gamma", factors, x.dtype(), x.size(1));
         Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
-        written("rsigma", rsigma, "x", x, "gamma", factors);
+        Checks.written("rsigma", rsigma, "x", x, "gamma", factors);
         if (NormSwitches.forward() == NormBackend.CUDNN) {
             checkAligned(x, factors, rsigma);
         }
@@ -400,9 +399,8 @@ public final class Normalization {
         Checks.vector(stream, "beta", summands, x.dtype(), x.size(1));
         Checks.vector(stream, "mu", mu, DType.FLOAT32, x.size(0));
         Checks.apart("rsigma", rsigma, "beta", summands);
-        written("mu", mu, "x", x, "gamma", given("gamma", gamma));
-        Checks.apart("mu", mu, "beta", summands);
-        Checks.apart("mu", mu, "rsigma", rsigma);
+        Checks.written("mu", mu, "x", x, "gamma", given("gamma", gamma));
+        Checks.apart("mu", mu, "beta", summands, "rsigma", rsigma);
         if (NormSwitches.forward() == NormBackend.CUDNN) {
             Checks.aligned("beta", summands);
             Checks.aligned("mu", mu);
@@ -422,10 +420,10 @@ public final class Normalization {
         Checks.vector(stream, "rsigma", rsigma, DType.FLOAT32, x.size(0));
         Checks.like(stream, "dx", dx, x);
         Checks.vector(stream, "dgamma", dgamma, factors.dtype(), x.size(1));
-        written("dx", dx, "dz", dz, "x", x);
-        written("dx", dx, "rsigma", rsigma, "gamma", factors);
-        written("dgamma", dgamma, "dz", dz, "x", x);
-        written("dgamma", dgamma, "rsigma", rsigma, "gamma", factors);
+        Checks.written("dx", dx, "dz", dz, "x", x);
+        Checks.written("dx", dx, "rsigma", rsigma, "gamma", factors);
+        Checks.written("dgamma", dgamma, "dz", dz, "x", x);
+        Checks.written("dgamma", dgamma, "rsigma", rsigma, "gamma", factors);
         Checks.apart("dgamma", dgamma, "dx", dx);
         if (cudnn) {
             checkAligned(x, factors, rsigma);
@@ -444,9 +442,9 @@ public final class Normalization {
         Checks.vector(stream, "dbeta", dbeta, factors.dtype(), x.size(1));
         Checks.apart("dx", dx, "mu", mu);
         Checks.apart("dgamma", dgamma, "mu", mu);
-        written("dbeta", dbeta, "dz", dz, "x", x);
-        written("dbeta", dbeta, "mu", mu, "rsigma", rsigma);
-        written("dbeta", dbeta, "gamma", factors, "dx", dx);
+        Checks.written("dbeta", dbeta, "dz", dz, "x", x);
+        Checks.written("dbeta", dbeta, "mu", mu, "rsigma", rsigma);
+        Checks.written("dbeta", dbeta, "gamma", factors, "dx", dx);
         Checks.apart("dbeta", dbeta, "dgamma", dgamma);
         if (NormSwitches.backward() == NormBackend.CUDNN) {
             Checks.aligned("mu", mu);
@@ -469,12 +467,5 @@ public final class Normalization {
         Checks.aligned("x", x);
         Checks.aligned("gamma", gamma);
         Checks.aligned("rsigma", rsigma);
-    }
-
-    private static void written(
-            String argument, Tensor tensor, String readArgument, Tensor read, String otherArgument, Tensor other) {
-        Checks.writable(argument, tensor);
-        Checks.apart(argument, tensor, readArgument, read);
-        Checks.apart(argument, tensor, otherArgument, other);
     }
 }

@@ -36,8 +36,7 @@ public final class PartialCast {
             Tensor input, Tensor amax, long height, long width, long begin, Stream stream) {
         checkPart(input, height, width, begin, stream);
         checkBlocks("amax", amax, height, width, stream);
-        Checks.writable("amax", amax);
-        Checks.apart("amax", amax, "input", input);
+        Checks.written("amax", amax, "input", input);
         Status.te(
                 TransformerEngine.te_fp8_block_scaling_compute_partial_amax(
                         input.handle(),
@@ -77,8 +76,7 @@ public final class PartialCast {
         checkBlocks("scale", scale, height, width, stream);
         checkOutput(input, output, around, stream);
         checkRoom(output, around, height, width, begin);
-        Checks.apart("around", around, "input", input);
-        Checks.apart("around", around, "scale", scale);
+        Checks.apart("around", around, "input", input, "scale", scale);
         Status.te(
                 TransformerEngine.te_fp8_block_scaling_partial_cast(
                         input.handle(),
@@ -175,7 +173,8 @@ public final class PartialCast {
         long most = endWritten(height, width, end) - end;
         if (before < least || behind < most) {
             throw new IllegalArgumentException("around: expected " + least + " elements before output and " + most
-                    + " behind, which TE's kernel may write with the rows of blocks that the part begins and ends in, got "
+                    + " behind, which TE's kernel may write with the rows of blocks that the part begins and ends in,"
+                    + " got "
                     + before + " and " + behind);
         }
         // The kernel stores four numbers at once where the width is a multiple of 128, at multiples of four from

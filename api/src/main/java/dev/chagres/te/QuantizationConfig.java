@@ -2,6 +2,7 @@ package dev.chagres.te;
 
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -37,9 +38,7 @@ public record QuantizationConfig(
      */
     public QuantizationConfig {
         Checks.given("scales", scales);
-        if (!(amaxEpsilon >= 0) || Float.isInfinite(amaxEpsilon)) {
-            throw new IllegalArgumentException("amaxEpsilon: expected a number of at least 0, got " + amaxEpsilon);
-        }
+        Numbers.notNegative("amaxEpsilon", amaxEpsilon);
     }
 
     /** Returns FP32 scales, no lower bound, and no flag: TE's defaults. */

@@ -8,6 +8,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Numbers;
 import dev.chagres.internal.QuantizedChecks;
 import dev.chagres.te.Cast.QuantizationCalls;
 import dev.chagres.te.HandleArrays.UnsetTensor;
@@ -205,9 +206,7 @@ public final class RecipeUpdates {
         static void numbers(RecipeUpdates.AmaxAlgorithm algorithm, DType dtype, float margin) {
             Checks.given("algorithm", algorithm);
             float8(dtype);
-            if (!Float.isFinite(margin)) {
-                throw new IllegalArgumentException("margin: expected a finite number, got " + margin);
-            }
+            Numbers.finite("margin", margin);
         }
 
         static void float8(DType dtype) {
@@ -229,9 +228,8 @@ public final class RecipeUpdates {
                         argument + ": expected FLOAT32[L, n] of at least one row, got " + Checks.describe(history));
             }
             Checks.vector(stream, scaleArgument, scale, DType.FLOAT32, history.size(1));
-            Checks.writable(argument, history);
+            Checks.written(argument, history, scaleArgument, scale);
             Checks.writable(scaleArgument, scale);
-            Checks.apart(argument, history, scaleArgument, scale);
         }
 
         /** Checks the inputs and outputs of an update, which may be in place. */

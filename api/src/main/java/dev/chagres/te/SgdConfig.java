@@ -1,6 +1,7 @@
 package dev.chagres.te;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 
 /**
  * The hyperparameters of a step of stochastic gradient descent, for {@link MultiTensor#sgd}.
@@ -45,10 +46,10 @@ public record SgdConfig(
      *     0 or dampened
      */
     public SgdConfig {
-        atLeastZero("learningRate", learningRate);
-        atLeastZero("momentum", momentum);
+        Numbers.notNegative("learningRate", learningRate);
+        Numbers.notNegative("momentum", momentum);
         finite("dampening", dampening);
-        atLeastZero("weightDecay", weightDecay);
+        Numbers.notNegative("weightDecay", weightDecay);
         finite("gradientScale", gradientScale);
         Checks.given("kind", kind);
         Checks.given("decayPlace", decayPlace);
@@ -83,12 +84,6 @@ public record SgdConfig(
     /** Returns the same with another factor on the gradients. */
     public SgdConfig withGradientScale(float newScale) {
         return new SgdConfig(learningRate, momentum, dampening, weightDecay, newScale, kind, decayPlace);
-    }
-
-    private static void atLeastZero(String name, float value) {
-        if (!(value >= 0) || Float.isInfinite(value)) {
-            throw new IllegalArgumentException(name + ": expected a number of at least 0, got " + value);
-        }
     }
 
     private static void finite(String name, float value) {

@@ -4,6 +4,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.Numbers;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -26,12 +27,8 @@ public record SituGlu(float beta1, float beta2) implements ActivationFunction {
      * @throws IllegalArgumentException when one is not positive, or not finite
      */
     public SituGlu {
-        if (!(beta1 > 0) || Float.isInfinite(beta1)) {
-            throw new IllegalArgumentException("beta1: expected a positive number, got " + beta1);
-        }
-        if (!(beta2 > 0) || Float.isInfinite(beta2)) {
-            throw new IllegalArgumentException("beta2: expected a positive number, got " + beta2);
-        }
+        Numbers.positive("beta1", beta1);
+        Numbers.positive("beta2", beta2);
     }
 
     /** Returns the activation with TE's defaults: beta1 4, beta2 25. */

@@ -155,7 +155,6 @@ public final class SplitsToOffsets {
     }
 
     private static void written(String argument, Tensor tensor, String readArgument, Tensor read) {
-        Checks.writable(argument, tensor);
-        Checks.apart(argument, tensor, readArgument, read);
+        Checks.written(argument, tensor, readArgument, read);
     }
 }

@@ -93,8 +93,6 @@ public final class ThdConversion {
     }
 
     private static void written(String argument, Tensor output, String inputArgument, Tensor input, Tensor cuSeqlens) {
-        Checks.writable(argument, output);
-        Checks.apart(argument, output, inputArgument, input);
-        Checks.apart(argument, output, "cuSeqlens", cuSeqlens);
+        Checks.written(argument, output, inputArgument, input, "cuSeqlens", cuSeqlens);
     }
 }

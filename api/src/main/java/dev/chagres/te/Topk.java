@@ -124,9 +124,7 @@ public final class Topk {
     }
 
     private static void written(String argument, Tensor tensor, Tensor keysIn, Tensor lengths) {
-        Checks.writable(argument, tensor);
-        Checks.apart(argument, tensor, "keysIn", keysIn);
-        Checks.apart(argument, tensor, "lengths", lengths);
+        Checks.written(argument, tensor, "keysIn", keysIn, "lengths", lengths);
     }
 
     /**
