@@ -7,6 +7,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.Output;
+import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -30,16 +31,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void add(Tensor x, Tensor residual, Tensor y, Stream stream) {
-        checkBinary(x, "residual", residual, y, stream);
-        Status.ops(
-                Ops.ops_add(
-                        x.address(),
-                        residual.address(),
-                        y.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_add");
+        binary(Ops::ops_add, "ops_add", x, "residual", residual, y, stream);
     }
 
     /**
@@ -51,16 +43,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void subtract(Tensor x, Tensor other, Tensor y, Stream stream) {
-        checkBinary(x, "other", other, y, stream);
-        Status.ops(
-                Ops.ops_subtract(
-                        x.address(),
-                        other.address(),
-                        y.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_subtract");
+        binary(Ops::ops_subtract, "ops_subtract", x, "other", other, y, stream);
     }
 
     /**
@@ -72,16 +55,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void multiply(Tensor x, Tensor other, Tensor y, Stream stream) {
-        checkBinary(x, "other", other, y, stream);
-        Status.ops(
-                Ops.ops_multiply(
-                        x.address(),
-                        other.address(),
-                        y.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_multiply");
+        binary(Ops::ops_multiply, "ops_multiply", x, "other", other, y, stream);
     }
 
     /**
@@ -97,8 +71,7 @@ public final class Elementwise {
         Checks.matrix(stream, "x", Checks.floats(stream, "x", x));
         Checks.vector(stream, "bias", bias, x.dtype(), x.size(1));
         Checks.like(stream, "y", y, x);
-        Checks.writable("y", y);
-        Checks.apart("y", y, "bias", bias);
+        Checks.written("y", y, "bias", bias);
         Checks.apartOrSame("y", y, "x", x);
         if (residual != null) {
             Checks.like(stream, "residual", residual, x);
@@ -125,11 +98,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void reciprocal(Tensor x, Tensor y, Stream stream) {
-        checkUnary(x, y, stream);
-        Status.ops(
-                Ops.ops_reciprocal(
-                        x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
-                "ops_reciprocal");
+        unary(Ops::ops_reciprocal, "ops_reciprocal", x, y, stream);
     }
 
     /**
@@ -141,10 +110,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void geluErf(Tensor x, Tensor y, Stream stream) {
-        checkUnary(x, y, stream);
-        Status.ops(
-                Ops.ops_gelu_erf(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()),
-                "ops_gelu_erf");
+        unary(Ops::ops_gelu_erf, "ops_gelu_erf", x, y, stream);
     }
 
     /**
@@ -156,16 +122,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void geluErfBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        checkGradient(dy, "x", x, dx, stream);
-        Status.ops(
-                Ops.ops_gelu_erf_backward(
-                        dy.address(),
-                        x.address(),
-                        dx.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_gelu_erf_backward");
+        gradient(Ops::ops_gelu_erf_backward, "ops_gelu_erf_backward", dy, "x", x, dx, stream);
     }
 
     /**
@@ -176,8 +133,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void tanh(Tensor x, Tensor y, Stream stream) {
-        checkUnary(x, y, stream);
-        Status.ops(Ops.ops_tanh(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_tanh");
+        unary(Ops::ops_tanh, "ops_tanh", x, y, stream);
     }
 
     /**
@@ -189,16 +145,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void tanhBackward(Tensor dy, Tensor y, Tensor dx, Stream stream) {
-        checkGradient(dy, "y", y, dx, stream);
-        Status.ops(
-                Ops.ops_tanh_backward(
-                        dy.address(),
-                        y.address(),
-                        dx.address(),
-                        y.count(),
-                        y.dtype().code(),
-                        stream.handle()),
-                "ops_tanh_backward");
+        gradient(Ops::ops_tanh_backward, "ops_tanh_backward", dy, "y", y, dx, stream);
     }
 
     /**
@@ -209,9 +156,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void sigmoid(Tensor x, Tensor y, Stream stream) {
-        checkUnary(x, y, stream);
-        Status.ops(
-                Ops.ops_sigmoid(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_sigmoid");
+        unary(Ops::ops_sigmoid, "ops_sigmoid", x, y, stream);
     }
 
     /**
@@ -223,16 +168,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void sigmoidBackward(Tensor dy, Tensor y, Tensor dx, Stream stream) {
-        checkGradient(dy, "y", y, dx, stream);
-        Status.ops(
-                Ops.ops_sigmoid_backward(
-                        dy.address(),
-                        y.address(),
-                        dx.address(),
-                        y.count(),
-                        y.dtype().code(),
-                        stream.handle()),
-                "ops_sigmoid_backward");
+        gradient(Ops::ops_sigmoid_backward, "ops_sigmoid_backward", dy, "y", y, dx, stream);
     }
 
     /**
@@ -243,8 +179,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void erf(Tensor x, Tensor y, Stream stream) {
-        checkUnary(x, y, stream);
-        Status.ops(Ops.ops_erf(x.address(), y.address(), x.count(), x.dtype().code(), stream.handle()), "ops_erf");
+        unary(Ops::ops_erf, "ops_erf", x, y, stream);
     }
 
     /**
@@ -256,16 +191,7 @@ public final class Elementwise {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void erfBackward(Tensor dy, Tensor x, Tensor dx, Stream stream) {
-        checkGradient(dy, "x", x, dx, stream);
-        Status.ops(
-                Ops.ops_erf_backward(
-                        dy.address(),
-                        x.address(),
-                        dx.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_erf_backward");
+        gradient(Ops::ops_erf_backward, "ops_erf_backward", dy, "x", x, dx, stream);
     }
 
     /**
@@ -279,8 +205,7 @@ public final class Elementwise {
         Checks.given("output", output);
         Checks.floats(stream, "x", x);
         Checks.counted(stream, "y", Checks.typed(stream, "y", y, DType.FLOAT32), x);
-        Checks.writable("y", y);
-        Checks.apart("y", y, "x", x);
+        Checks.written("y", y, "x", x);
         Status.ops(
                 Ops.ops_accumulate(
                         x.address(),
@@ -302,39 +227,59 @@ public final class Elementwise {
     public static void cast(Tensor x, Tensor y, Stream stream) {
         Checks.floats(stream, "x", x);
         Checks.counted(stream, "y", Checks.floats(stream, "y", y), x);
-        Checks.writable("y", y);
-        Checks.apart("y", y, "x", x);
+        Checks.written("y", y, "x", x);
         Status.ops(
                 Ops.ops_cast(
                         x.address(), x.dtype().code(), y.address(), y.dtype().code(), x.count(), stream.handle()),
                 "ops_cast");
     }
 
+    @FunctionalInterface
+    private interface Unary {
+        int call(long x, long y, long count, int dtype, MemorySegment stream);
+    }
+
+    @FunctionalInterface
+    private interface Binary {
+        int call(long x, long other, long y, long count, int dtype, MemorySegment stream);
+    }
+
     /** y may be x. */
-    private static void checkUnary(Tensor x, Tensor y, Stream stream) {
+    private static void unary(Unary function, String name, Tensor x, Tensor y, Stream stream) {
         Checks.floats(stream, "x", x);
         Checks.like(stream, "y", y, x);
         Checks.writable("y", y);
         Checks.apartOrSame("y", y, "x", x);
+        int dtype = x.dtype().code();
+        Status.ops(function.call(x.address(), y.address(), x.count(), dtype, stream.handle()), name);
     }
 
     /** y may be x or the other input. */
-    private static void checkBinary(Tensor x, String argument, Tensor other, Tensor y, Stream stream) {
+    private static void binary(
+            Binary function, String name, Tensor x, String argument, Tensor other, Tensor y, Stream stream) {
         Checks.floats(stream, "x", x);
         Checks.like(stream, argument, other, x);
         Checks.like(stream, "y", y, x);
         Checks.writable("y", y);
         Checks.apartOrSame("y", y, "x", x);
         Checks.apartOrSame("y", y, argument, other);
+        call(function, name, x, other, y, stream);
+    }
+
+    private static void call(Binary function, String name, Tensor x, Tensor other, Tensor y, Stream stream) {
+        int dtype = x.dtype().code();
+        Status.ops(function.call(x.address(), other.address(), y.address(), x.count(), dtype, stream.handle()), name);
     }
 
     /** dx may be dy, or what forward read or gave, which is {@code kept}. */
-    private static void checkGradient(Tensor dy, String argument, Tensor kept, Tensor dx, Stream stream) {
+    private static void gradient(
+            Binary function, String name, Tensor dy, String argument, Tensor kept, Tensor dx, Stream stream) {
         Checks.floats(stream, argument, kept);
         Checks.like(stream, "dy", dy, kept);
         Checks.like(stream, "dx", dx, kept);
         Checks.writable("dx", dx);
         Checks.apartOrSame("dx", dx, "dy", dy);
         Checks.apartOrSame("dx", dx, argument, kept);
+        call(function, name, dy, kept, dx, stream);
     }
 }
