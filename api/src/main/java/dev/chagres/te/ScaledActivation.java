@@ -1,9 +1,10 @@
 package dev.chagres.te;
 
+import static dev.chagres.bindings.te.TransformerEngine.*;
+
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
-import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
@@ -26,41 +27,62 @@ public final class ScaledActivation {
     private ScaledActivation() {}
 
     /**
-     * Enqueues {@code output = actScales a sigmoid(a) b}, {@code nvte_scaled_swiglu}.
+     * Enqueues {@code output = actScales f(input)}: {@code nvte_scaled_swiglu}, {@code nvte_scaled_situglu}, {@code
+     * nvte_scaled_clamped_swiglu} or {@code nvte_scaled_srelu}.
      *
-     * @param input a and b, [T, 2F]
+     * @param activation f: {@link Activation#SWIGLU}, {@link Activation#SRELU}, a {@link SituGlu} or a {@link ClampedSwiglu}
+     * @param input a and b, [T, 2F]; of SRELU [T, F]
      * @param actScales [T]
      * @param output [T, F]
-     * @param layout where a and b are in a row of input
-     * @throws IllegalArgumentException when shapes, types, the layout or devices do not fit, or output shares memory
+     * @param layout where a and b are in a row of input; SRELU reads it not
+     * @throws IllegalArgumentException when TE has no such function, shapes, types, the layout or devices do not fit, or output shares memory
      */
-    public static void scaledSwiglu(Tensor input, Tensor actScales, Tensor output, GluLayout layout, Stream stream) {
-        checkForward(input, 2, actScales, output, stream);
-        Checks.given("layout", layout).check("output", output.size(1));
-        if (output.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_swiglu(
-                            input.handle(),
-                            actScales.handle(),
-                            output.handle(),
-                            layout.interleaveSize(),
-                            stream.handle()),
-                    "te_scaled_swiglu");
+    public static void forward(
+            ActivationFunction activation,
+            Tensor input,
+            Tensor actScales,
+            Tensor output,
+            GluLayout layout,
+            Stream stream) {
+        checkForward(input, halves(activation), actScales, output, stream);
+        checkLayout(activation, layout, "output", output);
+        if (output.count() == 0) {
+            return;
+        }
+        MemorySegment x = input.handle();
+        MemorySegment scales = actScales.handle();
+        MemorySegment y = output.handle();
+        MemorySegment queue = stream.handle();
+        int interleaved = layout.interleaveSize();
+        switch (activation) {
+            case SituGlu(float beta1, float beta2) ->
+                Status.te(te_scaled_situglu(x, scales, y, beta1, beta2, interleaved, queue), "te_scaled_situglu");
+            case ClampedSwiglu(float limit, float alpha, float offset) ->
+                Status.te(
+                        te_scaled_clamped_swiglu(x, scales, y, limit, alpha, offset, interleaved, queue),
+                        "te_scaled_clamped_swiglu");
+            case Activation one
+            when one == Activation.SRELU -> Status.te(te_scaled_srelu(x, scales, y, queue), "te_scaled_srelu");
+            case Activation one -> Status.te(te_scaled_swiglu(x, scales, y, interleaved, queue), "te_scaled_swiglu");
         }
     }
 
     /**
-     * Enqueues the backward of {@link #scaledSwiglu}, {@code nvte_scaled_dswiglu}.
+     * Enqueues the backward of {@link #forward}: {@code nvte_scaled_dswiglu}, {@code nvte_scaled_dsituglu}, {@code
+     * nvte_scaled_clamped_dswiglu} or {@code nvte_scaled_dsrelu}.
      *
+     * @param activation what forward had
      * @param grad gradient of output, [T, F]
-     * @param input what forward read, [T, 2F]
+     * @param input what forward read, [T, 2F]; of SRELU [T, F]
      * @param actScales what forward read, [T]
-     * @param gradInput gradient of input, [T, 2F]
+     * @param gradInput gradient of input, like it
      * @param gradActScales gradient of actScales, [T]; null computes none
-     * @param layout where a and b are in a row of input
-     * @throws IllegalArgumentException when shapes, types, the layout or devices do not fit, or what is written shares memory
+     * @param layout what forward had
+     * @throws IllegalArgumentException when TE has no such function, shapes, types, the layout or devices do not fit, or what is written
+     *     shares memory
      */
-    public static void scaledDswiglu(
+    public static void backward(
+            ActivationFunction activation,
             Tensor grad,
             Tensor input,
             Tensor actScales,
@@ -68,209 +90,51 @@ public final class ScaledActivation {
             @Nullable Tensor gradActScales,
             GluLayout layout,
             Stream stream) {
-        checkBackward(grad, input, 2, actScales, gradInput, gradActScales, stream);
-        Checks.given("layout", layout).check("grad", grad.size(1));
-        if (hasElements(grad, gradActScales, stream)) {
-            Status.te(
-                    TransformerEngine.te_scaled_dswiglu(
-                            grad.handle(),
-                            input.handle(),
-                            actScales.handle(),
-                            gradInput.handle(),
-                            handle(gradActScales),
-                            layout.interleaveSize(),
-                            stream.handle()),
-                    "te_scaled_dswiglu");
+        checkBackward(grad, input, halves(activation), actScales, gradInput, gradActScales, stream);
+        checkLayout(activation, layout, "grad", grad);
+        if (!hasElements(grad, gradActScales, stream)) {
+            return;
+        }
+        MemorySegment dy = grad.handle();
+        MemorySegment x = input.handle();
+        MemorySegment scales = actScales.handle();
+        MemorySegment dx = gradInput.handle();
+        MemorySegment dscales = gradActScales == null ? MemorySegment.NULL : gradActScales.handle();
+        MemorySegment queue = stream.handle();
+        int interleaved = layout.interleaveSize();
+        switch (activation) {
+            case SituGlu(float beta1, float beta2) ->
+                Status.te(
+                        te_scaled_dsituglu(dy, x, scales, dx, dscales, beta1, beta2, interleaved, queue),
+                        "te_scaled_dsituglu");
+            case ClampedSwiglu(float limit, float alpha, float offset) ->
+                Status.te(
+                        te_scaled_clamped_dswiglu(dy, x, scales, dx, dscales, limit, alpha, offset, interleaved, queue),
+                        "te_scaled_clamped_dswiglu");
+            case Activation one
+            when one == Activation.SRELU ->
+                Status.te(te_scaled_dsrelu(dy, x, scales, dx, dscales, queue), "te_scaled_dsrelu");
+            case Activation one ->
+                Status.te(te_scaled_dswiglu(dy, x, scales, dx, dscales, interleaved, queue), "te_scaled_dswiglu");
         }
     }
 
-    /**
-     * Enqueues {@code output = actScales beta1 tanh(a / beta1) sigmoid(a) beta2 tanh(b / beta2)}, {@code nvte_scaled_situglu}.
-     *
-     * @param situ beta1 and beta2
-     * @param input a and b, [T, 2F]
-     * @param actScales [T]
-     * @param output [T, F]
-     * @param layout where a and b are in a row of input
-     * @throws IllegalArgumentException when shapes, types, the layout or devices do not fit, or output shares memory
-     */
-    public static void scaledSituglu(
-            SituGlu situ, Tensor input, Tensor actScales, Tensor output, GluLayout layout, Stream stream) {
-        Checks.given("situ", situ);
-        checkForward(input, 2, actScales, output, stream);
-        Checks.given("layout", layout).check("output", output.size(1));
-        if (output.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_situglu(
-                            input.handle(),
-                            actScales.handle(),
-                            output.handle(),
-                            situ.beta1(),
-                            situ.beta2(),
-                            layout.interleaveSize(),
-                            stream.handle()),
-                    "te_scaled_situglu");
+    /** Returns how many times the columns of the output the input has. */
+    private static int halves(ActivationFunction activation) {
+        if (Checks.given("activation", activation) instanceof Activation one
+                && one != Activation.SWIGLU
+                && one != Activation.SRELU) {
+            throw new IllegalArgumentException(
+                    "activation: expected SWIGLU, SRELU, a SituGlu or a ClampedSwiglu, which TE has with factors, got "
+                            + one);
         }
+        return activation.isGated() ? 2 : 1;
     }
 
-    /**
-     * Enqueues the backward of {@link #scaledSituglu}, {@code nvte_scaled_dsituglu}.
-     *
-     * @param situ beta1 and beta2
-     * @param grad gradient of output, [T, F]
-     * @param input what forward read, [T, 2F]
-     * @param actScales what forward read, [T]
-     * @param gradInput gradient of input, [T, 2F]
-     * @param gradActScales gradient of actScales, [T]; null computes none
-     * @param layout where a and b are in a row of input
-     * @throws IllegalArgumentException when shapes, types, the layout or devices do not fit, or what is written shares memory
-     */
-    public static void scaledDsituglu(
-            SituGlu situ,
-            Tensor grad,
-            Tensor input,
-            Tensor actScales,
-            Tensor gradInput,
-            @Nullable Tensor gradActScales,
-            GluLayout layout,
-            Stream stream) {
-        Checks.given("situ", situ);
-        checkBackward(grad, input, 2, actScales, gradInput, gradActScales, stream);
-        Checks.given("layout", layout).check("grad", grad.size(1));
-        if (hasElements(grad, gradActScales, stream)) {
-            Status.te(
-                    TransformerEngine.te_scaled_dsituglu(
-                            grad.handle(),
-                            input.handle(),
-                            actScales.handle(),
-                            gradInput.handle(),
-                            handle(gradActScales),
-                            situ.beta1(),
-                            situ.beta2(),
-                            layout.interleaveSize(),
-                            stream.handle()),
-                    "te_scaled_dsituglu");
-        }
-    }
-
-    /**
-     * Enqueues {@code output = actScales m sigmoid(alpha m) (c + linearOffset)} with {@code m = min(a, limit)} and c being b within
-     * {@code -limit} to {@code limit}, {@code nvte_scaled_clamped_swiglu}.
-     *
-     * @param clamped limit, alpha and linearOffset
-     * @param input a and b, [T, 2F]
-     * @param actScales [T]
-     * @param output [T, F]
-     * @param layout where a and b are in a row of input
-     * @throws IllegalArgumentException when shapes, types, the layout or devices do not fit, or output shares memory
-     */
-    public static void scaledClampedSwiglu(
-            ClampedSwiglu clamped, Tensor input, Tensor actScales, Tensor output, GluLayout layout, Stream stream) {
-        Checks.given("clamped", clamped);
-        checkForward(input, 2, actScales, output, stream);
-        Checks.given("layout", layout).check("output", output.size(1));
-        if (output.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_clamped_swiglu(
-                            input.handle(),
-                            actScales.handle(),
-                            output.handle(),
-                            clamped.limit(),
-                            clamped.alpha(),
-                            clamped.linearOffset(),
-                            layout.interleaveSize(),
-                            stream.handle()),
-                    "te_scaled_clamped_swiglu");
-        }
-    }
-
-    /**
-     * Enqueues the backward of {@link #scaledClampedSwiglu}, {@code nvte_scaled_clamped_dswiglu}.
-     *
-     * @param clamped limit, alpha and linearOffset
-     * @param grad gradient of output, [T, F]
-     * @param input what forward read, [T, 2F]
-     * @param actScales what forward read, [T]
-     * @param gradInput gradient of input, [T, 2F]
-     * @param gradActScales gradient of actScales, [T]; null computes none
-     * @param layout where a and b are in a row of input
-     * @throws IllegalArgumentException when shapes, types, the layout or devices do not fit, or what is written shares memory
-     */
-    public static void scaledClampedDswiglu(
-            ClampedSwiglu clamped,
-            Tensor grad,
-            Tensor input,
-            Tensor actScales,
-            Tensor gradInput,
-            @Nullable Tensor gradActScales,
-            GluLayout layout,
-            Stream stream) {
-        Checks.given("clamped", clamped);
-        checkBackward(grad, input, 2, actScales, gradInput, gradActScales, stream);
-        Checks.given("layout", layout).check("grad", grad.size(1));
-        if (hasElements(grad, gradActScales, stream)) {
-            Status.te(
-                    TransformerEngine.te_scaled_clamped_dswiglu(
-                            grad.handle(),
-                            input.handle(),
-                            actScales.handle(),
-                            gradInput.handle(),
-                            handle(gradActScales),
-                            clamped.limit(),
-                            clamped.alpha(),
-                            clamped.linearOffset(),
-                            layout.interleaveSize(),
-                            stream.handle()),
-                    "te_scaled_clamped_dswiglu");
-        }
-    }
-
-    /**
-     * Enqueues {@code output = actScales max(input, 0)^2}, {@code nvte_scaled_srelu}.
-     *
-     * @param input [T, F]
-     * @param actScales [T]
-     * @param output [T, F]
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or output shares memory
-     */
-    public static void scaledSrelu(Tensor input, Tensor actScales, Tensor output, Stream stream) {
-        checkForward(input, 1, actScales, output, stream);
-        if (output.count() != 0) {
-            Status.te(
-                    TransformerEngine.te_scaled_srelu(
-                            input.handle(), actScales.handle(), output.handle(), stream.handle()),
-                    "te_scaled_srelu");
-        }
-    }
-
-    /**
-     * Enqueues the backward of {@link #scaledSrelu}, {@code nvte_scaled_dsrelu}.
-     *
-     * @param grad gradient of output, [T, F]
-     * @param input what forward read, [T, F]
-     * @param actScales what forward read, [T]
-     * @param gradInput gradient of input, [T, F]
-     * @param gradActScales gradient of actScales, [T]; null computes none
-     * @throws IllegalArgumentException when shapes, types or devices do not fit, or what is written shares memory
-     */
-    public static void scaledDsrelu(
-            Tensor grad,
-            Tensor input,
-            Tensor actScales,
-            Tensor gradInput,
-            @Nullable Tensor gradActScales,
-            Stream stream) {
-        checkBackward(grad, input, 1, actScales, gradInput, gradActScales, stream);
-        if (hasElements(grad, gradActScales, stream)) {
-            Status.te(
-                    TransformerEngine.te_scaled_dsrelu(
-                            grad.handle(),
-                            input.handle(),
-                            actScales.handle(),
-                            gradInput.handle(),
-                            handle(gradActScales),
-                            stream.handle()),
-                    "te_scaled_dsrelu");
+    private static void checkLayout(ActivationFunction activation, GluLayout layout, String argument, Tensor narrow) {
+        Checks.given("layout", layout);
+        if (activation.isGated()) {
+            layout.check(argument, narrow.size(1));
         }
     }
 
@@ -282,18 +146,12 @@ public final class ScaledActivation {
         return grad.count() != 0;
     }
 
-    private static MemorySegment handle(@Nullable Tensor tensor) {
-        return tensor == null ? MemorySegment.NULL : tensor.handle();
-    }
-
     /** Checks forward; a row of the input has {@code halves} times the columns of the output. */
     private static void checkForward(Tensor input, int halves, Tensor actScales, Tensor output, Stream stream) {
         Checks.matrix(stream, "output", output);
         checkSizes("input", input, halves, "output", output, stream);
         checkScales("actScales", actScales, output, stream);
-        Checks.writable("output", output);
-        Checks.apart("output", output, "input", input);
-        Checks.apart("output", output, "actScales", actScales);
+        Checks.written("output", output, "input", input, "actScales", actScales);
     }
 
     /** Checks backward; a row of the input has {@code halves} times the columns of the output's gradient. */
@@ -318,9 +176,7 @@ public final class ScaledActivation {
     }
 
     private static void checkWritten(String argument, Tensor written, Tensor grad, Tensor input, Tensor actScales) {
-        Checks.writable(argument, written);
-        Checks.apart(argument, written, "grad", grad);
-        Checks.apart(argument, written, "input", input);
+        Checks.written(argument, written, "grad", grad, "input", input);
         Checks.apart(argument, written, "actScales", actScales);
     }
 

@@ -98,39 +98,44 @@ final class BytesOfActivations {
                 "nvte_scaled_swiglu",
                 dtype,
                 2,
-                (x, s, y) -> ScaledActivation.scaledSwiglu(x, s, y, layout, open.stream()));
+                (x, s, y) -> ScaledActivation.forward(Activation.SWIGLU, x, s, y, layout, open.stream()));
         scaled(
                 "nvte_scaled_situglu",
                 dtype,
                 2,
-                (x, s, y) -> ScaledActivation.scaledSituglu(SITU, x, s, y, layout, open.stream()));
+                (x, s, y) -> ScaledActivation.forward(SITU, x, s, y, layout, open.stream()));
         scaled(
                 "nvte_scaled_clamped_swiglu",
                 dtype,
                 2,
-                (x, s, y) -> ScaledActivation.scaledClampedSwiglu(CLAMPED, x, s, y, layout, open.stream()));
-        scaled("nvte_scaled_srelu", dtype, 1, (x, s, y) -> ScaledActivation.scaledSrelu(x, s, y, open.stream()));
+                (x, s, y) -> ScaledActivation.forward(CLAMPED, x, s, y, layout, open.stream()));
+        scaled(
+                "nvte_scaled_srelu",
+                dtype,
+                1,
+                (x, s, y) -> ScaledActivation.forward(Activation.SRELU, x, s, y, layout, open.stream()));
         scaledGradient(
                 "nvte_scaled_dswiglu",
                 dtype,
                 2,
-                (dy, x, s, dx, ds) -> ScaledActivation.scaledDswiglu(dy, x, s, dx, ds, layout, open.stream()));
+                (dy, x, s, dx, ds) ->
+                        ScaledActivation.backward(Activation.SWIGLU, dy, x, s, dx, ds, layout, open.stream()));
         scaledGradient(
                 "nvte_scaled_dsituglu",
                 dtype,
                 2,
-                (dy, x, s, dx, ds) -> ScaledActivation.scaledDsituglu(SITU, dy, x, s, dx, ds, layout, open.stream()));
+                (dy, x, s, dx, ds) -> ScaledActivation.backward(SITU, dy, x, s, dx, ds, layout, open.stream()));
         scaledGradient(
                 "nvte_scaled_clamped_dswiglu",
                 dtype,
                 2,
-                (dy, x, s, dx, ds) ->
-                        ScaledActivation.scaledClampedDswiglu(CLAMPED, dy, x, s, dx, ds, layout, open.stream()));
+                (dy, x, s, dx, ds) -> ScaledActivation.backward(CLAMPED, dy, x, s, dx, ds, layout, open.stream()));
         scaledGradient(
                 "nvte_scaled_dsrelu",
                 dtype,
                 1,
-                (dy, x, s, dx, ds) -> ScaledActivation.scaledDsrelu(dy, x, s, dx, ds, open.stream()));
+                (dy, x, s, dx, ds) ->
+                        ScaledActivation.backward(Activation.SRELU, dy, x, s, dx, ds, layout, open.stream()));
     }
 
     private Tensor scales() {

@@ -49,22 +49,22 @@ class ScaledActivationConformance {
 
         void forward(Tensor x, Tensor scales, Tensor y, GluLayout layout) {
             switch (this) {
-                case SWIGLU -> ScaledActivation.scaledSwiglu(x, scales, y, layout, open.stream());
-                case SITUGLU -> ScaledActivation.scaledSituglu(SITU, x, scales, y, layout, open.stream());
-                case CLAMPED_SWIGLU ->
-                    ScaledActivation.scaledClampedSwiglu(CLAMPED, x, scales, y, layout, open.stream());
-                case SRELU -> ScaledActivation.scaledSrelu(x, scales, y, open.stream());
+                case SWIGLU -> ScaledActivation.forward(Activation.SWIGLU, x, scales, y, layout, open.stream());
+                case SITUGLU -> ScaledActivation.forward(SITU, x, scales, y, layout, open.stream());
+                case CLAMPED_SWIGLU -> ScaledActivation.forward(CLAMPED, x, scales, y, layout, open.stream());
+                case SRELU -> ScaledActivation.forward(Activation.SRELU, x, scales, y, layout, open.stream());
             }
         }
 
         void backward(Tensor dy, Tensor x, Tensor scales, Tensor dx, @Nullable Tensor dscales, GluLayout layout) {
             switch (this) {
-                case SWIGLU -> ScaledActivation.scaledDswiglu(dy, x, scales, dx, dscales, layout, open.stream());
-                case SITUGLU ->
-                    ScaledActivation.scaledDsituglu(SITU, dy, x, scales, dx, dscales, layout, open.stream());
+                case SWIGLU ->
+                    ScaledActivation.backward(Activation.SWIGLU, dy, x, scales, dx, dscales, layout, open.stream());
+                case SITUGLU -> ScaledActivation.backward(SITU, dy, x, scales, dx, dscales, layout, open.stream());
                 case CLAMPED_SWIGLU ->
-                    ScaledActivation.scaledClampedDswiglu(CLAMPED, dy, x, scales, dx, dscales, layout, open.stream());
-                case SRELU -> ScaledActivation.scaledDsrelu(dy, x, scales, dx, dscales, open.stream());
+                    ScaledActivation.backward(CLAMPED, dy, x, scales, dx, dscales, layout, open.stream());
+                case SRELU ->
+                    ScaledActivation.backward(Activation.SRELU, dy, x, scales, dx, dscales, layout, open.stream());
             }
         }
 
@@ -165,7 +165,7 @@ class ScaledActivationConformance {
         Tensor input = open.tensor(DType.FLOAT32, x, 2, 4);
         Tensor factors = open.tensor(DType.FLOAT32, new double[] {1, Double.POSITIVE_INFINITY}, 2);
         Tensor output = open.unwritten(DType.FLOAT32, 2, 2);
-        ScaledActivation.scaledSwiglu(input, factors, output, GluLayout.HALVES, open.stream());
+        ScaledActivation.forward(Activation.SWIGLU, input, factors, output, GluLayout.HALVES, open.stream());
         float[] y = open.read(output);
         assertArrayEquals(
                 new boolean[] {true, false, false, true},
@@ -202,7 +202,7 @@ class ScaledActivationConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> ScaledActivation.scaledSwiglu(x, scales, y, layout, open.stream()));
+                () -> ScaledActivation.forward(Activation.SWIGLU, x, scales, y, layout, open.stream()));
     }
 
     @Test
@@ -231,11 +231,22 @@ class ScaledActivationConformance {
                 y,
                 GluLayout.interleaved(32));
         refused(
-                "output: expected memory of its own, got some of input's; it is written to while that is read or written",
+                "output: expected memory of its own, got some of input's; it is written to while that is read or"
+                        + " written",
                 x,
                 scales,
                 open.scope().view(x, 0, 4, 48),
                 halves);
+    }
+
+    @Test
+    void refusesActivationsWithoutFactors() {
+        Tensor x = open.scope().tensor(DType.BFLOAT16, 4, 48);
+        Tensor scales = open.scope().tensor(DType.FLOAT32, 4);
+        assertThrown(
+                IllegalArgumentException.class,
+                "activation: expected SWIGLU, SRELU, a SituGlu or a ClampedSwiglu, which TE has with factors, got GELU",
+                () -> ScaledActivation.forward(Activation.GELU, x, scales, x, GluLayout.HALVES, open.stream()));
     }
 
     @Test
@@ -256,14 +267,15 @@ class ScaledActivationConformance {
                 dx,
                 open.scope().tensor(DType.FLOAT32, 4, 1));
         refusedBackward(
-                "gradActScales: expected memory of its own, got some of actScales's; it is written to while that is read or"
-                        + " written",
+                "gradActScales: expected memory of its own, got some of actScales's; it is written to while that is"
+                        + " read or written",
                 x,
                 scales,
                 dx,
                 scales);
         refusedBackward(
-                "gradInput: expected memory of its own, got some of input's; it is written to while that is read or written",
+                "gradInput: expected memory of its own, got some of input's; it is written to while that is read or"
+                        + " written",
                 x,
                 scales,
                 x,
@@ -276,7 +288,8 @@ class ScaledActivationConformance {
         assertThrown(
                 IllegalArgumentException.class,
                 text,
-                () -> ScaledActivation.scaledDsrelu(dy, x, scales, dx, gradActScales, open.stream()));
+                () -> ScaledActivation.backward(
+                        Activation.SRELU, dy, x, scales, dx, gradActScales, GluLayout.HALVES, open.stream()));
     }
 
     @Test

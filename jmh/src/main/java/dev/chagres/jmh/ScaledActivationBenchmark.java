@@ -2,6 +2,7 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.te.Activation;
 import dev.chagres.te.ClampedSwiglu;
 import dev.chagres.te.GluLayout;
 import dev.chagres.te.ScaledActivation;
@@ -82,56 +83,56 @@ public class ScaledActivationBenchmark extends OperationBenchmark {
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledSwiglu() {
-        repeat(() -> ScaledActivation.scaledSwiglu(x, factors, y, LAYOUT, stream));
+        repeat(() -> ScaledActivation.forward(Activation.SWIGLU, x, factors, y, LAYOUT, stream));
     }
 
     /** Gradients of SwiGLU and of the factors. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledDswiglu() {
-        repeat(() -> ScaledActivation.scaledDswiglu(dy, x, factors, dx, factorGradients, LAYOUT, stream));
+        repeat(() -> ScaledActivation.backward(Activation.SWIGLU, dy, x, factors, dx, factorGradients, LAYOUT, stream));
     }
 
     /** SiTU-GLU. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledSituglu() {
-        repeat(() -> ScaledActivation.scaledSituglu(SITU, x, factors, y, LAYOUT, stream));
+        repeat(() -> ScaledActivation.forward(SITU, x, factors, y, LAYOUT, stream));
     }
 
     /** Gradients of SiTU-GLU and of the factors. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledDsituglu() {
-        repeat(() -> ScaledActivation.scaledDsituglu(SITU, dy, x, factors, dx, factorGradients, LAYOUT, stream));
+        repeat(() -> ScaledActivation.backward(SITU, dy, x, factors, dx, factorGradients, LAYOUT, stream));
     }
 
     /** Clamped SwiGLU. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledClampedSwiglu() {
-        repeat(() -> ScaledActivation.scaledClampedSwiglu(CLAMPED, x, factors, y, LAYOUT, stream));
+        repeat(() -> ScaledActivation.forward(CLAMPED, x, factors, y, LAYOUT, stream));
     }
 
     /** Gradients of the clamped SwiGLU and of the factors. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledClampedDswiglu() {
-        repeat(() ->
-                ScaledActivation.scaledClampedDswiglu(CLAMPED, dy, x, factors, dx, factorGradients, LAYOUT, stream));
+        repeat(() -> ScaledActivation.backward(CLAMPED, dy, x, factors, dx, factorGradients, LAYOUT, stream));
     }
 
     /** Squared ReLU. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledSrelu() {
-        repeat(() -> ScaledActivation.scaledSrelu(plain, factors, y, stream));
+        repeat(() -> ScaledActivation.forward(Activation.SRELU, plain, factors, y, LAYOUT, stream));
     }
 
     /** Gradients of the squared ReLU and of the factors. */
     @Benchmark
     @OperationsPerInvocation(CALLS)
     public void scaledDsrelu() {
-        repeat(() -> ScaledActivation.scaledDsrelu(dy, plain, factors, plainGradient, factorGradients, stream));
+        repeat(() -> ScaledActivation.backward(
+                Activation.SRELU, dy, plain, factors, plainGradient, factorGradients, LAYOUT, stream));
     }
 }
