@@ -3,8 +3,12 @@ package dev.chagres.ops;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.ops.OpsAttention;
+import dev.chagres.bindings.ops.OpsPlace;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.AttentionTensors;
+import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -74,34 +78,16 @@ public final class AttentionPlace {
         return this;
     }
 
-    /** Returns the number of heads of the whole; 0: the call has all. */
-    public long allHeads() {
-        return allHeads;
-    }
-
-    /** Returns the index of the call's first head. */
-    public long firstHead() {
-        return firstHead;
-    }
-
-    /** Returns the indices of the sequences, or null. */
-    public @Nullable Tensor sequences() {
-        return sequences;
-    }
-
-    /** Returns the indices of the first queries, or null. */
-    public @Nullable Tensor firstQueries() {
-        return firstQueries;
-    }
-
-    /** Returns the indices of the first keys, or null. */
-    public @Nullable Tensor firstKeys() {
-        return firstKeys;
-    }
-
-    /** Returns the diagonal of the mask. */
-    public Diagonal diagonal() {
-        return diagonal;
+    /** Fills in the place inside the struct of an attention, whose alignment was written before. */
+    void writeTo(MemorySegment place, MemorySegment attention) {
+        OpsPlace.sequences(place, Checks.addressOrNull(sequences));
+        OpsPlace.first_queries(place, Checks.addressOrNull(firstQueries));
+        OpsPlace.first_keys(place, Checks.addressOrNull(firstKeys));
+        OpsPlace.heads(place, allHeads);
+        OpsPlace.first_head(place, firstHead);
+        if (diagonal == Diagonal.BY_PLACE) {
+            OpsAttention.alignment(attention, Ops.OPS_BY_PLACE());
+        }
     }
 
     void check(AttentionTensors tensors, Stream stream) {

@@ -3,9 +3,13 @@ package dev.chagres.ops;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.ops.OpsScoreShape;
+import dev.chagres.bindings.ops.OpsScores;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.SoftmaxType;
+import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -111,49 +115,19 @@ public final class AttentionScores {
         return this;
     }
 
-    /** Returns the soft cap; 0: none. */
-    public float softcap() {
-        return softcap;
-    }
-
-    /** Returns the slopes of ALiBi, or null. */
-    public @Nullable Tensor slopes() {
-        return slopes;
-    }
-
-    /** Returns the diagonal from which ALiBi counts. */
-    public Alignment alignment() {
-        return alignment;
-    }
-
     /** Returns the bias, or null. */
     public @Nullable Tensor bias() {
         return bias;
     }
 
-    /** Returns whether the bias is added before the scale. */
-    public boolean isPreScale() {
-        return preScale;
+    /** Returns the sinks, or null. */
+    public @Nullable Tensor sinks() {
+        return sinks;
     }
 
     /** Returns the gradient of the bias, or null. */
     public @Nullable Tensor biasGradient() {
         return biasGradient;
-    }
-
-    /** Returns the mask, or null. */
-    public @Nullable Tensor mask() {
-        return mask;
-    }
-
-    /** Returns the softmax. */
-    public SoftmaxType softmaxType() {
-        return softmaxType;
-    }
-
-    /** Returns the sinks, or null. */
-    public @Nullable Tensor sinks() {
-        return sinks;
     }
 
     /** Returns the gradient of the sinks, or null. */
@@ -164,6 +138,33 @@ public final class AttentionScores {
     /** Returns whether scores stay unmodified. */
     public boolean isPlain() {
         return softcap == 0 && slopes == null && bias == null && mask == null && softmaxType == SoftmaxType.VANILLA;
+    }
+
+    /** Fills in the scores inside the struct of an attention, with the shapes of bias and mask inside these. */
+    void writeTo(MemorySegment struct, MemorySegment biasShape, MemorySegment maskShape) {
+        OpsScores.softcap(struct, softcap);
+        OpsScores.alibi_slopes(struct, Checks.addressOrNull(slopes));
+        OpsScores.alibi_sequences(struct, slopes == null || slopes.rank() == 1 ? 1 : slopes.size(0));
+        OpsScores.alibi_alignment(
+                struct, alignment == Alignment.BOTTOM_RIGHT ? Ops.OPS_BOTTOM_RIGHT() : Ops.OPS_TOP_LEFT());
+        OpsScores.bias(struct, Checks.addressOrNull(bias));
+        OpsScores.bias_type(struct, preScale ? Ops.OPS_PRE_SCALE_BIAS() : Ops.OPS_POST_SCALE_BIAS());
+        write(biasShape, bias);
+        OpsScores.mask(struct, Checks.addressOrNull(mask));
+        write(maskShape, mask);
+        OpsScores.softmax_type(struct, softmaxType.code());
+        OpsScores.sinks(struct, Checks.addressOrNull(sinks));
+        OpsScores.d_bias(struct, Checks.addressOrNull(biasGradient));
+        OpsScores.d_sinks(struct, Checks.addressOrNull(sinksGradient));
+    }
+
+    private static void write(MemorySegment shape, @Nullable Tensor tensor) {
+        if (tensor != null) {
+            OpsScoreShape.sequences(shape, tensor.size(0));
+            OpsScoreShape.heads(shape, tensor.size(1));
+            OpsScoreShape.queries(shape, tensor.size(2));
+            OpsScoreShape.keys(shape, tensor.size(3));
+        }
     }
 
     void checkForward(AttentionTensors tensors, Stream stream) {

@@ -3,11 +3,10 @@ package dev.chagres.ops;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.bindings.ops.OpsAttention;
-import dev.chagres.bindings.ops.OpsPlace;
+import dev.chagres.bindings.ops.OpsScores;
 import dev.chagres.bindings.ops.OpsStrides;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.ops.AttentionPlace.Diagonal;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.MaskType;
@@ -37,8 +36,12 @@ final class AttentionStruct implements AutoCloseable {
     private final MemorySegment keyGradient;
     private final MemorySegment valueGradient;
     private final MemorySegment statistics;
-    private final AttentionScoreStruct scores;
+    private final MemorySegment scores;
+    private final MemorySegment biasShape;
+    private final MemorySegment maskShape;
     private final MemorySegment place;
+    /** Whether the struct leaves scores unmodified, so that calls without modifications need not write it. */
+    private boolean plain = true;
 
     private AttentionStruct(DeviceState device) {
         segment = OpsAttention.allocate(device.arena());
@@ -50,7 +53,9 @@ final class AttentionStruct implements AutoCloseable {
         keyGradient = OpsAttention.d_key(segment);
         valueGradient = OpsAttention.d_value(segment);
         statistics = OpsAttention.statistics(segment);
-        scores = new AttentionScoreStruct(segment);
+        scores = OpsAttention.scores(segment);
+        biasShape = OpsScores.bias_shape(scores);
+        maskShape = OpsScores.mask_shape(scores);
         place = OpsAttention.place(segment);
     }
 
@@ -72,10 +77,13 @@ final class AttentionStruct implements AutoCloseable {
         OpsAttention.cu_seqlens_kv_padded(segment, Checks.addressOrNull(tensors.keyStarts()));
         OpsAttention.rng_state(segment, Checks.addressOrNull(state));
         describeProblem(problem);
-        describePlace(among);
+        among.writeTo(place, segment);
         describeSizes(tensors);
         describeStrides(problem, tensors);
-        scores.describe(changes);
+        if (!changes.isPlain() || !plain) {
+            changes.writeTo(scores, biasShape, maskShape);
+            plain = changes.isPlain();
+        }
     }
 
     private void describeProblem(AttentionProblem problem) {
@@ -88,18 +96,6 @@ final class AttentionStruct implements AutoCloseable {
         OpsAttention.dropout(segment, problem.draws() ? problem.dropout() : 0);
         OpsAttention.packed(segment, packed);
         OpsAttention.kv_packed(segment, packed);
-    }
-
-    /** Fills in the place; called after the mask's alignment was written, which the place may change. */
-    private void describePlace(AttentionPlace among) {
-        OpsPlace.sequences(place, Checks.addressOrNull(among.sequences()));
-        OpsPlace.first_queries(place, Checks.addressOrNull(among.firstQueries()));
-        OpsPlace.first_keys(place, Checks.addressOrNull(among.firstKeys()));
-        OpsPlace.heads(place, among.allHeads());
-        OpsPlace.first_head(place, among.firstHead());
-        if (among.diagonal() == Diagonal.BY_PLACE) {
-            OpsAttention.alignment(segment, Ops.OPS_BY_PLACE());
-        }
     }
 
     private void describeSizes(AttentionTensors tensors) {

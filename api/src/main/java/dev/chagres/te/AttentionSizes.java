@@ -49,83 +49,44 @@ public record AttentionSizes(
         return new AttentionSizes(sequences, heads, heads, headDim, headDim, length, length, tokens, tokens, 0, 0);
     }
 
-    /** Returns these sizes with {@code newHeads} of keys and values. */
-    public AttentionSizes withKeyHeads(long newHeads) {
+    private AttentionSizes with(
+            long keyHead, long valueSize, long keys, long queryCount, long keyCount, long biased, long biasedHeads) {
         return new AttentionSizes(
                 sequences,
                 heads,
-                newHeads,
+                keyHead,
                 headDim,
-                valueDim,
+                valueSize,
                 queryLength,
-                keyLength,
-                queryTokens,
-                keyTokens,
-                biasSequences,
-                biasHeads);
+                keys,
+                queryCount,
+                keyCount,
+                biased,
+                biasedHeads);
+    }
+
+    /** Returns these sizes with {@code newHeads} of keys and values. */
+    public AttentionSizes withKeyHeads(long newHeads) {
+        return with(newHeads, valueDim, keyLength, queryTokens, keyTokens, biasSequences, biasHeads);
     }
 
     /** Returns these sizes with heads of values and outputs of another size. */
     public AttentionSizes withValueDim(long newDim) {
-        return new AttentionSizes(
-                sequences,
-                heads,
-                keyHeads,
-                headDim,
-                newDim,
-                queryLength,
-                keyLength,
-                queryTokens,
-                keyTokens,
-                biasSequences,
-                biasHeads);
+        return with(keyHeads, newDim, keyLength, queryTokens, keyTokens, biasSequences, biasHeads);
     }
 
     /** Returns these sizes with keys and values of another length, {@code tokens} in all. */
     public AttentionSizes withKeys(long length, long tokens) {
-        return new AttentionSizes(
-                sequences,
-                heads,
-                keyHeads,
-                headDim,
-                valueDim,
-                queryLength,
-                length,
-                queryTokens,
-                tokens,
-                biasSequences,
-                biasHeads);
+        return with(keyHeads, valueDim, length, queryTokens, tokens, biasSequences, biasHeads);
     }
 
     /** Returns these sizes with {@code tokens} of queries and of keys in all, as packed sequences have them. */
     public AttentionSizes withTokens(long tokens) {
-        return new AttentionSizes(
-                sequences,
-                heads,
-                keyHeads,
-                headDim,
-                valueDim,
-                queryLength,
-                keyLength,
-                tokens,
-                tokens,
-                biasSequences,
-                biasHeads);
+        return with(keyHeads, valueDim, keyLength, tokens, tokens, biasSequences, biasHeads);
     }
 
     /** Returns these sizes with a bias [{@code newSequences}, {@code newHeads}, S, S']. */
     public AttentionSizes withBias(long newSequences, long newHeads) {
-        return new AttentionSizes(
-                sequences,
-                heads,
-                keyHeads,
-                headDim,
-                valueDim,
-                queryLength,
-                keyLength,
-                queryTokens,
-                keyTokens,
-                newSequences,
-                newHeads);
+        return with(keyHeads, valueDim, keyLength, queryTokens, keyTokens, newSequences, newHeads);
     }
 }
