@@ -6,6 +6,7 @@ import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.UniqueId;
+import java.io.Serial;
 import java.util.List;
 
 /**
@@ -92,6 +93,23 @@ final class ProcessRun {
             store.fail(rank, Checks.describe(thrown));
             throw new RankFailedException(
                     "rank " + rank + " of " + count + " failed: " + Checks.describe(thrown), List.of(rank), thrown);
+        }
+    }
+
+    /**
+     * What this process has heard of a rank in another one that failed.
+     */
+    private static final class RankEndedException extends RuntimeException {
+        @Serial
+        private static final long serialVersionUID = 1;
+
+        RankEndedException(String message) {
+            super(message, null, false, false);
+        }
+
+        @Override
+        public String toString() {
+            return String.valueOf(getMessage());
         }
     }
 }

@@ -7,7 +7,9 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.Closing;
 import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.QuantizerSite.Role;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.function.Function;
@@ -180,6 +182,31 @@ final class ParameterAllocation {
             if (piece.holds(parameter)) {
                 ShardRanges.write(parameter, piece, part, sharing.vector(piece.dtype()), first, seed);
             }
+        }
+    }
+
+    /**
+     * Chooses the weights of a plan that are kept {@link WeightStorage#QUANTIZED}.
+     */
+    private static final class QuantizedStorage {
+        private QuantizedStorage() {}
+
+        /** Returns the weights that only products read, and those in eight bits. */
+        static Set<Parameter> of(ModelPlan plan) {
+            Set<Parameter> weights = new HashSet<>();
+            for (QuantizerSite site : plan.quantizers()) {
+                if (site.role() == Role.WEIGHT && isOwn(site) && site.fits()) {
+                    weights.add(site.weight());
+                }
+            }
+            return weights;
+        }
+
+        /** Returns whether the layer that multiplies has declared the weight, without a type of its own. */
+        private static boolean isOwn(QuantizerSite site) {
+            return site.weight().ownType() == null
+                    && site.name().equals(site.weight().name())
+                    && !site.isInHead();
         }
     }
 }

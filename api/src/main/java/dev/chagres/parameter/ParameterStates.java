@@ -1,6 +1,11 @@
 package dev.chagres.parameter;
 
+import java.util.Collection;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
+import java.util.function.Predicate;
+import java.util.regex.Pattern;
 
 /**
  * The state of parameters that is saved and loaded: their weights by name, and the number of steps.
@@ -96,6 +101,49 @@ final class ParameterStates {
         ParameterHooks use = owner.use();
         if (use != null) {
             use.loaded();
+        }
+    }
+
+    /**
+     * The names of what a recipe keeps, whichever it is: the scales of places of a model, {@code place.scale}, and the histories of their largest
+     * magnitudes.
+     */
+    private static final class RecipeNames implements Predicate<String> {
+        private static final Pattern HISTORY =
+                Pattern.compile("quantizers\\.(forward|backward)\\.[a-z0-9_]+\\.amax_history");
+
+        private final Set<String> scales = new HashSet<>();
+
+        RecipeNames(Collection<QuantizerSite> places) {
+            places.forEach(place -> scales.add(place.name() + ".scale"));
+        }
+
+        @Override
+        public boolean test(String name) {
+            return scales.contains(name) || HISTORY.matcher(name).matches();
+        }
+    }
+
+    /**
+     * The names of tensors that the file of a whole run has beside the weights of a model: what an optimizer keeps for a weight, such as {@code
+     * weight.exp_avg}, what a recipe keeps for a place, such as {@code place.scale}, its histories, and the loss scale.
+     */
+    private static final class BesideWeights implements Predicate<String> {
+        /** Prefixes of names that belong to no weight and no site. */
+        private static final List<String> OWN = List.of("quantizers.", "loss_scaler.", "optimizer.");
+
+        private final Set<String> names = new HashSet<>();
+
+        BesideWeights(Collection<Parameter> parameters, Collection<QuantizerSite> places) {
+            parameters.forEach(parameter -> names.add(parameter.name()));
+            places.forEach(place -> names.add(place.name()));
+        }
+
+        @Override
+        public boolean test(String name) {
+            int dot = name.lastIndexOf('.');
+            return dot > 0 && names.contains(name.substring(0, dot))
+                    || OWN.stream().anyMatch(name::startsWith);
         }
     }
 }

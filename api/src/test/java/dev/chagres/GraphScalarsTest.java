@@ -19,7 +19,7 @@ import org.junit.jupiter.api.Test;
 /** Numbers that the host writes for each step, of graphs and of steps that are enqueued one by one. */
 @Tag("L0")
 @Tag("L1")
-class LaunchNumbersTest {
+class GraphScalarsTest {
     private static final int LAUNCHES = 500;
     /** Graphs that are captured and closed while another one lives. */
     private static final int CLOSED = 100;
