@@ -152,7 +152,7 @@ final class AttentionCalls {
 
     /** Sets the positions of the queries of a {@link dev.chagres.attention.PackedChunk} in their sequences, whose keys are all there. */
     private void place(AttentionPlace place, Sequences sequences) {
-        HeadSlice heads = rules.heads();
+        RankHeads heads = rules.heads();
         boolean part = sequences.part() >= 0;
         Tensor numbers = sequences.sequenceNumbers();
         place.heads(heads.all(), heads.first())

@@ -40,7 +40,7 @@ final class RingBlocks {
     private final AttentionTensors tensors = new AttentionTensors();
 
     private final AttentionPlace place = new AttentionPlace();
-    private final HeadSlice heads;
+    private final RankHeads heads;
     /** The most blocks that a rank may have. */
     private final int most;
 
@@ -53,7 +53,7 @@ final class RingBlocks {
         ownScores = new FusedScoreMods(own, rules, ownProblems);
         otherScores = new FusedScoreMods(others, rules, otherProblems);
         ContextParallel ranks = plan.contextParallel();
-        heads = new HeadSlice(plan.tensorParallel(), ranks, config.heads());
+        heads = new RankHeads(plan.tensorParallel(), ranks, config.heads());
         most = ranks.chunks() * ranks.chunks() * ranks.size();
     }
 

@@ -65,9 +65,9 @@ final class ScoreMods {
     private final AttentionConfig config;
     private final TensorParallel ranks;
     /** This rank's part of tensors of all heads: slopes, biases, masks. */
-    private final HeadSlice slice;
+    private final RankHeads slice;
     /** This rank's part of the sinks, which tensor-parallel ranks split. */
-    private final HeadSlice sinkSlice;
+    private final RankHeads sinkSlice;
     /** FLOAT32 [h], of the learnable softmax. */
     private final @Nullable Parameter sinks;
 
@@ -80,8 +80,8 @@ final class ScoreMods {
         this.config = config;
         ranks = plan == null ? TensorParallel.none() : plan.tensorParallel();
         ContextParallel context = plan == null ? ContextParallel.none() : plan.contextParallel();
-        slice = new HeadSlice(ranks, context, config.heads());
-        sinkSlice = new HeadSlice(TensorParallel.none(), context, config.heads());
+        slice = new RankHeads(ranks, context, config.heads());
+        sinkSlice = new RankHeads(TensorParallel.none(), context, config.heads());
         sinks = plan != null && config.softmaxType() == SoftmaxType.LEARNABLE ? declareSinks(plan) : null;
     }
 
@@ -99,7 +99,7 @@ final class ScoreMods {
     }
 
     /** Returns which heads this rank attends with. */
-    HeadSlice heads() {
+    RankHeads heads() {
         return slice;
     }
 

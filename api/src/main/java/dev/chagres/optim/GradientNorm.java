@@ -43,9 +43,9 @@ public final class GradientNorm {
     /** The number of changes of the gradients when the factor was computed. */
     private long computedAt;
 
-    private final StepWork computed = new Computed();
-    private final StepWork used = new Used();
-    private final StepWork usedAsComputed = new UsedAsComputed();
+    private final StepWork computeFactor = new ComputeFactor();
+    private final StepWork useFactor = new UseFactor();
+    private final StepWork useComputedFactor = new UseComputedFactor();
     /** The capture that has computed or used the factor, and whether the factor is fresh in it. */
     private @Nullable Capture captured;
 
@@ -116,7 +116,7 @@ public final class GradientNorm {
         captured = Inside.capture(stream);
         freshInCapture = true;
         calledAt = parameters.gradientChanges();
-        Inside.eachStep(stream, computed);
+        Inside.eachStep(stream, computeFactor);
     }
 
     /**
@@ -135,7 +135,7 @@ public final class GradientNorm {
         }
         captured = capture;
         freshInCapture = false;
-        Inside.eachStep(stream, inCapture ? usedAsComputed : used);
+        Inside.eachStep(stream, inCapture ? useComputedFactor : useFactor);
     }
 
     private void ensureFresh(boolean isFresh, long takenAt) {
@@ -155,7 +155,7 @@ public final class GradientNorm {
     }
 
     /** In a capture: each launch computes the factor. */
-    private final class Computed implements StepWork {
+    private final class ComputeFactor implements StepWork {
         @Override
         public void count() {
             fresh = true;
@@ -164,7 +164,7 @@ public final class GradientNorm {
     }
 
     /** A step with a factor that was computed before, in a capture before each launch. */
-    private final class Used implements StepWork {
+    private final class UseFactor implements StepWork {
         @Override
         public void check() {
             ensureFreshNow();
@@ -177,7 +177,7 @@ public final class GradientNorm {
     }
 
     /** A step with a factor that the same graph computes. */
-    private final class UsedAsComputed implements StepWork {
+    private final class UseComputedFactor implements StepWork {
         @Override
         public void count() {
             fresh = false;

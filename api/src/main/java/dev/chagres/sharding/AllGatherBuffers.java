@@ -88,7 +88,7 @@ abstract sealed class AllGatherBuffers implements AutoCloseable permits Unsharde
         Buffer buffer = buffers.held(group);
         if (buffer != null && buffer.pins > 0 && --buffer.pins == 0) {
             buffer.free.record(compute);
-            buffers.letGo(buffer);
+            buffers.release(buffer);
         }
     }
 

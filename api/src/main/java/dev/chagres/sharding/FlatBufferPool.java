@@ -250,14 +250,14 @@ final class FlatBufferPool implements AutoCloseable {
     }
 
     /** Records that a group is no longer used; its content stays until another group takes the buffer. */
-    void letGo(Buffer buffer) {
+    void release(Buffer buffer) {
         buffer.pins = 0;
         buffer.turn = ++turns;
     }
 
     /** Takes the buffer away from a group. */
     void takeBack(Buffer buffer) {
-        letGo(buffer);
+        release(buffer);
         if (buffer.holder != NONE) {
             held[buffer.holder] = null;
             buffer.holder = NONE;

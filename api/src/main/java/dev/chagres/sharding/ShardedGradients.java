@@ -181,7 +181,7 @@ final class ShardedGradients implements AutoCloseable {
      */
     private void giveBack(int group, Buffer buffer) {
         if (stage == ZeroStage.ONE) {
-            buffers.letGo(buffer);
+            buffers.release(buffer);
         } else {
             buffers.takeBack(buffer);
             parameters.access().forgetGradients(group);

@@ -17,7 +17,7 @@ import dev.chagres.pass.Pass;
  *
  * <p>Threading: the device's thread.
  */
-final class HeadSlice {
+final class RankHeads {
     private final TensorParallel tensor;
     private final ContextParallel context;
     /** This rank's. */
@@ -28,7 +28,7 @@ final class HeadSlice {
      *
      * @param tensor the ranks by which what is sliced is divided too; none where it is divided among them already
      */
-    HeadSlice(TensorParallel tensor, ContextParallel context, long heads) {
+    RankHeads(TensorParallel tensor, ContextParallel context, long heads) {
         this.tensor = tensor;
         this.context = context;
         this.heads = heads;
