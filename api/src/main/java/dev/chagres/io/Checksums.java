@@ -54,8 +54,19 @@ final class Checksums {
      * @throws SafetensorsException when it is another one
      */
     static boolean check(Path file, HeaderBytes.Source source, long size) throws IOException {
-        long own = place(source, size, HEADER);
-        if (own < 0 && place(source, size, TENSORS) < 0) {
+        String header = start(HEADER);
+        String tensors = start(TENSORS);
+        long own = -1;
+        boolean hasTensors = false;
+        for (long at = 0; own < 0 && at < size; at += PIECE) {
+            ByteBuffer piece = ByteBuffer.allocate((int) Math.min(PIECE + tensors.length() - 1L, size - at));
+            source.fill(at, piece);
+            String text = new String(piece.array(), StandardCharsets.ISO_8859_1);
+            int found = text.indexOf(header);
+            own = found < 0 ? -1 : at + found + header.length();
+            hasTensors |= text.contains(tensors);
+        }
+        if (own < 0 && !hasTensors) {
             return false;
         }
         byte[] digits = new byte[own < 0 ? 0 : (int) Math.min(DIGITS, size - own)];
@@ -120,19 +131,6 @@ final class Checksums {
     }
 
     /** Returns where the text of this name begins, -1 if there is none. Within another text a backslash would precede its quotation marks. */
-    private static long place(HeaderBytes.Source source, long size, String name) throws IOException {
-        String start = start(name);
-        for (long at = 0; at < size; at += PIECE) {
-            ByteBuffer piece = ByteBuffer.allocate((int) Math.min(PIECE + start.length() - 1L, size - at));
-            source.fill(at, piece);
-            int found = place(piece.array(), name);
-            if (found >= 0) {
-                return at + found;
-            }
-        }
-        return -1;
-    }
-
     private static int place(byte[] header, String name) {
         String start = start(name);
         int at = new String(header, StandardCharsets.ISO_8859_1).indexOf(start);
