@@ -547,14 +547,18 @@ final class ModelTraining implements Training {
     @Override
     public void save(Path file, DataPosition position, Map<String, String> description) {
         DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
-        SaveEvent.during(file, () -> state().save(file, told, description));
+        SaveEvent.during(file, () -> {
+            state().save(file, told, description);
+            return file;
+        });
     }
 
     @Override
     public SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
-        return saving(() ->
-                pending = state().begin(folder, step, ranks.hasOwnData() ? DataPosition.START : position, description));
+        DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
+        return saving(() -> SaveEvent.during(
+                folder, () -> pending = state().begin(folder, step, told, description)));
     }
 
     /** A checkpoint that cannot be written leaves the model as it is. */

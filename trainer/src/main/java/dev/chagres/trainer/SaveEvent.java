@@ -1,5 +1,6 @@
 package dev.chagres.trainer;
 
+import java.util.function.Supplier;
 import jdk.jfr.Category;
 import jdk.jfr.Description;
 import jdk.jfr.Event;
@@ -21,14 +22,15 @@ final class SaveEvent extends Event {
     @Label("Target")
     String target = "";
 
-    /** Does {@code save}, which writes to {@code target}. */
-    static void during(Object target, Runnable save) {
+    /** Returns the result of {@code save}, which writes to {@code target} or begins to. */
+    static <T> T during(Object target, Supplier<T> save) {
         var event = new SaveEvent();
         event.begin();
-        save.run();
+        T result = save.get();
         if (event.shouldCommit()) {
             event.target = target.toString();
             event.commit();
         }
+        return result;
     }
 }
