@@ -366,8 +366,8 @@ final class ModelTraining implements Training {
         if (ranks.pipeline() != null
                 || model.parameters().access().contextParallel().isSplit()) {
             throw new IllegalStateException(
-                    "captureSteps: expected a rank that computes whole micro-batches, got one with some of the layers or"
-                            + " tokens");
+                    "captureSteps: expected a rank that computes whole micro-batches, got one with some of the layers"
+                            + " or tokens");
         }
         uploads.close();
         CapturedSteps made = new CapturedSteps(device, shape, UPLOADS, model.padding(), pass, this::enqueue);
@@ -469,6 +469,9 @@ final class ModelTraining implements Training {
 
     private void enqueueStep(float learningRate) {
         readback.begin();
+        if (ranks.pipeline() == null) {
+            pass.seed(0, model.parameters().step(), -1); // so a resumed run drops what the whole one does
+        }
         if (captured != null) {
             whole = false;
             rate = learningRate;
@@ -479,9 +482,6 @@ final class ModelTraining implements Training {
             return;
         }
         whole = quantizers == null; // A recipe may change scales in forward.
-        if (ranks.pipeline() == null) {
-            pass.seed(0, model.parameters().step(), -1); // so a resumed run drops what the whole one does
-        }
         gradients.compute(uploads, readback);
         whole = false;
         gradientNorm.compute();

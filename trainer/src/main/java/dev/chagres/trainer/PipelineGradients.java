@@ -178,6 +178,8 @@ final class PipelineGradients implements PipelineStage, AutoCloseable {
     public void forward(int stage, int microBatch, @Nullable Tensor x, @Nullable Tensor y, Pass pass) {
         ModelInput input = input(microBatch);
         pass.sequences(input.sequences());
+        // So a resumed run drops what the whole one does, and each stage something else.
+        pass.seed(stage, model.parameters().step(), microBatch);
         Tensor in = x != null ? x : model.begin(input, pass);
         if (y != null) {
             stages.get(stage).forward(in, y, pass);

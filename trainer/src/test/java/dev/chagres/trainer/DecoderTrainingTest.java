@@ -230,6 +230,32 @@ class DecoderTrainingTest {
         assertArrayEquals(expected, divided, 1e-5);
     }
 
+    /** A resumed run draws the masks that the whole one drew, in captured steps and in stages of a pipeline, too. */
+    @Test
+    void dropoutGoesOnWithTheSameMasks(@TempDir Path folder) throws InterruptedException {
+        LoraConfig lora = LoraConfig.of(4, "query", "value", "fc2").withAlpha(8).withDropout(0.5f);
+        Trainer plain = Trainer.of(config(DecoderArchitecture.LLAMA).adapted(lora), SHAPE)
+                .withSeed(7)
+                .withSchedule(new LearningRateSchedule(3e-2f, 2, 8, LearningRateSchedule.Decay.LINEAR, 0.1f));
+        Trainer captured = plain.withCapturedSteps();
+        List<Trainer> trainers = new ArrayList<>(List.of(plain, captured));
+        if (Device.count() >= 2) {
+            trainers.add(plain.withMesh(MeshShape.ofOne().with(MeshDimension.PIPELINE, 2)));
+            trainers.add(plain.withMesh(MeshShape.ofOne().with(MeshDimension.TENSOR, 2)));
+        }
+        for (Trainer trainer : trainers) {
+            Path state = folder.resolve("state" + trainers.indexOf(trainer));
+            double[] whole = train(trainer, 6);
+            if (trainer == captured) {
+                assertArrayEquals(train(plain, 6), whole, 1e-4, "the masks of a run that is not captured");
+            }
+            trainer.withSave(state, 0).train(Chains::new, 3);
+            double[] rest = train(trainer.withResume(state), 6);
+            assertArrayEquals(
+                    new double[] {whole[3], whole[4], whole[5]}, rest, "trainer " + trainers.indexOf(trainer));
+        }
+    }
+
     @Test
     void aSavedRunGoesOnWithTheSameBits(@TempDir Path folder) throws InterruptedException {
         Trainer trainer = trainer(config(DecoderArchitecture.LLAMA));
