@@ -73,7 +73,7 @@ public final class PeftAdapters {
     private static PeftSource decoder(DecoderSource base, Path adapters) {
         base.ensureLayout(DecoderLayout.TRANSFORMERS);
         PeftConfig fields = PeftConfig.read(Objects.requireNonNull(adapters, "adapters"));
-        return PeftSource.open(fields, adapters, tensors -> PeftModules.of(base.config()));
+        return PeftSource.of(fields, PeftSource.tensors(adapters), PeftModules.of(base.config()));
     }
 
     /**

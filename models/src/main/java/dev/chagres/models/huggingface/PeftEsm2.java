@@ -10,7 +10,6 @@ import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.Arrays;
-import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,21 +24,10 @@ final class PeftEsm2 implements AutoCloseable {
     private final PeftSource adapters;
     private final @Nullable Esm2ClassifierConfig classifier;
 
-    private PeftEsm2(Esm2Source base, PeftConfig fields, Path folder) {
+    private PeftEsm2(Esm2Source base, PeftSource adapters, @Nullable Esm2ClassifierConfig classifier) {
         this.base = base;
-        Path path = folder.resolve(PeftSource.TENSORS);
-        @Nullable Esm2ClassifierConfig[] found = {null};
-        adapters = PeftSource.open(fields, folder, tensors -> {
-            found[0] = classifier(fields, tensors, path);
-            return PeftModules.of(base.config(), found[0]);
-        });
-        classifier = found[0];
-        if (classifier != null
-                && base.architecture().beginsClassifiers()
-                && adapters.lora().trained().isEmpty()) {
-            adapters.close();
-            throw fields.json().refused("modules_to_save", "classifier, for the model's folder has no such head");
-        }
+        this.adapters = adapters;
+        this.classifier = classifier;
     }
 
     /** Opens and checks both folders. */
@@ -54,7 +42,22 @@ final class PeftEsm2 implements AutoCloseable {
                                 + " NVIDIA's; convert it",
                         null);
             }
-            return new PeftEsm2(base, fields, adapters);
+            CheckpointTensors tensors = PeftSource.tensors(adapters);
+            @Nullable Esm2ClassifierConfig classifier;
+            try {
+                classifier = classifier(base, fields, tensors);
+            } catch (RuntimeException | Error failure) {
+                tensors.close();
+                throw failure;
+            }
+            PeftSource source = PeftSource.of(fields, tensors, PeftModules.of(base.config(), classifier));
+            if (classifier != null
+                    && base.architecture().beginsClassifiers()
+                    && source.lora().trained().isEmpty()) {
+                source.close();
+                throw fields.json().refused("modules_to_save", "classifier, for the model's folder has no such head");
+            }
+            return new PeftEsm2(base, source, classifier);
         } catch (RuntimeException | Error failure) {
             base.close();
             throw failure;
@@ -62,14 +65,14 @@ final class PeftEsm2 implements AutoCloseable {
     }
 
     /** Of a masked-language model the adapters say what is classified, and their head how many classes there are. */
-    private @Nullable Esm2ClassifierConfig classifier(PeftConfig fields, Map<String, Found> tensors, Path path) {
+    private static @Nullable Esm2ClassifierConfig classifier(
+            Esm2Source base, PeftConfig fields, CheckpointTensors tensors) {
         if (!base.architecture().beginsClassifiers()) {
             return base.classifier();
         }
         return switch (fields.json().text("task_type", "")) {
-            case "SEQ_CLS" -> sequences(labels("classifier.out_proj", 1, tensors, path));
-            case "TOKEN_CLS" ->
-                new Esm2ClassifierConfig(base.config(), Task.TOKENS, labels("classifier", 2, tensors, path));
+            case "SEQ_CLS" -> sequences(base, labels("classifier.out_proj", 1, tensors));
+            case "TOKEN_CLS" -> new Esm2ClassifierConfig(base.config(), Task.TOKENS, labels("classifier", 2, tensors));
             default -> {
                 if (base.architecture() == EsmArchitecture.BASE) {
                     throw fields.json()
@@ -82,20 +85,20 @@ final class PeftEsm2 implements AutoCloseable {
     }
 
     /** As transformers goes by the labels where no file says what they mean: one is a number. */
-    private Esm2ClassifierConfig sequences(int labels) {
+    private static Esm2ClassifierConfig sequences(Esm2Source base, int labels) {
         Problem problem = labels == 1 ? Problem.REGRESSION : Problem.SINGLE_LABEL;
         return new Esm2ClassifierConfig(base.config(), Task.SEQUENCES, labels, problem);
     }
 
-    private static int labels(String module, int least, Map<String, Found> tensors, Path path) {
-        Found found = tensors.get(PeftModules.PREFIX + module + PeftModules.WEIGHT);
+    private static int labels(String module, int least, CheckpointTensors tensors) {
+        Found found = tensors.all().get(PeftModules.PREFIX + module + PeftModules.WEIGHT);
         SafetensorsEntry weight = found == null ? null : found.entry();
         if (weight == null
                 || weight.sizes().length != 2
                 || weight.sizes()[0] < least
                 || weight.sizes()[0] > MOST_LABELS) {
             throw CheckpointException.ofTensor(
-                    path,
+                    tensors.main(),
                     PeftModules.PREFIX + module + PeftModules.WEIGHT,
                     "expected a head of " + (least == 1 ? "a label" : "two labels") + " or more, got "
                             + (weight == null ? "none" : Arrays.toString(weight.sizes())));

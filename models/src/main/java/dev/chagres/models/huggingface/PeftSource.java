@@ -3,14 +3,12 @@ package dev.chagres.models.huggingface;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.io.SafetensorsEntry;
-import dev.chagres.models.huggingface.CheckpointTensors.Found;
 import dev.chagres.models.huggingface.PeftModules.Adapted;
 import dev.chagres.models.huggingface.Target.Part;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.Parameters;
 import java.nio.file.Path;
 import java.util.List;
-import java.util.Map;
 
 /**
  * A folder of PEFT with adapters, checked: for each parameter that they have the tensors that make it.
@@ -35,19 +33,17 @@ final class PeftSource implements AutoCloseable {
         weights.refuseOthers(PeftConfig.FILE + "'s target_modules", tensor -> false);
     }
 
-    /** Chooses the modules by what a folder's tensors say. */
-    interface Chosen {
-        PeftModules of(Map<String, Found> tensors);
+    /** Opens the tensors of a folder, which {@link #of} then owns. */
+    static CheckpointTensors tensors(Path folder) {
+        return CheckpointTensors.ofFile(folder.resolve(TENSORS));
     }
 
-    /** Opens and checks a folder. */
-    static PeftSource open(PeftConfig fields, Path folder, Chosen modules) {
+    /** Checks the tensors of a folder, and owns them; closes them where it fails. */
+    static PeftSource of(PeftConfig fields, CheckpointTensors tensors, PeftModules modules) {
         CheckpointWeights weights = new CheckpointWeights(
-                CheckpointTensors.ofFile(folder.resolve(TENSORS)),
-                List::of,
-                new CheckpointWeights.Said(PeftConfig.FILE, "target_modules and modules_to_save"));
+                tensors, List::of, new CheckpointWeights.Said(PeftConfig.FILE, "target_modules and modules_to_save"));
         try {
-            return new PeftSource(fields, weights, modules.of(weights.all()));
+            return new PeftSource(fields, weights, modules);
         } catch (RuntimeException | Error failure) {
             weights.close();
             throw failure;
