@@ -7,6 +7,7 @@ import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.nio.file.PathMatcher;
 import java.util.List;
+import java.util.Objects;
 import java.util.function.Predicate;
 import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
@@ -75,7 +76,7 @@ final class FastaFiles {
         } catch (IOException failure) {
             throw FastaContent.unreadable(given, failure);
         } catch (UncheckedIOException failure) {
-            throw FastaContent.unreadable(given, failure.getCause());
+            throw FastaContent.unreadable(given, Objects.requireNonNull(failure.getCause()));
         }
         if (files.isEmpty()) {
             throw new FastaException(given, none);
