@@ -12,6 +12,8 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.Stream;
@@ -77,25 +79,57 @@ class KilledSaveTest {
         }
     }
 
+    /** Many more kills than in a build: so many of each line, of which {@link #COUNTS} has those that were made. */
+    private static final int MANY = Integer.getInteger("chagres.test.kills", 0);
+
+    private static final String COUNTS = "kills.txt";
+    /** After so many kills what was published is read, and whole runs are removed. */
+    private static final int BETWEEN = 50;
+
     @ParameterizedTest
     @CsvSource({"1, 20, waiting", "3, 10, waiting", "1, 10, background", "3, 20, background"})
     void theLastPublishedOneGoesOnWithTheSameBits(int ranks, int kills, String way)
             throws IOException, InterruptedException {
         DevicesNeeded.assume(ranks);
-        long seed = 11L * ranks + way.length();
+        String kept = System.getProperty("chagres.test.kills.folder");
+        Path all = kept == null ? folder : Files.createDirectories(Path.of(kept));
+        Path own = Files.createDirectories(all.resolve(way + ranks));
+        Path counts = all.resolve(COUNTS);
+        int made = Files.exists(counts) ? count(counts, ranks + " " + way) : 0;
         float[] expected = KilledRuns.train(ranks, new Span(0, KilledRuns.END, null, null));
-        var killed = new Killed(expected, new Random(seed), folder, ranks, way);
-        for (int i = 0; i < kills; i++) {
+        var killed = new Killed(expected, new Random(11L * ranks + way.length() + made), own, ranks, way);
+        for (int i = made + 1; i <= Math.max(kills, MANY); i++) {
             killed.once();
+            Files.writeString(counts, ranks + " " + way + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+            if (i % BETWEEN == 0) {
+                readAll(own);
+            }
         }
-        try (Stream<Path> runs = Files.list(folder)) {
-            for (Path run :
-                    runs.filter(file -> file.toString().endsWith(".steps")).toList()) {
-                for (long step : CheckpointFolder.of(run).steps()) {
-                    try (SafetensorsFile whole =
-                            SafetensorsFile.open(CheckpointFolder.of(run).step(step))) {
-                        whole.verifyRest();
-                        whole.entries().values().forEach(entry -> entry.verify());
+        readAll(own);
+    }
+
+    private static int count(Path counts, String line) throws IOException {
+        return (int) Files.readAllLines(counts).stream().filter(line::equals).count();
+    }
+
+    /** Reads every byte that was published, and removes runs that have all their steps. */
+    private static void readAll(Path folder) throws IOException {
+        List<Path> runs;
+        try (Stream<Path> files = Files.list(folder)) {
+            runs = files.filter(file -> file.toString().endsWith(".steps")).toList();
+        }
+        for (Path run : runs) {
+            for (long step : CheckpointFolder.of(run).steps()) {
+                try (SafetensorsFile whole =
+                        SafetensorsFile.open(CheckpointFolder.of(run).step(step))) {
+                    whole.verifyRest();
+                    whole.entries().values().forEach(entry -> entry.verify());
+                }
+            }
+            if (KilledRuns.published(run) == KilledRuns.END) {
+                try (Stream<Path> files = Files.walk(run)) {
+                    for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                        Files.delete(file);
                     }
                 }
             }
