@@ -37,9 +37,6 @@ public record MemoryUse(Map<Holder, Long> bytes) {
         /** Batches on their way to the device, and what is read back. */
         BATCHES;
 
-        /** The number of holders. */
-        static final int COUNT = values().length;
-
         @Override
         public String toString() {
             return name().toLowerCase(Locale.ROOT);

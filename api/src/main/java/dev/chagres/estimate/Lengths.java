@@ -31,7 +31,11 @@ public final class Lengths {
         return new Lengths(lengths.clone(), 1);
     }
 
-    /** Returns {@code tokens} tokens as sequences of {@code longest}, the last of which may be shorter. */
+    /**
+     * Returns {@code tokens} tokens as sequences of {@code longest}, the last of which may be shorter.
+     *
+     * @throws IllegalArgumentException when there are less than 0, or {@code longest} is less than 1
+     */
     public static Lengths ofTokens(long tokens, long longest) {
         if (tokens < 0 || longest < 1) {
             throw new IllegalArgumentException(
