@@ -59,7 +59,7 @@ final class CurrentCall {
     @Description("A collective or transfer was enqueued, or a graph of some")
     @Category("Chagres")
     @StackTrace(false)
-    private static final class CollectiveEvent extends Event {
+    static final class CollectiveEvent extends Event {
         private static final EventType TYPE = EventType.getEventType(CollectiveEvent.class);
 
         @Label("Operation")

@@ -88,7 +88,7 @@ public final class StepMetrics {
     @Description("The result of a training step was read")
     @Category("Chagres")
     @StackTrace(false)
-    private static final class StepEvent extends Event {
+    static final class StepEvent extends Event {
         private static final EventType TYPE = EventType.getEventType(StepEvent.class);
 
         @Label("Step")
