@@ -8,7 +8,6 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.OptimizerConfig;
-import dev.chagres.optim.SGD;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.Trainer;

@@ -41,9 +41,9 @@ record StepTime(double products, double attention, double elementwise, double up
             PlannedModel model, StepEstimate step, boolean quantized, double updateBytes, Division division) {
         double hidden = model.hidden();
         double among = division.ranks == 1 ? 1 : AMONG_RANKS;
-        double products = step.productFlops().get(16) / (720e12 * hidden / (hidden + 400))
-                + step.productFlops().get(8) / (1450e12 * hidden / (hidden + 650))
-                + step.productFlops().get(32) / (330e12 * hidden / (hidden + 400));
+        double products = step.productFlops().getOrDefault(16, 0.0) / (720e12 * hidden / (hidden + 400))
+                + step.productFlops().getOrDefault(8, 0.0) / (1450e12 * hidden / (hidden + 650))
+                + step.productFlops().getOrDefault(32, 0.0) / (330e12 * hidden / (hidden + 400));
         double attention = step.attentionFlops()
                 * (division.meanLength / division.context)
                 / (Math.min(620, 6.0 * model.headDim()) * 1e12);
