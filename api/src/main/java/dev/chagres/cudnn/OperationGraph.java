@@ -69,8 +69,8 @@ public final class OperationGraph {
     }
 
     /**
-     * Returns why a GPU of ten times this compute capability does not compute this: cuDNN 9.19 takes it on an H200 and crashes, gives other results than double precision, or lays
-     * a tensor out otherwise than ours are. Empty where nothing is known.
+     * Returns why a GPU of ten times this compute capability does not compute this: cuDNN 9.19 takes it on an H200 and crashes, gives other
+     * results than double precision, or lays a tensor out otherwise than ours are. Empty where nothing is known.
      */
     List<String> gpuRefusals(int capability) {
         List<String> reasons = new ArrayList<>();

@@ -38,8 +38,16 @@ final class Sdpa {
                 Cudnn.CUDNN_ATTR_OPERATION_SDPA_FWD_SEQ_LEN_KVDESC(),
                 reads,
                 description);
-        graph.add(new Operation(kind, name, reads, List.of(o, stats), description));
+        graph.add(onGpu(new Operation(kind, name, reads, List.of(o, stats), description), q, k, v));
         return new SdpaForward(o, stats, null);
+    }
+
+    private static Operation onGpu(Operation operation, GraphTensor... tensors) {
+        boolean isFloat = Arrays.stream(tensors).anyMatch(tensor -> tensor.type() == DataType.FLOAT);
+        return isFloat
+                ? operation.refusedOnGpu(
+                        "reads memory outside its tensors where q, k or v are FLOAT; make them HALF or BFLOAT16")
+                : operation;
     }
 
     static SdpaGradients backward(

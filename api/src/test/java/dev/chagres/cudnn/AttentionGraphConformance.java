@@ -287,6 +287,20 @@ class AttentionGraphConformance {
                 Case.of(DType.FLOAT16, 64, 128, Part.LENGTHS));
     }
 
+    /** cuDNN 9.19 takes FP32 on an H200, and then reads memory of others. */
+    @Test
+    void asOneOperationOfFloatsIsRefusedOnGpus() {
+        GraphBuilder builder = OperationGraph.builder("floats");
+        GraphTensor q = builder.tensor("q", DType.FLOAT32, 1, 2, 16, 64);
+        GraphTensor k = builder.tensor("k", DType.FLOAT32, 1, 2, 16, 64);
+        GraphTensor v = builder.tensor("v", DType.FLOAT32, 1, 2, 16, 64);
+        builder.output(builder.sdpa("a", q, k, v, SdpaConfig.of(0.125f)).o());
+        assertEquals(
+                "[operation \"a\": cuDNN 9.19 reads memory outside its tensors where q, k or v are FLOAT; make them HALF or"
+                        + " BFLOAT16]",
+                builder.build().gpuRefusals(90).toString());
+    }
+
     private static SdpaConfig config(GraphWitness graph, Problem p) {
         SdpaConfig config = SdpaConfig.of(0.125f);
         return p.model.queryLengths == null
