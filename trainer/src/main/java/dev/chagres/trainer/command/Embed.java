@@ -270,11 +270,18 @@ public final class Embed extends ProteinCommand {
 
         private void write(List<Piece> pieces, States states) throws IOException {
             states.await();
+            Map<Pooled, List<Integer>> rowsOf = new LinkedHashMap<>();
             int row = 0;
             for (Piece piece : pieces) {
-                Pooled owner = piece.owner();
-                owner.add(states, row);
+                rowsOf.computeIfAbsent(piece.owner(), any -> new ArrayList<>()).add(row);
                 row += piece.tokens().length;
+            }
+            // A core alone takes as long for a batch as a GPU; proteins are apart, and windows of one stay in their
+            // order.
+            rowsOf.entrySet().parallelStream()
+                    .forEach(protein ->
+                            protein.getValue().forEach(first -> protein.getKey().add(states, first)));
+            for (Pooled owner : rowsOf.keySet()) {
                 if (owner.isWhole()) {
                     file.add(owner.id, owner.residues, owner.taken, owner.windows.size(), owner.numbers());
                 }
