@@ -118,13 +118,19 @@ class RecipeLinearConformance {
                 same(QuantizedMatrixWitness.seen(
                         x,
                         type,
-                        QuantizedMatrixWitness.scale(QuantizedMatrixWitness.amax(x), type, current.quantizations().of(role))));
+                        QuantizedMatrixWitness.scale(
+                                QuantizedMatrixWitness.amax(x),
+                                type,
+                                current.quantizations().of(role))));
             case Float8BlockScaling blocks ->
                 blocks.scaling(role) == Scaling.BLOCK_2D
-                        ? same(QuantizedMatrixWitness.seenBySquares(x, type, blocks.quantizations().of(role)))
+                        ? same(QuantizedMatrixWitness.seenBySquares(
+                                x, type, blocks.quantizations().of(role)))
                         : new Seen(
-                                QuantizedMatrixWitness.seenByRows(x, type, blocks.quantizations().of(role)),
-                                QuantizedMatrixWitness.seenByColumns(x, type, blocks.quantizations().of(role)));
+                                QuantizedMatrixWitness.seenByRows(
+                                        x, type, blocks.quantizations().of(role)),
+                                QuantizedMatrixWitness.seenByColumns(
+                                        x, type, blocks.quantizations().of(role)));
             default -> throw new IllegalArgumentException(recipe.toString());
         };
     }

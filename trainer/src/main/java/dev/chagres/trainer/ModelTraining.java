@@ -60,8 +60,8 @@ import java.util.SplittableRandom;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.Function;
-import java.util.stream.LongStream;
 import java.util.function.Supplier;
+import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
 // Over 400 lines: most methods are a line or two that ask what a step, a graph, an evaluation or a file is made of.
@@ -557,8 +557,7 @@ final class ModelTraining implements Training {
     public SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
         DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
-        return saving(() -> SaveEvent.during(
-                folder, () -> pending = state().begin(folder, step, told, description)));
+        return saving(() -> SaveEvent.during(folder, () -> pending = state().begin(folder, step, told, description)));
     }
 
     /** A checkpoint that cannot be written leaves the model as it is. */

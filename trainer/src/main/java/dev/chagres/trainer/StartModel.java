@@ -6,7 +6,6 @@ import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.ModelFiles;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.esm.Esm2Config;
-import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
@@ -26,7 +25,6 @@ interface StartModel {
     int heads();
 
     int layers();
-
 
     /** Returns how the model is made. */
     TrainedModel.Factory factory(int context, Esm2Recomputation recomputation);

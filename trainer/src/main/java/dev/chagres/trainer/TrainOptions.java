@@ -113,8 +113,8 @@ final class TrainOptions {
             paramLabel = "none|norms|layers",
             description =
                     "what backward recomputes, so that layers save less; losses have the same bits. norms: the outputs"
-                        + " of the layers' norms, which layers with --recipe fp8-... do not save anyway; layers: all"
-                        + " but each layer's input (default: none)")
+                            + " of the layers' norms, which layers with --recipe fp8-... do not save anyway; layers: all"
+                            + " but each layer's input (default: none)")
     private Esm2Recomputation recomputation = Esm2Recomputation.NONE;
 
     @Option(
@@ -230,8 +230,8 @@ final class TrainOptions {
         }
         if (graph == GraphChoice.ON && ranks.arePolled()) {
             throw new IllegalArgumentException("--graph: expected off or auto beside"
-                + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
-                + " got on");
+                    + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
+                    + " got on");
         }
         if (learningRate != null && !(learningRate > 0 && learningRate < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--learning-rate: expected a positive number, got " + learningRate);

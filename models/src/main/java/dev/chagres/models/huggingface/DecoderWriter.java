@@ -22,7 +22,10 @@ final class DecoderWriter {
         this.model = model;
         this.save = save;
         files = new DecoderFiles(
-                model.config(), save.decoderLayout(), model.parameters().dtype(), save.tokenizerFrom().orElse(null));
+                model.config(),
+                save.decoderLayout(),
+                model.parameters().dtype(),
+                save.tokenizerFrom().orElse(null));
     }
 
     void write(Path folder) {
