@@ -8,9 +8,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.Provider;
 import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.pass.Pass;
@@ -54,7 +54,8 @@ class HuggingFaceDecoderTest {
                     model.parameters(),
                     DecoderTensors.targets(model.config(), DecoderLayout.TRANSFORMERS),
                     vectors,
-                    device, TOLERANCE);
+                    device,
+                    TOLERANCE);
         }
     }
 
@@ -78,7 +79,8 @@ class HuggingFaceDecoderTest {
                         model.parameters(),
                         DecoderTensors.targets(config, DecoderLayout.TRANSFORMERS),
                         vectors,
-                        device, TOLERANCE);
+                        device,
+                        TOLERANCE);
                 assertEquals(tokens == 0 || tokens >= 80, model.scores() != null);
             }
         }
