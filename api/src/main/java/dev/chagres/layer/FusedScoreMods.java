@@ -72,6 +72,9 @@ final class FusedScoreMods {
 
     /** Cases that TE accepts, but computes differently. */
     private @Nullable String whyNot(@Nullable Tensor bias) {
+        if (config.softmaxType() == SoftmaxType.LEARNABLE && !config.dropout().isNone()) {
+            return "cuDNN leaves the factor of dropout out of the gradients of sinks";
+        }
         if (config.order() == Order.DETERMINISTIC) {
             if (config.softmaxType() != SoftmaxType.VANILLA) {
                 return "cuDNN sums the gradients of sinks in varying order";

@@ -170,7 +170,10 @@ public final class AttentionTensors {
         return this;
     }
 
-    /** Sets the gradient of the softmax's offset, like the offset, which backward writes; null without offset. */
+    /**
+     * Sets the gradient of the softmax's offset, like the offset, which backward writes; null without offset. With dropout cuDNN 9.19 writes (1 -
+     * probability) times the gradient.
+     */
     public AttentionTensors softmaxOffsetGradient(@Nullable Tensor tensor) {
         softmaxOffsetGradient = tensor;
         return this;
