@@ -11,6 +11,7 @@ import dev.chagres.conformance.Tolerances;
 import dev.chagres.cudnn.AttentionBuilder.Diagonal;
 import java.util.Arrays;
 import java.util.EnumSet;
+import java.util.Objects;
 import java.util.Set;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
@@ -294,7 +295,9 @@ class AttentionGraphConformance {
         GraphTensor q = builder.tensor("q", DType.FLOAT32, 1, 2, 16, 64);
         GraphTensor k = builder.tensor("k", DType.FLOAT32, 1, 2, 16, 64);
         GraphTensor v = builder.tensor("v", DType.FLOAT32, 1, 2, 16, 64);
-        builder.output(builder.sdpa("a", q, k, v, SdpaConfig.of(0.125f)).o());
+        SdpaForward result = builder.sdpa("a", q, k, v, SdpaConfig.of(0.125f));
+        builder.output(result.o());
+        builder.output(Objects.requireNonNull(result.stats()));
         assertEquals(
                 "[operation \"a\": cuDNN 9.19 reads memory outside its tensors where q, k or v are FLOAT; make them HALF or"
                         + " BFLOAT16]",

@@ -26,8 +26,8 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L0")
 @Tag("L1")
 class HuggingFaceDecoderTest {
-    /** TF32 operands of FP32 products move gradients of these models by up to 9e-3 in transformers, too. */
-    private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 2e-2 : 1e-4;
+    /** TF32 operands of FP32 products move logits of these models by up to 1.3e-2 in transformers, too, and gradients by 9e-3. */
+    static final double TOLERANCE = Provider.current() == Provider.CUDA ? 2e-2 : 1e-4;
 
     @ParameterizedTest
     @MethodSource("dev.chagres.models.huggingface.StoredModel#decoders")

@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
-import dev.chagres.bindings.Provider;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.huggingface.Target.Part;
 import dev.chagres.parameter.LoraConfig;
@@ -32,7 +31,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 @Tag("L0")
 @Tag("L1")
 class PeftDecodersTest {
-    private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 5e-3 : 1e-4;
+    private static final double TOLERANCE = HuggingFaceDecoderTest.TOLERANCE;
 
     @TempDir
     private Path parent;
