@@ -547,7 +547,7 @@ final class ModelTraining implements Training {
     @Override
     public void save(Path file, DataPosition position, Map<String, String> description) {
         DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
-        SaveEvent.during(file, () -> {
+        SavingPlan.SaveEvent.during(file, () -> {
             state().save(file, told, description);
             return file;
         });
@@ -557,7 +557,8 @@ final class ModelTraining implements Training {
     public SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
         DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;
-        return saving(() -> SaveEvent.during(folder, () -> pending = state().begin(folder, step, told, description)));
+        return saving(() ->
+                SavingPlan.SaveEvent.during(folder, () -> pending = state().begin(folder, step, told, description)));
     }
 
     /** A checkpoint that cannot be written leaves the model as it is. */

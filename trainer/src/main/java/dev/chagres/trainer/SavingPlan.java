@@ -10,8 +10,15 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Map;
+import java.util.function.Supplier;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import jdk.jfr.Category;
+import jdk.jfr.Description;
+import jdk.jfr.Event;
+import jdk.jfr.Label;
+import jdk.jfr.Name;
+import jdk.jfr.StackTrace;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.Option;
@@ -302,6 +309,33 @@ record SavingPlan(
                 throw new IllegalArgumentException(
                         "--resume-with-other-data: expected --resume or --resume-saved beside it, got none");
             }
+        }
+    }
+
+    /**
+     * An event of JDK Flight Recorder: the state was saved, on the rank whose thread it is of. It lasts as long as training waits.
+     *
+     * <p>Threading: one thread at a time.
+     */
+    @Name("dev.chagres.Save")
+    @Label("Save")
+    @Description("The state of a run was saved")
+    @Category("Chagres")
+    @StackTrace(false)
+    static final class SaveEvent extends Event {
+        @Label("Target")
+        String target = "";
+
+        /** Returns the result of {@code save}, which writes to {@code target} or begins to. */
+        static <T> T during(Object target, Supplier<T> save) {
+            var event = new SaveEvent();
+            event.begin();
+            T result = save.get();
+            if (event.shouldCommit()) {
+                event.target = target.toString();
+                event.commit();
+            }
+            return result;
         }
     }
 }
