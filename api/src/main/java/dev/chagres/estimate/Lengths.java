@@ -9,6 +9,8 @@ import java.util.Arrays;
  * <p>Threading: immutable.
  */
 public final class Lengths {
+    private static final int MOST = 1 << 24;
+
     private final long[] all;
     private final int microBatches;
 
@@ -34,14 +36,19 @@ public final class Lengths {
     /**
      * Returns {@code tokens} tokens as sequences of {@code longest}, the last of which may be shorter.
      *
-     * @throws IllegalArgumentException when there are less than 0, or {@code longest} is less than 1
+     * @throws IllegalArgumentException when there are less than 0, more than 16,777,216 sequences, or {@code longest} is less than 1
      */
     public static Lengths ofTokens(long tokens, long longest) {
         if (tokens < 0 || longest < 1) {
             throw new IllegalArgumentException(
                     "tokens, longest: expected at least 0 and 1, got " + tokens + " and " + longest);
         }
-        long[] lengths = new long[Math.toIntExact(Math.ceilDiv(tokens, longest))];
+        long count = Math.ceilDiv(tokens, longest);
+        if (count > MOST) {
+            throw new IllegalArgumentException("tokens: expected at most " + MOST + " sequences of " + longest + ", got "
+                    + count + " of " + tokens + " tokens");
+        }
+        long[] lengths = new long[(int) count];
         Arrays.fill(lengths, longest);
         if (tokens % longest != 0) {
             lengths[lengths.length - 1] = tokens % longest;
