@@ -45,8 +45,8 @@ public final class Lengths {
         }
         long count = Math.ceilDiv(tokens, longest);
         if (count > MOST) {
-            throw new IllegalArgumentException("tokens: expected at most " + MOST + " sequences of " + longest + ", got "
-                    + count + " of " + tokens + " tokens");
+            throw new IllegalArgumentException("tokens: expected at most " + MOST + " sequences of " + longest
+                    + ", got " + count + " of " + tokens + " tokens");
         }
         long[] lengths = new long[(int) count];
         Arrays.fill(lengths, longest);

@@ -557,7 +557,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             for (float value : saved.values) {
                 most = Math.max(most, Math.abs(value));
             }
-            // The gradient of the keys' bias is 0, and Adam makes whole steps of what rounding leaves of it, which differs from processor to
+            // The gradient of the keys' bias is 0, and Adam makes whole steps of what rounding leaves of it, which
+            // differs from processor to
             // processor. The weights that schedule-free AdamW steps are called z.
             boolean rounding =
                     tolerance > 0 && (name.endsWith("qkv.linear.bias") || name.endsWith("qkv.linear.bias.z"));
