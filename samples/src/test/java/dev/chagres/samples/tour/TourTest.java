@@ -66,7 +66,7 @@ class TourTest {
             System.setOut(before);
         }
         List<String> lines = out.toString(StandardCharsets.UTF_8).lines().toList();
-        assertEquals(13, lines.size());
+        assertEquals(14, lines.size());
         for (String line : lines) {
             assertTrue(line.matches("[ 1]\\d  [a-z0-9 ]{14}  \\S.*"), line);
         }
