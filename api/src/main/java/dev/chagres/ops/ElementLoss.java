@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import java.lang.foreign.MemorySegment;
 
 /**
  * Losses of single elements, with their gradients: the squared error, and the binary cross-entropy of logits. The mean over N elements is
@@ -26,16 +27,7 @@ public final class ElementLoss {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void squaredError(Tensor x, Tensor target, Tensor y, Stream stream) {
-        check(x, target, "y", y, stream);
-        Status.ops(
-                Ops.ops_squared_error(
-                        x.address(),
-                        target.address(),
-                        y.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_squared_error");
+        Elementwise.binary(Ops::ops_squared_error, "ops_squared_error", x, "target", target, y, stream);
     }
 
     /**
@@ -48,17 +40,7 @@ public final class ElementLoss {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void squaredErrorBackward(Tensor dy, Tensor x, Tensor target, Tensor dx, Stream stream) {
-        checkGradient(dy, x, target, dx, stream);
-        Status.ops(
-                Ops.ops_squared_error_backward(
-                        dy.address(),
-                        x.address(),
-                        target.address(),
-                        dx.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_squared_error_backward");
+        backward(Ops::ops_squared_error_backward, "ops_squared_error_backward", dy, x, target, dx, stream);
     }
 
     /**
@@ -71,16 +53,7 @@ public final class ElementLoss {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or y shares memory otherwise
      */
     public static void binaryCrossEntropy(Tensor x, Tensor target, Tensor y, Stream stream) {
-        check(x, target, "y", y, stream);
-        Status.ops(
-                Ops.ops_binary_cross_entropy(
-                        x.address(),
-                        target.address(),
-                        y.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_binary_cross_entropy");
+        Elementwise.binary(Ops::ops_binary_cross_entropy, "ops_binary_cross_entropy", x, "target", target, y, stream);
     }
 
     /**
@@ -93,31 +66,30 @@ public final class ElementLoss {
      * @throws IllegalArgumentException when shapes, types or devices do not fit, or dx shares memory otherwise
      */
     public static void binaryCrossEntropyBackward(Tensor dy, Tensor x, Tensor target, Tensor dx, Stream stream) {
-        checkGradient(dy, x, target, dx, stream);
-        Status.ops(
-                Ops.ops_binary_cross_entropy_backward(
-                        dy.address(),
-                        x.address(),
-                        target.address(),
-                        dx.address(),
-                        x.count(),
-                        x.dtype().code(),
-                        stream.handle()),
-                "ops_binary_cross_entropy_backward");
+        backward(
+                Ops::ops_binary_cross_entropy_backward, "ops_binary_cross_entropy_backward", dy, x, target, dx, stream);
     }
 
-    private static void check(Tensor x, Tensor target, String argument, Tensor result, Stream stream) {
+    @FunctionalInterface
+    private interface Gradient {
+        int call(long dy, long x, long target, long dx, long count, int dtype, MemorySegment stream);
+    }
+
+    /** dx may be dy, x or the target. */
+    private static void backward(
+            Gradient function, String name, Tensor dy, Tensor x, Tensor target, Tensor dx, Stream stream) {
         Checks.floats(stream, "x", x);
         Checks.like(stream, "target", target, x);
-        Checks.like(stream, argument, result, x);
-        Checks.writable(argument, result);
-        Checks.apartOrSame(argument, result, "x", x);
-        Checks.apartOrSame(argument, result, "target", target);
-    }
-
-    private static void checkGradient(Tensor dy, Tensor x, Tensor target, Tensor dx, Stream stream) {
-        check(x, target, "dx", dx, stream);
+        Checks.like(stream, "dx", dx, x);
+        Checks.writable("dx", dx);
+        Checks.apartOrSame("dx", dx, "x", x);
+        Checks.apartOrSame("dx", dx, "target", target);
         Checks.like(stream, "dy", dy, x);
         Checks.apartOrSame("dx", dx, "dy", dy);
+        int dtype = x.dtype().code();
+        Status.ops(
+                function.call(
+                        dy.address(), x.address(), target.address(), dx.address(), x.count(), dtype, stream.handle()),
+                name);
     }
 }

@@ -240,7 +240,7 @@ public final class Elementwise {
     }
 
     @FunctionalInterface
-    private interface Binary {
+    interface Binary {
         int call(long x, long other, long y, long count, int dtype, MemorySegment stream);
     }
 
@@ -255,8 +255,7 @@ public final class Elementwise {
     }
 
     /** y may be x or the other input. */
-    private static void binary(
-            Binary function, String name, Tensor x, String argument, Tensor other, Tensor y, Stream stream) {
+    static void binary(Binary function, String name, Tensor x, String argument, Tensor other, Tensor y, Stream stream) {
         Checks.floats(stream, "x", x);
         Checks.like(stream, argument, other, x);
         Checks.like(stream, "y", y, x);
