@@ -95,7 +95,7 @@ public final class Embed extends ProteinCommand {
         FastaOptions fasta = model.fasta();
         fasta.requireOthers("--out", output);
         model.begin();
-        recipe.word(model.precision());
+        recipe.requireWeights(model.precision());
         Esm2Config config = model.config();
         int most = config.context() - 2;
         Proteins proteins = Proteins.of(

@@ -36,19 +36,21 @@ final class RecipeOption {
     private @Nullable Name name;
 
     /**
-     * Returns the recipe in a word, that of {@code dtype} where there is none.
+     * Checks that a model's weights can be cast.
      *
-     * @throws IllegalArgumentException when weights of {@code dtype} cannot be cast to eight bits
+     * @param dtype of the weights, in a word
+     * @throws IllegalArgumentException when there is a recipe, and they cannot
      */
-    String word(String dtype) {
-        if (name == null) {
-            return dtype;
-        }
-        if (dtype.equals("fp32")) {
+    void requireWeights(String dtype) {
+        if (name != null && dtype.equals("fp32")) {
             throw new IllegalArgumentException("--dtype: expected bf16 or fp16 with --recipe " + EnumOption.word(name)
                     + ", got " + dtype + "; add --dtype bf16");
         }
-        return EnumOption.word(name);
+    }
+
+    /** Returns the recipe in a word, {@code dtype} where there is none. */
+    String word(String dtype) {
+        return name == null ? dtype : EnumOption.word(name);
     }
 
     /** Returns the recipe, null where products are computed in the model's type. */

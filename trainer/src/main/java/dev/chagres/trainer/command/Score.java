@@ -146,7 +146,7 @@ public final class Score extends ProteinCommand {
         mutations.forEach(text -> Mutation.of("--mutation", text));
         Map<String, List<String>> ofFile = mutationsOfFile();
         model.begin();
-        recipe.word(model.precision());
+        recipe.requireWeights(model.precision());
         Esm2Config config = model.config();
         int most = config.context() - 2;
         Proteins proteins = Proteins.of(
