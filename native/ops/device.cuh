@@ -39,6 +39,17 @@ __device__ inline float to_float(float16 value) {
   return result;
 }
 
+/* To one or two units in the last place, of normal numbers: 1 / value, 1 / sqrt(value), and the logarithm to base 2. */
+#define APPROXIMATE(name, instruction)                                \
+  __device__ inline float name(float value) {                         \
+    float result;                                                     \
+    asm(instruction ".approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value)); \
+    return result;                                                    \
+  }
+APPROXIMATE(reciprocal, "rcp")
+APPROXIMATE(reciprocal_root, "rsqrt")
+APPROXIMATE(logarithm, "lg2")
+
 /* Rounds to nearest even. */
 __device__ inline void from_float(float value, float32 &result) { result = value; }
 

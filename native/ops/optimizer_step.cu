@@ -6,14 +6,13 @@
 
 #include <optimizer_step_arguments.cuh>
 
-/* Each thread block takes every gridDim.x-th block of elements: body(range, step, begin, count) has `count` of them from
- * `begin` on. */
+/* From block `first` of elements on every `apart`-th: body(range, step, begin, count) has `count` elements from `begin` on. */
 template <class Body>
-__device__ inline void for_blocks(const StepNumbers &numbers, const StepTable &table, Body &&body) {
+__device__ inline void for_blocks(const StepNumbers &numbers, const StepTable &table, uint32_t first, uint32_t apart, Body &&body) {
   Step step = step_of(numbers);
   const StepRange *range = table.ranges;
   uint32_t end = 0; /* the first block behind the range */
-  for (uint32_t block = blockIdx.x; block < static_cast<uint32_t>(table.blocks); block += gridDim.x) {
+  for (uint32_t block = first; block < static_cast<uint32_t>(table.blocks); block += apart) {
     if (block >= end) {
       const int found = range_of(table, block);
       range = table.ranges + found;
@@ -37,7 +36,7 @@ __device__ inline bool is_aligned(const StepRange &range) {
 template <class Update>
 __device__ inline void step_ranges(const StepNumbers &numbers, const StepTable &table) {
   if (numbers.skip[0] == 1) return;
-  for_blocks(numbers, table, [&](const StepRange &range, const Step &step, int64_t begin, int count) {
+  for_blocks(numbers, table, blockIdx.x, gridDim.x, [&](const StepRange &range, const Step &step, int64_t begin, int count) {
     const int packs = is_aligned(range) ? count / 4 : 0, thread = static_cast<int>(threadIdx.x);
     if (thread < packs) Update::template run<4>(numbers, range, step, begin + 4 * thread);
     for (int i = 4 * packs + thread; i < count; i += kThreads) Update::template run<1>(numbers, range, step, begin + i);
@@ -64,9 +63,16 @@ struct Lion {
   }
 };
 
+/* As in adam.cu, but with the GPU's approximate root and quotient: a state of eight bits has lost more than the last bits. */
 struct Adam {
   __device__ static void move(const StepNumbers &n, const Step &s, float gradient, float &weight, float &mean, float &square) {
-    ::move(n, s, gradient, weight, mean, square);
+    const float g = fmaf(s.scale, gradient, n.decoupled ? 0.0f : s.weight_decay * weight);
+    mean = fmaf(1 - n.beta1, g, n.beta1 * mean);
+    square = fmaf(n.beta2, square, (1 - n.beta2) * g * g);
+    const float size = square * reciprocal(s.correction2);
+    const float root = size * reciprocal_root(fmaxf(size, 1e-37f));
+    const float direction = mean * reciprocal(s.correction1 * (root + n.epsilon));
+    weight = fmaf(-s.rate, n.decoupled ? fmaf(s.weight_decay, weight, direction) : direction, weight);
   }
 };
 
@@ -127,16 +133,31 @@ struct Averaged {
 
 /* ---- States of eight bits ---- */
 
-constexpr int kCodes = 256;        /* of a byte */
-constexpr int kZero = 127;         /* the code of 0 among signed numbers, for which the byte is 0 */
-constexpr int kScaled = 256;       /* elements that share a scale */
-constexpr int kScaledThreads = 64; /* which each have four of them */
+constexpr int kCodes = 256;  /* of a byte */
+constexpr int kZero = 127;   /* the code of 0 among signed numbers, for which the byte is 0 */
+constexpr int kScaled = 256; /* elements that share a scale: a warp's, eight a thread */
+constexpr int kEach = kScaled / 32;
+constexpr int kDecades = 7; /* from 1e-6 to 1, each with twice as many numbers as the one before */
 
-/* The number that a code stands for: decades from 1e-6 to 1, each with twice as many numbers as the one before. */
+/* Where a decade's numbers lie among the codes of their sign: cell factor * size + offset, counted from code `first` on. */
+struct alignas(16) Decade {
+  float factor, offset, last;
+  int first;
+};
+
+__device__ inline Decade decade_of(int decade, bool is_signed) {
+  const int count = (is_signed ? 1 : 2) << decade;
+  float inverse = 1; /* of the decade's end */
+  for (int i = decade + 1; i < kDecades; ++i) inverse *= 10;
+  const auto cells = static_cast<float>(count);
+  return {cells / 0.9f * inverse, cells / -9, cells - 1, is_signed ? count : count - 1};
+}
+
+/* The number that a code stands for. */
 __device__ inline float code_value(int code, bool is_signed) {
   const float decades[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
   if (code == kCodes - 1) return 1;
-  const int place = is_signed ? (code > 127 ? code - 127 : 127 - code) : code; /* 0: zero; then by size */
+  const int place = is_signed ? (code > kZero ? code - kZero : kZero - code) : code; /* 0: zero; then by size */
   if (place == 0) return 0;
   int count = is_signed ? 1 : 2, first = 1, decade = 0;
   while (place >= first + count) {
@@ -146,86 +167,126 @@ __device__ inline float code_value(int code, bool is_signed) {
   }
   const float middle = (static_cast<float>(place - first) + 0.5f) / static_cast<float>(count);
   const float value = decades[decade] * fmaf(0.9f, middle, 0.1f);
-  return is_signed && code < 127 ? -value : value;
+  return is_signed && code < kZero ? -value : value;
 }
 
-/* The code whose number is nearest; the smaller one of two. */
-__device__ inline uint8_t nearest_code(const float *values, float value) {
-  int first = 0, last = kCodes - 1; /* values[last] >= value, or it is the largest */
-  while (first < last) {
-    const int middle = (first + last) / 2;
-    if (values[middle] >= value) {
-      last = middle;
-    } else {
-      first = middle + 1;
+/* Numbers that are all signed, or all not. */
+template <bool is_signed>
+struct Codes {
+  float values[1 + kCodes]; /* behind one below all numbers, so that the first one has a neighbour there */
+  Decade decades[kDecades];
+
+  __device__ void fill(int thread) {
+    values[1 + thread] = code_value(thread, is_signed);
+    if (thread < kDecades) decades[thread] = decade_of(thread, is_signed);
+    if (thread == 0) values[0] = -1e30f;
+  }
+
+  __device__ float value(uint8_t byte) const { return values[1 + (is_signed ? static_cast<uint8_t>(byte + kZero) : byte)]; }
+
+  /* The byte whose number is nearest; of two the smaller number's. The cell that holds the size is that number's or its
+   * neighbour's, so the number on the value's other side decides. A size near a decade's end may count as the next decade's. */
+  __device__ uint8_t nearest(float value) const {
+    const float size = is_signed ? fabsf(value) : value, number = fmaf(0.30103f, logarithm(size), kDecades);
+    const Decade decade = decades[static_cast<int>(fminf(fmaxf(number, 0.0f), kDecades - 1))];
+    const float cell = fminf(fmaxf(fmaf(size, decade.factor, decade.offset), 0.0f), decade.last);
+    const int place = decade.first + static_cast<int>(cell);
+    const int here = 1 + (!is_signed ? place : value < 0 ? kZero - place : kZero + place);
+    const int lower = value < values[here] ? here - 1 : here;
+    const bool is_upper = value - values[lower] > values[lower + 1] - value;
+    return static_cast<uint8_t>(lower - 1 + (is_upper ? 1 : 0) - (is_signed ? kZero : 0));
+  }
+
+  /* Writes bytes of the new states of a thread, by a new scale. */
+  template <int N>
+  __device__ void store(const float (&state)[kEach], float largest, uint8_t *bytes, float *scale, int count) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const float lift = largest < 1e-30f ? 0x1p64f : 1.0f; /* the inverse of a smaller number could be infinite */
+    const float inverse = largest > 0 ? reciprocal(largest * lift) : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kEach; k += N) {
+      const int i = k * 32 + lane * N;
+      if (i >= count) continue;
+      Pack<uint8_t, N> pack;
+#pragma unroll
+      for (int j = 0; j < N; ++j) pack.value[j] = nearest(state[k + j] * lift * inverse);
+      store_pack<N>(bytes + i, pack);
     }
+    if (lane == 0) *scale = largest;
   }
-  if (last > 0 && value - values[last - 1] <= values[last] - value) --last;
-  return static_cast<uint8_t>(last);
-}
+};
 
-/* The largest of the threads that share a scale; `places` has room for one of each warp. */
-__device__ inline float largest_of_scaled(float value, float *places) {
+/* The largest of a warp. */
+__device__ inline float largest_of_warp(float value) {
   for (int distance = 16; distance > 0; distance /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, distance));
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (threadIdx.x % 32 == 0) places[warp] = value;
-  __syncthreads();
-  return fmaxf(places[warp & ~1], places[warp | 1]);
+  return value;
 }
 
-/* Codes of the new states, by a new scale. */
-__device__ inline void store_codes(const float *values, const float (&state)[4], float largest, uint8_t *codes, float *scale,
-                                   int zero, int count) {
-  const int lane = static_cast<int>(threadIdx.x) % kScaledThreads;
-  for (int k = 0; k < 4; ++k) {
-    const int i = k * kScaledThreads + lane;
-    if (i < count) codes[i] = static_cast<uint8_t>(nearest_code(values, largest > 0 ? state[k] / largest : 0.0f) - zero);
+/* What shares a scale, by a warp whose threads have N neighbours at a time. */
+template <class Method, int kStates, class Weights, int N>
+__device__ inline void step_scaled(const StepNumbers &numbers, const StepRange &range, const Step &step, int64_t first, int count,
+                                   const Codes<true> &signed_codes, const Codes<false> &unsigned_codes) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float *const scale1 = range.first_scale + first / kScaled, *const scale2 = range.second_scale + first / kScaled;
+  uint8_t *const bytes1 = static_cast<uint8_t *>(range.first) + first, *const bytes2 = static_cast<uint8_t *>(range.second) + first;
+  const float old1 = *scale1, old2 = kStates == 2 ? *scale2 : 0.0f;
+  float a[kEach] = {}, b[kEach] = {}, largest1 = 0, largest2 = 0;
+#pragma unroll
+  for (int k = 0; k < kEach; k += N) {
+    const int i = k * 32 + lane * N;
+    if (i >= count) continue;
+    Weights weights(range, first + i);
+    const auto gradient = load_pack<N>(range.gradient + first + i);
+    const auto states1 = load_pack<N>(static_cast<const uint8_t *>(bytes1) + i);
+    Pack<uint8_t, N> states2 = {};
+    if (kStates == 2) states2 = load_pack<N>(static_cast<const uint8_t *>(bytes2) + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      float w = weights.get(j);
+      a[k + j] = old1 * signed_codes.value(states1.value[j]);
+      if (kStates == 2) b[k + j] = old2 * unsigned_codes.value(states2.value[j]);
+      Method::move(numbers, step, gradient.value[j], w, a[k + j], b[k + j]);
+      weights.set(j, w);
+      largest1 = fmaxf(largest1, fabsf(a[k + j]));
+      largest2 = fmaxf(largest2, b[k + j]);
+    }
+    weights.store(range, first + i);
   }
-  if (lane == 0 && count > 0) *scale = largest;
+  signed_codes.template store<N>(a, largest_of_warp(largest1), bytes1, scale1, count);
+  if (kStates == 2) unsigned_codes.template store<N>(b, largest_of_warp(largest2), bytes2, scale2, count);
 }
 
-/* kStates: 1 or 2. A warp has a quarter of what shares a scale at a time, so that neighbours read neighbours. */
+/* kStates: 1 or 2. */
 template <class Method, int kStates, template <class, int> class Weights, class W>
 __device__ inline void step_codes(const StepNumbers &numbers, const StepTable &table) {
-  __shared__ float signed_values[kCodes], unsigned_values[kCodes];
-  __shared__ float places[2][kThreads / 32];
+  __shared__ Codes<true> signed_codes;
+  __shared__ Codes<false> unsigned_codes;
   if (numbers.skip[0] == 1) return;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kScaledThreads, part = thread / kScaledThreads;
-  signed_values[thread] = code_value(thread, true);
-  unsigned_values[thread] = code_value(thread, false);
+  const int thread = static_cast<int>(threadIdx.x);
+  signed_codes.fill(thread);
+  unsigned_codes.fill(thread);
   __syncthreads();
-  for_blocks(numbers, table, [&](const StepRange &range, const Step &step, int64_t begin, int in_block) {
-    const int64_t first = begin + part * kScaled, place = first / kScaled;
-    const int rest = in_block - part * kScaled, count = rest < 0 ? 0 : rest < kScaled ? rest : kScaled;
-    uint8_t *const firsts = static_cast<uint8_t *>(range.first) + first, *const seconds = static_cast<uint8_t *>(range.second) + first;
-    const float scale1 = count > 0 ? range.first_scale[place] : 0.0f;
-    const float scale2 = kStates == 2 && count > 0 ? range.second_scale[place] : 0.0f;
-    float a[4] = {}, b[4] = {}, largest1 = 0, largest2 = 0;
-    for (int k = 0; k < 4; ++k) {
-      const int i = k * kScaledThreads + lane;
-      if (i >= count) continue;
-      Weights<W, 1> weight(range, first + i);
-      float w = weight.get(0);
-      a[k] = scale1 * signed_values[static_cast<uint8_t>(firsts[i] + kZero)];
-      if (kStates == 2) b[k] = scale2 * unsigned_values[seconds[i]];
-      Method::move(numbers, step, range.gradient[first + i], w, a[k], b[k]);
-      weight.set(0, w);
-      weight.store(range, first + i);
-      largest1 = fmaxf(largest1, fabsf(a[k]));
-      largest2 = fmaxf(largest2, b[k]);
-    }
-    largest1 = largest_of_scaled(largest1, places[0]);
-    if (kStates == 2) largest2 = largest_of_scaled(largest2, places[1]);
-    store_codes(signed_values, a, largest1, firsts, range.first_scale + place, kZero, count);
-    if (kStates == 2) store_codes(unsigned_values, b, largest2, seconds, range.second_scale + place, 0, count);
-    __syncthreads(); /* before `places` is written again */
-  });
+  constexpr int kParts = kBlockElements / kScaled;
+  const uint32_t warps = kThreads / 32 / kParts; /* blocks of elements that a thread block has at a time */
+  const uint32_t mine = thread / 32 / kParts;
+  for_blocks(numbers, table, blockIdx.x * warps + mine, gridDim.x * warps,
+             [&](const StepRange &range, const Step &step, int64_t begin, int in_block) {
+               const int part = thread / 32 % kParts * kScaled, rest = in_block - part;
+               if (rest <= 0) return;
+               if (rest >= kScaled && is_aligned(range)) {
+                 step_scaled<Method, kStates, Weights<W, kEach>, kEach>(numbers, range, step, begin + part, kScaled, signed_codes,
+                                                                        unsigned_codes);
+               } else {
+                 step_scaled<Method, kStates, Weights<W, 1>, 1>(numbers, range, step, begin + part,
+                                                                rest < kScaled ? rest : kScaled, signed_codes, unsigned_codes);
+               }
+             });
 }
 
 #define STEP(name, ...) \
   KERNEL(name, StepNumbers numbers, StepTable table) { step_ranges<__VA_ARGS__>(numbers, table); }
 #define CODES(name, ...) \
-  KERNEL(name, StepNumbers numbers, StepTable table) { step_codes<__VA_ARGS__>(numbers, table); }
+  KERNEL_OF(3, name, StepNumbers numbers, StepTable table) { step_codes<__VA_ARGS__>(numbers, table); }
 #define ONE_STATE(name, Method, M)                              \
   STEP(name##_own, OneState<Method, Own, float32, M>)           \
   STEP(name##_master_float16, OneState<Method, Master, float16, M>)   \
