@@ -69,9 +69,13 @@ final class FaultyRank {
         return random.nextInt(2, Math.min(most, Device.count()) + 1);
     }
 
-    /** Returns how many faults of a kind are drawn: on GPUs, where ranks take seconds to meet, a tenth. */
+    /**
+     * Returns how many faults of a kind are drawn: on GPUs, where ranks take seconds to meet, a fifth. {@code -Dchagres.test.faults=N} draws N
+     * times as many.
+     */
     static int times(int onReference) {
-        return Provider.current() == Provider.REFERENCE ? onReference : Math.max(3, onReference / 10);
+        int times = Provider.current() == Provider.REFERENCE ? onReference : Math.max(3, onReference / 5);
+        return times * Integer.getInteger("chagres.test.faults", 1);
     }
 
     /** What a rank throws to fail. */

@@ -53,7 +53,7 @@ class GoingOnTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"THROWS, 40", "IS_SILENT, 3"})
+    @CsvSource({"THROWS, 20", "IS_SILENT, 3"})
     void theOtherThreadsGoOn(Fault fault, int times) {
         DevicesNeeded.assume(2);
         SplittableRandom random = random(fault);

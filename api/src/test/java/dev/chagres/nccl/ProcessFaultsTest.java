@@ -55,7 +55,7 @@ class ProcessFaultsTest {
     private Path folder;
 
     @ParameterizedTest
-    @CsvSource({"KILL, 20", "STOP, 12"})
+    @CsvSource({"KILL, 10", "STOP, 6"})
     void everyOtherProcessIsToldWhoIsGone(Signal signal, int times) throws Exception {
         DevicesNeeded.assume(2);
         long seed = Long.getLong("chagres.test.seed", new Random().nextLong());

@@ -66,13 +66,13 @@ class ThreadFaultsTest {
 
     @ParameterizedTest
     @CsvSource({
-        "THROWS_BEFORE, 60",
-        "THROWS_INSIDE, 60",
-        "THROWS_AFTER, 50",
-        "IS_SILENT, 30",
-        "CLOSES, 30",
-        "GIVES_OTHER_COUNT, 25",
-        "GIVES_OTHER_TYPE, 25"
+        "THROWS_BEFORE, 30",
+        "THROWS_INSIDE, 30",
+        "THROWS_AFTER, 25",
+        "IS_SILENT, 15",
+        "CLOSES, 15",
+        "GIVES_OTHER_COUNT, 13",
+        "GIVES_OTHER_TYPE, 13"
     })
     void everyOtherRankIsToldWhoFailed(Fault fault, int times) throws Exception {
         DevicesNeeded.assume(2);

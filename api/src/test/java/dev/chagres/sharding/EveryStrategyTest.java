@@ -26,7 +26,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /**
- * Every strategy on 1, 2, 3, 4 and 8 ranks, every product of two on 4 and 8, and every strategy with each {@link StrategyVariant}: 20
+ * Every strategy on 1, 2, 3, 4 and 8 ranks, every product of two on 4 and 8, and every strategy with each {@link StrategyVariant}: the first
  * steps of a small model of 24 heads, in FP32, are those of one rank that accumulates the same parts of each step, losses within 1e-5,
  * norms of gradients within 1e-4. {@link StrategyRefusals} lists what is refused instead. Two strategies along the same dimension of a mesh
  * have no product: they are values of one setting, of which a program gives one.

@@ -30,7 +30,9 @@ import org.jspecify.annotations.Nullable;
  * @param norms of each step's gradients, before they are clipped
  */
 record StrategyRun(float[] losses, float[] norms) {
-    static final int STEPS = 20;
+    /** {@code -Dchagres.test.steps} takes more. */
+    static final int STEPS = Integer.getInteger("chagres.test.steps", 8);
+
     private static final long SEED = 7;
     private static final float RATE = 1e-3f;
     /**

@@ -31,7 +31,9 @@ import org.junit.jupiter.api.Assumptions;
 /** Compares the steps of several ranks with those of one. */
 final class RankedSteps {
     static final int CONTEXT = 64;
-    private static final int STEPS = 20;
+    /** {@code -Dchagres.test.steps} takes more. */
+    private static final int STEPS = Integer.getInteger("chagres.test.steps", 8);
+
     private static final boolean CUDA = Provider.current() == Provider.CUDA;
 
     /** Loss and norm of one step. */
