@@ -29,7 +29,7 @@ interface StartModel {
     /** Returns how the model is made. */
     TrainedModel.Factory factory(int context, Esm2Recomputation recomputation);
 
-    /** Returns how transformers finds it in a folder; empty where transformers computes another form. */
+    /** Returns how transformers finds it in a folder, with its own context if that is longer; empty where transformers computes another form. */
     Optional<ModelFiles> files(int context, DType dtype);
 
     /** Loads the weights of a folder. */
@@ -59,7 +59,7 @@ interface StartModel {
 
         @Override
         public Optional<ModelFiles> files(int context, DType dtype) {
-            return Esm2Checkpoint.files(config.withContext(context), dtype);
+            return Esm2Checkpoint.files(config.withContext(Math.max(context, config.context())), dtype);
         }
 
         @Override
@@ -106,7 +106,8 @@ interface StartModel {
 
         @Override
         public Optional<ModelFiles> files(int context, DType dtype) {
-            return Optional.of(DecoderCheckpoint.files(config.withContext(context), dtype, folder));
+            return Optional.of(DecoderCheckpoint.files(
+                    config.withContext(Math.max(context, config.sizes().context())), dtype, folder));
         }
 
         @Override

@@ -26,6 +26,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.TreeMap;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
@@ -171,6 +172,38 @@ public final class PeftAdapters {
             Esm2ClassifierConfig config = classifier(source);
             Esm2Classifier made = new Esm2Classifier(device, config, new ModelPlan(), allocation(device, dtype));
             return loaded(made, () -> source.loadMerged(made.parameters()));
+        }
+    }
+
+    /**
+     * Returns the folder or name of the model that adapters say they are for, {@code base_model_name_or_path}; empty where they say none.
+     *
+     * @throws CheckpointException when {@code adapter_config.json} cannot be read, or has something else there
+     */
+    public static Optional<Path> base(Path adapters) {
+        return PeftConfig.read(Objects.requireNonNull(adapters, "adapters")).base();
+    }
+
+    /**
+     * Writes a folder of transformers whose weights are {@code W + factor B A}, in the type of the model's: of a decoder with its tokenizer, or of
+     * a classifier with its names of classes.
+     *
+     * @param model folder of the model
+     * @param adapters folder of the adapters
+     * @param folder one that does not exist, or is empty; its parent exists
+     * @throws CheckpointException as {@link #config}, when they are those of a masked-language model, or the folder cannot be written
+     */
+    public static void merge(Device device, Path model, Path adapters, Path folder) {
+        SaveConfig saved = SaveConfig.standard();
+        if (DecoderFields.architecture(Esm2Source.config(Objects.requireNonNull(model, "model")))
+                .isPresent()) {
+            try (Decoder merged = openMergedDecoder(device, model, adapters, DecoderCheckpoint.dtype(model))) {
+                DecoderCheckpoint.save(merged, folder, saved.withTokenizerFrom(model));
+            }
+            return;
+        }
+        try (Esm2Classifier merged = openMergedClassifier(device, model, adapters, Esm2Checkpoint.dtype(model))) {
+            Esm2Checkpoint.save(merged, folder, saved.withLabels(Esm2Checkpoint.labels(model)));
         }
     }
 

@@ -3,12 +3,14 @@ package dev.chagres.models.huggingface;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.LoraConfig.Scaling;
 import java.math.BigDecimal;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Predicate;
@@ -69,6 +71,16 @@ record PeftConfig(JsonObject json) {
 
     static PeftConfig read(Path folder) {
         return new PeftConfig(JsonObject.read(folder.resolve(FILE)));
+    }
+
+    /** Returns what the model is called, if it is. */
+    Optional<Path> base() {
+        String name = json.text("base_model_name_or_path", "");
+        try {
+            return name.isEmpty() ? Optional.empty() : Optional.of(Path.of(name));
+        } catch (InvalidPathException refused) {
+            throw json.refused("base_model_name_or_path", "a path");
+        }
     }
 
     /** Returns the adapters of a model with these modules. */

@@ -1,13 +1,13 @@
 package dev.chagres.models.text;
 
-import dev.chagres.batch.Batch;
 import dev.chagres.batch.TokenSequences;
+import dev.chagres.models.text.TokenizedTexts.Learned;
+import dev.chagres.models.text.TokenizedTexts.Longer;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
-import java.util.SplittableRandom;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -49,18 +49,7 @@ public final class TextSequences implements TokenSequences {
 
     private int nextFile;
     private @Nullable TextReader reader;
-    /** Those of the window's texts, one behind another. */
-    private int[] tokens = new int[1024];
-
-    private int tokenCount;
-    /** By sequence: its first token, its length, the first token that is learned, and the end of its text. */
-    private int[] starts = new int[64];
-
-    private int[] lengths = new int[64];
-    private int[] learnedFrom = new int[64];
-    private int[] ends = new int[64];
-    private int count;
-    private long leftOut;
+    private final TokenizedTexts texts;
 
     private int[] order = {};
     private long epoch;
@@ -85,6 +74,7 @@ public final class TextSequences implements TokenSequences {
         this.config = Objects.requireNonNull(config, "config");
         this.passes = passes;
         this.windowTokens = windowTokens;
+        texts = new TokenizedTexts(config.context());
     }
 
     /**
@@ -131,35 +121,33 @@ public final class TextSequences implements TokenSequences {
 
     /** Reads texts until the window is full or the files end; files that end in their first window are held whole. */
     private void fill() {
-        tokenCount = 0;
-        count = 0;
+        texts.clear();
         window++;
         boolean first = window == 0;
-        List<TextReader.Text> texts = new ArrayList<>();
+        List<TextReader.Text> read = new ArrayList<>();
         long letters = 0;
-        while (tokenCount < windowTokens) {
+        while (texts.tokens() < windowTokens) {
             TextReader.Text text = nextText();
             if (text == null) {
                 whole = first && passes == Passes.ENDLESS;
                 break;
             }
-            texts.add(text);
+            read.add(text);
             letters += text.prompt().length() + (long) text.text().length();
             // A token has a letter or more, most of the time.
-            if (texts.size() == MOST_TEXTS || letters > Math.min(MOST_LETTERS, windowTokens)) {
-                addAll(texts);
-                texts.clear();
+            if (read.size() == MOST_TEXTS || letters > Math.min(MOST_LETTERS, windowTokens)) {
+                addAll(read);
+                read.clear();
                 letters = 0;
             }
         }
-        addAll(texts);
-        found |= count > 0;
+        addAll(read);
+        found |= texts.count() > 0;
         if (!found && reader == null && nextFile == files.size()) {
             throw new IllegalArgumentException("files: expected a text of two tokens or more, got none in " + files
-                    + ", and " + leftOut + " with fewer");
+                    + ", and " + texts.leftOut() + " with fewer");
         }
-        order = Arrays.copyOf(order, count);
-        next = count;
+        next = texts.count();
     }
 
     /** Returns the next text of the files, null where they end. */
@@ -183,13 +171,10 @@ public final class TextSequences implements TokenSequences {
     }
 
     /** Makes texts into tokens, on the library's threads. */
-    private void addAll(List<TextReader.Text> texts) {
-        if (texts.isEmpty()) {
-            return;
-        }
+    private void addAll(List<TextReader.Text> read) {
         List<String> beginnings = new ArrayList<>();
         List<String> completions = new ArrayList<>();
-        for (TextReader.Text text : texts) {
+        for (TextReader.Text text : read) {
             boolean isPair = !text.prompt().isEmpty();
             ensurePairs(text);
             beginnings.add(isPair ? text.prompt() : text.text());
@@ -200,8 +185,8 @@ public final class TextSequences implements TokenSequences {
         List<int[]> begun = tokenizer.encodeAll(beginnings);
         List<int[]> completed = tokenizer.encodeAllInside(completions);
         int pair = 0;
-        for (int i = 0; i < texts.size(); i++) {
-            TextReader.Text text = texts.get(i);
+        for (int i = 0; i < read.size(); i++) {
+            TextReader.Text text = read.get(i);
             add(text.file(), begun.get(i), text.prompt().isEmpty() ? null : completed.get(pair++));
         }
     }
@@ -216,61 +201,103 @@ public final class TextSequences implements TokenSequences {
     }
 
     private void add(Path file, int[] begun, int @Nullable [] completion) {
-        int first = tokenCount;
-        append(file, begun);
-        int learned = first;
-        if (completion != null) {
-            learned = tokenCount;
-            append(file, completion);
+        if (completion == null) {
+            texts.append(file, Learned.YES, begun);
+        } else {
+            texts.append(file, Learned.NO, begun);
+            texts.append(file, Learned.YES, completion);
         }
         if (config.end().isPresent()) {
-            append(file, config.end().get());
+            texts.append(file, Learned.YES, config.end().get());
         }
-        int length = completion == null ? tokenCount - first : Math.min(config.context(), tokenCount - first);
-        tokenCount = first + length;
-        for (int start = first; start < tokenCount; start += config.context()) {
-            addSequence(start, Math.min(config.context(), tokenCount - start), learned);
+        texts.end(completion == null ? Longer.DIVIDED : Longer.CUT);
+    }
+
+    /**
+     * Opens the sequences in memory so many times, each time in another order, apart from this one.
+     *
+     * @throws IllegalArgumentException when {@code epochs} is not positive
+     * @throws IllegalStateException when not all texts are in memory, as {@link #read} has them
+     */
+    public TokenSequences epochs(int epochs) {
+        if (epochs < 1) {
+            throw new IllegalArgumentException("epochs: expected at least 1, got " + epochs);
+        }
+        ensureWhole("epochs");
+        return new InMemory(epochs);
+    }
+
+    /**
+     * Opens the sequences in memory once, in their order, apart from this one.
+     *
+     * @throws IllegalStateException when not all texts are in memory, as {@link #read} has them
+     */
+    public TokenSequences once() {
+        ensureWhole("once");
+        return new InMemory(0);
+    }
+
+    private void ensureWhole(String call) {
+        if (!whole) {
+            throw new IllegalStateException(
+                    call + ": expected all texts in memory, as read has them, got a part of them");
         }
     }
 
-    private void append(Path file, int... more) {
-        if (tokenCount > WHOLE - more.length) {
-            throw new TextException(file, "expected fewer than 2^31 tokens in all files, got more", null);
+    /** The sequences of the window: shuffled so many times, with 0 once in order. */
+    private final class InMemory implements TokenSequences {
+        private final int epochs;
+        private int[] turn = {};
+        private int turns;
+        private int following;
+        private int present;
+
+        private InMemory(int epochs) {
+            this.epochs = epochs;
         }
-        if (tokenCount + more.length > tokens.length) {
-            long doubled = Math.min(WHOLE, 2L * tokens.length);
-            tokens = Arrays.copyOf(tokens, (int) Math.max(tokenCount + more.length, doubled));
+
+        @Override
+        public boolean advance() {
+            if (following == turn.length) {
+                if (turns == Math.max(epochs, 1)) {
+                    return false;
+                }
+                turn = epochs == 0 ? texts.inOrder() : texts.shuffled(seed(turns, 0));
+                turns++;
+                following = 0;
+            }
+            present = turn[following++];
+            return true;
         }
-        System.arraycopy(more, 0, tokens, tokenCount, more.length);
-        tokenCount += more.length;
+
+        @Override
+        public int length() {
+            return texts.length(present);
+        }
+
+        @Override
+        public int write(int[] ids, int[] labels, int start, int written) {
+            return texts.write(present, ids, labels, start, written);
+        }
     }
 
-    private void addSequence(int start, int length, int learned) {
-        if (Math.min(start + length, tokenCount - 1) < Math.max(learned, start + 1)) {
-            leftOut++;
-            return;
-        }
-        if (count == starts.length) {
-            starts = Arrays.copyOf(starts, 2 * count);
-            lengths = Arrays.copyOf(lengths, 2 * count);
-            learnedFrom = Arrays.copyOf(learnedFrom, 2 * count);
-            ends = Arrays.copyOf(ends, 2 * count);
-        }
-        starts[count] = start;
-        lengths[count] = length;
-        learnedFrom[count] = learned;
-        ends[count] = tokenCount;
-        count++;
+    private long seed(long turn, long part) {
+        return config.seed() + 0x9e3779b97f4a7c15L * turn + 0xbf58476d1ce4e5b9L * part;
+    }
+
+    /** Returns the tokens of the longest sequence in memory. */
+    public int longest() {
+        return IntStream.range(0, texts.count()).map(texts::length).max().orElse(0);
     }
 
     /** Returns how many sequences are in memory: all, where they are in one window. */
     public int count() {
-        return count;
+        return texts.count();
     }
 
     /** Returns how many sequences were left out, for nothing of them is learned: single tokens, and prompts as long as the context. */
     public long leftOut() {
-        return leftOut;
+        return texts.leftOut();
     }
 
     /** Returns how often all sequences have come, the current one in its turn not counted. */
@@ -286,7 +313,7 @@ public final class TextSequences implements TokenSequences {
      */
     @Override
     public boolean advance() {
-        while (next == count) {
+        while (next == texts.count()) {
             if (!nextWindow()) {
                 return false;
             }
@@ -309,37 +336,19 @@ public final class TextSequences implements TokenSequences {
             epoch++;
         }
         begun = true;
-        shuffle();
+        order = passes == Passes.ONE ? texts.inOrder() : texts.shuffled(seed(epoch, window));
         next = 0;
         return true;
     }
 
-    private void shuffle() {
-        var random = new SplittableRandom(config.seed() + 0x9e3779b97f4a7c15L * epoch + 0xbf58476d1ce4e5b9L * window);
-        for (int i = 0; i < count; i++) {
-            int other = passes == Passes.ONE ? i : random.nextInt(i + 1);
-            order[i] = order[other];
-            order[other] = i;
-        }
-    }
-
     @Override
     public int length() {
-        return lengths[current];
+        return texts.length(current);
     }
 
     @Override
     public int write(int[] ids, int[] labels, int start, int written) {
-        int labelled = 0;
-        int from = starts[current];
-        for (int i = 0; i < written; i++) {
-            int token = from + i;
-            ids[start + i] = tokens[token];
-            boolean isLearned = token + 1 < ends[current] && token + 1 >= learnedFrom[current];
-            labels[start + i] = isLearned ? tokens[token + 1] : Batch.IGNORED;
-            labelled += isLearned ? 1 : 0;
-        }
-        return labelled;
+        return texts.write(current, ids, labels, start, written);
     }
 
     /** Closes the file that is read. */

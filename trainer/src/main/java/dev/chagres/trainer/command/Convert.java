@@ -14,6 +14,7 @@ import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
 import dev.chagres.models.huggingface.EsmLayout;
+import dev.chagres.models.huggingface.PeftAdapters;
 import dev.chagres.models.huggingface.SaveConfig;
 import java.io.PrintStream;
 import java.lang.foreign.MemorySegment;
@@ -27,7 +28,7 @@ import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
 
 /**
- * Makes a folder of Hugging Face of what {@code train --save} has written, or of a folder in another layout.
+ * Makes a folder of Hugging Face of what {@code train --save} has written, of a folder in another layout, or of adapters and their model.
  *
  * <p>Exit statuses: 0 done; 1 a file or the machine failed, told in one line; 2 the options are wrong.
  *
@@ -44,20 +45,32 @@ import picocli.CommandLine.Option;
             "transformers: EsmForMaskedLM, exact GELU. nv-esm: NVEsmForMaskedLM of NVIDIA's",
             "recipes, with the GELU by tanh in its layers and a vocabulary of 64 rows;",
             "nv-esm-unpadded: of 33 rows. Where the new model computes other numbers, a line",
-            "on standard error says why.",
+            "on standard error says why. Adapters of PEFT, of a classifier or a decoder, are",
+            "added to the weights of their model.",
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
 public final class Convert extends ProteinCommand {
     /** What the name of a weight's average ends with. */
     private static final String AVERAGE = ".ema";
 
+    private static final String ADAPTERS = "adapter_config.json";
+
     @Option(
             names = "--from",
             required = true,
             converter = FileChecks.FileOption.class,
             paramLabel = "FOLDER|FILE",
-            description = "a folder of Hugging Face, or a file that train --save has written")
+            description =
+                    "a folder of Hugging Face, a file that train --save has written, or a folder of PEFT, whose adapters"
+                            + " are merged into their model")
     private Path from = Path.of("");
+
+    @Option(
+            names = "--base",
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FOLDER",
+            description = "of adapters in --from: the model that they are for (default: that which they name)")
+    private @Nullable Path base;
 
     @Option(
             names = "--to",
@@ -127,6 +140,14 @@ public final class Convert extends ProteinCommand {
         FileChecks.requireName("--to", to);
         FileChecks.requireDifferent("--to", to, "--from", from);
         boolean folder = Files.isDirectory(from);
+        if (Files.exists(from.resolve(ADAPTERS))) {
+            merge();
+            return;
+        }
+        if (base != null) {
+            throw new IllegalArgumentException("--base: expected this beside --from with adapters of PEFT, got " + from
+                    + ", which has no " + ADAPTERS);
+        }
         Path head = contactHead != null ? contactHead : folder ? from : null;
         SaveConfig config = SaveConfig.standard().withLayout(layout);
         if (head != null && layout == EsmLayout.TRANSFORMERS) {
@@ -151,6 +172,25 @@ public final class Convert extends ProteinCommand {
             err().println("convert: the new model computes other numbers: " + change);
         }
         out().println("wrote " + to + " (" + EnumOption.word(layout) + ", provider "
+                + Provider.current().label() + ")");
+    }
+
+    /** Writes a model whose weights are those of the base and of the adapters together. */
+    private void merge() {
+        if (layout != EsmLayout.TRANSFORMERS || contactHead != null || weights != Weights.TRAINED) {
+            throw new IllegalArgumentException(
+                    "--from: expected no --layout, --contact-head and --weights beside adapters of PEFT, got some");
+        }
+        Path model = base != null ? base : PeftAdapters.base(from).orElse(null);
+        if (model == null || !Files.isDirectory(model)) {
+            throw new CommandFailure("--base: expected the folder of the model that the adapters are for, got "
+                    + (model == null ? "none, and none in " + from.resolve(ADAPTERS) : model.toString()));
+        }
+        FileChecks.requireDifferent("--to", to, "--base", model);
+        try (Device device = Device.open()) {
+            PeftAdapters.merge(device, model, from, to);
+        }
+        out().println("wrote " + to + " (" + model + " and " + from + " merged, provider "
                 + Provider.current().label() + ")");
     }
 

@@ -19,7 +19,7 @@ import org.jspecify.annotations.Nullable;
 final class BestModel implements Callback {
     private final Path file;
     private final EarlyStopping stopping;
-    private final Predictions predictions;
+    private final @Nullable Predictions predictions;
     private final PrintStream out;
     private Metrics latest = new Metrics(Map.of());
     private @Nullable String bestText;
@@ -28,9 +28,10 @@ final class BestModel implements Callback {
      * Makes one.
      *
      * @param file for the best state
+     * @param predictions of metrics beside the loss; null for none
      * @param patience 0 for a run that is not ended early
      */
-    BestModel(Path file, Metric metric, int patience, Predictions predictions, PrintStream out) {
+    BestModel(Path file, Metric metric, int patience, @Nullable Predictions predictions, PrintStream out) {
         this.file = file;
         this.predictions = predictions;
         this.out = out;
@@ -44,9 +45,13 @@ final class BestModel implements Callback {
 
     @Override
     public void onEvaluation(TrainingRun run, Evaluation.Result result) {
-        latest = predictions.take();
+        Predictions counted = predictions;
+        latest = counted == null ? latest : counted.take();
         stopping.onEvaluation(run, result);
-        String text = String.format(Locale.ROOT, "step %d: loss %.4f, %s", result.step(), result.loss(), latest);
+        String text = "step " + result.step() + ": "
+                + (counted == null
+                        ? result.toString()
+                        : String.format(Locale.ROOT, "loss %.4f, %s", result.loss(), latest));
         boolean isBest = stopping.bestStep() == result.step();
         out.println(text + (isBest ? ", best so far" : ""));
         if (isBest) {

@@ -1,28 +1,18 @@
 package dev.chagres.trainer.finetune;
 
-import dev.chagres.batch.BatchShape;
-import dev.chagres.batch.TrainedModel;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
-import dev.chagres.models.data.UnknownLetters;
-import dev.chagres.models.esm.Esm2Classifier;
-import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.huggingface.CheckpointException;
-import dev.chagres.models.huggingface.Esm2Checkpoint;
-import dev.chagres.models.huggingface.PeftAdapters;
-import dev.chagres.models.huggingface.SaveConfig;
+import dev.chagres.models.text.TextException;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.TrainingException;
 import dev.chagres.trainer.command.CommandStart;
-import dev.chagres.trainer.command.EnumOption;
-import dev.chagres.trainer.command.FastaOptions;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.List;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -33,8 +23,8 @@ import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.Spec;
 
 /**
- * Fine-tunes an ESM-2 in a folder of transformers on labelled sequences: classes or a number of sequences, or classes of their residues, as a
- * whole, in part, or by low-rank adapters. Saves the best evaluated state as a folder that transformers or PEFT opens.
+ * Fine-tunes a model in a folder of transformers as a whole, in part, or by low-rank adapters: an ESM-2 on labelled sequences, classes or a
+ * number of each, or classes of their residues; a decoder on text. Saves the best evaluated state as a folder that transformers or PEFT opens.
  *
  * <p>Exit statuses: 0 done; 1 the data, a file or the machine failed, told in one line; 2 the options are wrong.
  *
@@ -44,11 +34,12 @@ import picocli.CommandLine.Spec;
         name = "finetune",
         mixinStandardHelpOptions = true,
         sortOptions = false,
-        description = "Fine-tunes an ESM-2 in a folder of transformers on labelled protein sequences.",
+        description = "Fine-tunes an ESM-2 of transformers on labelled protein sequences, or a decoder on text.",
         footer = {
             "",
-            "Data: CSV with the columns sequence and label, or FASTA and a file with a label a line.",
+            "Proteins: --task, --train, --eval. CSV with the columns sequence and label, or FASTA and a file with a label a line.",
             "Of tokens a label has a letter for each residue; of multi-label, semicolons between classes.",
+            "Text: --text, and --eval-text if the best state is to be saved instead of the last.",
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
 public final class FineTune implements Callable<Integer> {
@@ -58,33 +49,12 @@ public final class FineTune implements Callable<Integer> {
     private final PrintStream out;
     private final PrintStream err;
 
-    @Option(names = "--model", required = true, paramLabel = "FOLDER", description = "an ESM-2 of transformers")
-    private Path model = Path.of("");
-
     @Option(
-            names = "--task",
+            names = "--model",
             required = true,
-            converter = Predicted.Words.class,
-            paramLabel = "NAME",
-            description = "classification, multi-label or regression of sequences; tokens: classification of residues")
-    private Predicted predicted = Predicted.CLASSIFICATION;
-
-    @Option(
-            names = "--standardize",
-            description = "of regression: learn (label - mean) / deviation; the saved folder's targets.json has both")
-    private boolean standardize;
-
-    @Option(names = "--train", required = true, paramLabel = "FILE", description = "CSV or FASTA to train on")
-    private Path train = Path.of("");
-
-    @Option(names = "--train-labels", paramLabel = "FILE", description = "labels of a FASTA file, one a line")
-    private @Nullable Path trainLabels;
-
-    @Option(names = "--eval", required = true, paramLabel = "FILE", description = "CSV or FASTA to evaluate on")
-    private Path eval = Path.of("");
-
-    @Option(names = "--eval-labels", paramLabel = "FILE", description = "labels of a FASTA file, one a line")
-    private @Nullable Path evalLabels;
+            paramLabel = "FOLDER",
+            description = "an ESM-2 or a decoder of transformers")
+    private Path model = Path.of("");
 
     @Option(
             names = "--save",
@@ -98,24 +68,16 @@ public final class FineTune implements Callable<Integer> {
             converter = LoraOption.class,
             paramLabel = "SPEC",
             description =
-                    "train low-rank adapters and the head: r=16,alpha=32,dropout=0.05,target=query,value. Targets:"
-                            + " query, key, value, projection, fc1, fc2 (default: query,value); scaling=rank or root")
+                    "train low-rank adapters, and the head of an ESM-2: r=16,alpha=32,dropout=0.05,target=query,value."
+                            + " Targets: query, key, value, projection, fc1 (of decoders gate, up), fc2 (default:"
+                            + " query,value); scaling=rank or root")
     private @Nullable LoraConfig lora;
 
-    @Option(
-            names = "--frozen",
-            paramLabel = "SPEC",
-            description = "trunk: train the head alone; last-n=2: train the last two layers and the head")
-    private @Nullable String frozen;
+    @Mixin
+    private ProteinOptions proteins = new ProteinOptions();
 
-    @Option(
-            names = "--unknown",
-            converter = FastaOptions.OfUnknown.class,
-            paramLabel = "refuse|unk|skip",
-            description =
-                    "what becomes of letters that the vocabulary lacks: the file is refused, they become <unk>, or their sequences are"
-                            + " left out, and so are their labels (default: refuse)")
-    private UnknownLetters unknown = UnknownLetters.REFUSE;
+    @Mixin
+    private TextOptions texts = new TextOptions();
 
     @Mixin
     private TuningOptions options = new TuningOptions();
@@ -148,6 +110,7 @@ public final class FineTune implements Callable<Integer> {
         } catch (FastaException
                 | TrainingException
                 | DataException
+                | TextException
                 | CheckpointException
                 | SafetensorsException
                 | UncheckedIOException
@@ -158,108 +121,26 @@ public final class FineTune implements Callable<Integer> {
     }
 
     private void fineTune() throws InterruptedException {
-        check();
-        LabelledProteins training = LabelledProteins.read("--train", train, trainLabels, predicted, unknown);
-        LabelledProteins held = LabelledProteins.read("--eval", eval, evalLabels, predicted, unknown);
-        TaskLabels labels = labels(training);
-        options.ensureHas(labels.predictions().metrics(), predicted);
-        LabelledSequences trained = training.labelled("--train", labels);
-        LabelledSequences evaluated = held.labelled("--eval", labels);
-        BatchShape shape = options.shape(Math.max(training.longest(), held.longest()));
-        var config = new Esm2ClassifierConfig(
-                Esm2Checkpoint.config(model).withContext(shape.context()),
-                predicted.task(),
-                labels.count(),
-                predicted.problem());
-        int steps = options.steps(trained, shape);
-        out.println(training + ", " + held + ", "
-                + (predicted == Predicted.REGRESSION ? "a number each" : labels.count() + " labels") + "; " + steps
-                + " steps");
-        try (var run = new TuningRun(model, chosen(config, labels.factory(config)), labels, options, out)) {
-            run.train(trained, evaluated, shape, steps, lora == null ? 1e-4f : 1e-3f);
-            run.write(save, (classifier, folder) -> save(classifier, labels.names(), folder));
-        }
-    }
-
-    private void check() {
-        if (lora != null && frozen != null) {
-            throw new IllegalArgumentException("--frozen: expected none beside --lora, which freezes all but the head");
-        }
-        if (standardize && predicted != Predicted.REGRESSION) {
-            throw new IllegalArgumentException(
-                    "--standardize: expected --task regression, got " + EnumOption.word(predicted));
-        }
         options.check();
+        texts.check();
         if (Files.exists(save)) {
             throw new IllegalArgumentException(
                     "--save: expected a new folder, got " + save + ", which is there already");
         }
-    }
-
-    /** Returns what labels say, as a head in the folder has learned it where there is one. */
-    private TaskLabels labels(LabelledProteins training) {
-        List<String> own = Esm2Checkpoint.labels(model);
-        if (!own.isEmpty()) {
-            Predicted theirs = Predicted.of(Esm2Checkpoint.classifierConfig(model));
-            if (theirs != predicted) {
-                throw new DataException("--task: expected that of the classifier in " + model + ", "
-                        + EnumOption.word(theirs) + ", got " + EnumOption.word(predicted));
+        Tuned tuned;
+        if (texts.areGiven()) {
+            String other = proteins.given();
+            if (other != null) {
+                throw new IllegalArgumentException(other + ": expected none beside --text, got one");
             }
-        }
-        return predicted == Predicted.REGRESSION
-                ? new NumberLabels(scale(own, training))
-                : new ClassLabels(predicted, own, training);
-    }
-
-    private TargetScale scale(List<String> own, LabelledProteins training) {
-        if (own.isEmpty()) {
-            return standardize
-                    ? TargetScale.of(training.rows().stream()
-                            .mapToDouble(row -> NumberLabels.number("--train", row))
-                            .toArray())
-                    : TargetScale.PLAIN;
-        }
-        if (own.size() != 1) {
-            throw new DataException("--model: expected a regression of one number, got one of " + own.size());
-        }
-        TargetScale theirs = TargetScale.read(model);
-        if (standardize && theirs.equals(TargetScale.PLAIN)) {
-            throw new DataException("--standardize: expected " + TargetScale.FILE + " in " + model
-                    + ", whose head predicts numbers, got none; leave the option out");
-        }
-        return theirs;
-    }
-
-    private TrainedModel.Factory chosen(Esm2ClassifierConfig config, TrainedModel.Factory factory) {
-        LoraConfig adapters = lora;
-        if (adapters != null) {
-            return factory.adapted(adapters);
-        }
-        String choice = frozen;
-        if (choice == null) {
-            return factory;
-        }
-        if (choice.equals("trunk")) {
-            return factory.training(config.lastLayers(0));
-        }
-        if (!choice.matches("last-n=\\d{1,5}")) {
-            throw new IllegalArgumentException(
-                    "--frozen: expected trunk, or last-n=2 or another number, got " + ForeignText.plain(choice));
-        }
-        int count = Integer.parseInt(choice.substring("last-n=".length()));
-        if (count > config.encoder().layers()) {
-            throw new IllegalArgumentException(
-                    "--frozen: expected last-n of at most " + config.encoder().layers() + " layers, got " + count);
-        }
-        return factory.training(config.lastLayers(count));
-    }
-
-    private void save(Esm2Classifier classifier, List<String> names, Path folder) {
-        LoraConfig adapters = lora;
-        if (adapters != null) {
-            PeftAdapters.save(classifier, adapters, model, folder);
+            tuned = texts.tuned(model, lora, options);
         } else {
-            Esm2Checkpoint.save(classifier, folder, SaveConfig.standard().withLabels(names));
+            proteins.check(lora);
+            tuned = proteins.tuned(model, lora, options);
+        }
+        try (var run = new TuningRun(tuned, options, out)) {
+            run.train();
+            run.write(save);
         }
     }
 }

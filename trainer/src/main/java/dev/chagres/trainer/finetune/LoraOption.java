@@ -5,12 +5,32 @@ import dev.chagres.parameter.LoraConfig;
 import dev.chagres.parameter.LoraConfig.Scaling;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import picocli.CommandLine.ITypeConverter;
 import picocli.CommandLine.TypeConversionException;
 
 /** Reads {@code r=16,alpha=32,dropout=0.05,scaling=root,target=query,value}: what stands behind target without a name is a target, too. */
 final class LoraOption implements ITypeConverter<LoraConfig> {
-    private static final List<String> TARGETS = List.of("query", "key", "value", "projection", "fc1", "fc2");
+    private static final String USUAL = "usual";
+
+    /**
+     * Returns what was asked for of a model with the products {@code known}.
+     *
+     * @param usual targets where none were asked for
+     * @throws IllegalArgumentException when a target is none of them
+     */
+    static LoraConfig of(LoraConfig asked, List<String> known, String... usual) {
+        if (asked.targets().equals(Set.of(USUAL))) {
+            return asked.withTargets(usual);
+        }
+        for (String target : asked.targets()) {
+            if (!known.contains(target)) {
+                throw new IllegalArgumentException("--lora: target: expected some of " + String.join(", ", known)
+                        + ", got " + ForeignText.plain(target));
+            }
+        }
+        return asked;
+    }
 
     @Override
     public LoraConfig convert(String value) {
@@ -30,19 +50,18 @@ final class LoraOption implements ITypeConverter<LoraConfig> {
                 case "alpha" -> alpha = number(key, given);
                 case "dropout" -> dropout = number(key, given);
                 case "scaling" -> scaling = scaling(given);
-                case "target" -> targets.add(target(given));
+                case "target" -> targets.add(given);
                 default ->
                     throw new TypeConversionException(
                             "expected r=, alpha=, dropout=, scaling= or target=, got " + ForeignText.plain(part));
             }
         }
-        String[] names = targets.isEmpty() ? new String[] {"query", "value"} : targets.toArray(String[]::new);
+        String[] names = targets.isEmpty() ? new String[] {USUAL} : targets.toArray(String[]::new);
         try {
             return LoraConfig.of(rank, names)
                     .withAlpha(alpha == 0 ? 2 * rank : alpha)
                     .withDropout(dropout)
-                    .withScaling(scaling)
-                    .withTrained("classifier");
+                    .withScaling(scaling);
         } catch (IllegalArgumentException wrong) {
             throw new TypeConversionException(String.valueOf(wrong.getMessage()));
         }
@@ -64,13 +83,5 @@ final class LoraOption implements ITypeConverter<LoraConfig> {
             default ->
                 throw new TypeConversionException("scaling: expected rank or root, got " + ForeignText.plain(given));
         };
-    }
-
-    private static String target(String given) {
-        if (!TARGETS.contains(given)) {
-            throw new TypeConversionException(
-                    "target: expected some of " + String.join(", ", TARGETS) + ", got " + ForeignText.plain(given));
-        }
-        return given;
     }
 }

@@ -2,11 +2,14 @@ package dev.chagres.trainer.finetune;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
 import org.apache.commons.math3.stat.descriptive.moment.Mean;
 import org.apache.commons.math3.stat.descriptive.moment.StandardDeviation;
 
@@ -69,7 +72,23 @@ record TargetScale(double mean, double deviation) {
         throw new DataException("--model: " + file + ": expected the numbers mean and standard_deviation, above 0");
     }
 
-    void write(Path folder) throws IOException {
+    /** Writes a folder and, where labels are scaled, the file in it. All appears at once: a model without its scale would tell other numbers. */
+    void save(Path folder, Consumer<Path> save) {
+        if (equals(PLAIN)) {
+            save.accept(folder);
+            return;
+        }
+        Path whole = folder.resolveSibling(folder.getFileName() + ".part");
+        try {
+            save.accept(whole);
+            write(whole);
+            Files.move(whole, folder, StandardCopyOption.ATOMIC_MOVE);
+        } catch (IOException failure) {
+            throw new UncheckedIOException(failure);
+        }
+    }
+
+    private void write(Path folder) throws IOException {
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put(MEAN, mean);
         fields.put(DEVIATION, deviation);

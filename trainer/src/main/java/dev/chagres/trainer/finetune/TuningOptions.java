@@ -19,7 +19,10 @@ final class TuningOptions {
     @Option(names = "--epochs", paramLabel = "N", description = "times that the data are read (default: 3)")
     int epochs = 3;
 
-    @Option(names = "--learning-rate", paramLabel = "R", description = "highest rate (default: 1e-4; with --lora 1e-3)")
+    @Option(
+            names = "--learning-rate",
+            paramLabel = "R",
+            description = "highest rate (default: 1e-4; with --lora 1e-3; with --text 2e-5, 2e-4)")
     @Nullable
     Float learningRate;
 
@@ -29,7 +32,9 @@ final class TuningOptions {
     @Option(
             names = "--context",
             paramLabel = "N",
-            description = "longest sequence, with both ends; of longer ones the first residues count (default: 1024)")
+            description =
+                    "longest sequence in tokens; of longer proteins the first residues count, longer texts are divided"
+                            + " (default: 1024)")
     int context = 1024;
 
     @Option(
@@ -76,11 +81,11 @@ final class TuningOptions {
     }
 
     /** Refuses a metric that the task does not have. */
-    void ensureHas(Set<Metric> known, Predicted predicted) {
+    void ensureHas(Set<Metric> known, String task) {
         if (metric != Metric.LOSS && !known.contains(metric)) {
-            throw new IllegalArgumentException("--metric: expected loss, "
-                    + known.stream().map(EnumOption::word).collect(Collectors.joining(", ")) + " with --task "
-                    + EnumOption.word(predicted) + ", got " + EnumOption.word(metric));
+            throw new IllegalArgumentException("--metric: expected loss"
+                    + known.stream().map(EnumOption::word).map(", "::concat).collect(Collectors.joining())
+                    + " with " + task + ", got " + EnumOption.word(metric));
         }
     }
 
@@ -104,10 +109,10 @@ final class TuningOptions {
     }
 
     /** Packs the data once, and returns how many steps that is. */
-    int steps(LabelledSequences data, BatchShape shape) {
+    static int steps(TokenSequences data, BatchShape shape) {
         int steps = 0;
         Batch batch = new Batch(shape);
-        try (TokenSequences all = data.epochs(epochs, seed);
+        try (TokenSequences all = data;
                 var packer = new SequencePacker(shape, all)) {
             while (packer.fill(batch)) {
                 steps++;

@@ -6,14 +6,19 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.esm.Esm2;
+import dev.chagres.models.esm.Esm2Classifier;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Form;
 import dev.chagres.models.esm.Esm2Size;
 import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.models.huggingface.DecoderCheckpoint;
 import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.huggingface.PeftAdapters;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.SGD;
 import dev.chagres.parameter.Parameter;
@@ -147,6 +152,43 @@ class ConvertTest {
         assertEquals(1, convert(folder, temporary.resolve("c"), "--contact-head=" + theirs + "x"));
         assertEquals(2, convert(folder, temporary.resolve("c"), "--layout=onnx"));
         assertTrue(told.contains("'--layout': expected one of transformers, nv-esm, nv-esm-unpadded, got onnx"), told);
+    }
+
+    private static float[] weights(TrainedModel model, Device device) {
+        return model.parameters()
+                .get("layers.0.attention.qkv.linear.weight")
+                .weight()
+                .toFloats(device.stream());
+    }
+
+    @Test
+    void adaptersAreMergedIntoTheirModel() {
+        Path resources = Path.of("..", "models", "src", "test", "resources");
+        Path base = resources.resolve("huggingface/decoders/qwen3");
+        Path adapters = resources.resolve("peft/qwen3-query-value");
+        Path merged = temporary.resolve("merged");
+        assertEquals(1, convert(adapters, merged));
+        assertTrue(told.startsWith("convert: --base: expected the folder of the model"), told);
+        assertEquals(0, convert(adapters, merged, "--base=" + base), () -> told);
+        assertEquals(DecoderCheckpoint.config(base), DecoderCheckpoint.config(merged));
+        try (Device device = Device.open();
+                Decoder expected = PeftAdapters.openMergedDecoder(device, base, adapters, DType.FLOAT32);
+                Decoder actual = DecoderCheckpoint.open(device, merged, DType.FLOAT32)) {
+            assertArrayEquals(weights(expected, device), weights(actual, device));
+        }
+        Path encoder = resources.resolve("huggingface/tokens");
+        Path classifier = temporary.resolve("classifier");
+        assertEquals(0, convert(resources.resolve("peft/query-value"), classifier, "--base=" + encoder), () -> told);
+        try (Device device = Device.open();
+                Esm2Classifier expected = PeftAdapters.openMergedClassifier(
+                        device, encoder, resources.resolve("peft/query-value"), DType.FLOAT32);
+                Esm2Classifier actual = Esm2Checkpoint.openClassifier(device, classifier, DType.FLOAT32)) {
+            assertArrayEquals(weights(expected, device), weights(actual, device));
+        }
+        assertEquals(2, convert(base, temporary.resolve("none"), "--base=" + base));
+        assertTrue(told.contains("--base: expected this beside --from with adapters of PEFT"), told);
+        assertEquals(2, convert(adapters, temporary.resolve("none"), "--layout=nv-esm"));
+        assertTrue(told.contains("--from: expected no --layout, --contact-head and --weights beside adapters"), told);
     }
 
     @Test
