@@ -1,10 +1,14 @@
 /** Models made of {@code dev.chagres}' layers, and the data that they train on. */
-@SuppressWarnings("requires-automatic") // The library of tokenizers has a name in its manifest alone.
+@SuppressWarnings(
+        "requires-automatic") // The library of tokenizers has a name in its manifest alone, that of templates none but
+// its file's.
 module dev.chagres.models {
     requires transitive dev.chagres;
     requires com.fasterxml.jackson.core;
     requires static ai.djl.tokenizers;
     requires static dev.hardwood.core;
+    requires static java.desktop; // what the library of templates calls java.beans
+    requires static jinjava;
 
     exports dev.chagres.models.data;
     exports dev.chagres.models.decoder;

@@ -87,8 +87,8 @@ final class TrainOptions {
             converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description =
-                    "train the decoder in the folder of --model on text: .jsonl and .parquet with text, or prompt and completion, of"
-                            + " which completions alone are learned; any other file is one text (default: none)")
+                    "train the decoder in the folder of --model on text: .jsonl and .parquet with text, or prompt and completion, or messages,"
+                            + " of which completions and answers alone are learned; any other file is one text (default: none)")
     private List<Path> texts = List.of();
 
     @Option(names = "--steps", paramLabel = "N", description = "updates to make (default: 200)")

@@ -13,9 +13,12 @@ import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -37,8 +40,13 @@ abstract class TextReader implements AutoCloseable {
      *
      * @param number of its line or row, from 1
      * @param prompt what comes before the text and is not learned; empty where there is nothing
+     * @param messages of a chat; empty of another text
      */
-    record Text(Path file, long number, String prompt, String text) {}
+    record Text(Path file, long number, String prompt, String text, List<ChatTemplate.Message> messages) {
+        Text(Path file, long number, String prompt, String text) {
+            this(file, number, prompt, text, List.of());
+        }
+    }
 
     TextReader(Path file) {
         this.file = file;
@@ -249,6 +257,7 @@ abstract class TextReader implements AutoCloseable {
             String text = null;
             String prompt = null;
             String completion = null;
+            List<ChatTemplate.Message> messages = List.of();
             try (JsonParser parser = JSON.createParser(json)) {
                 if (parser.nextToken() != JsonToken.START_OBJECT) {
                     throw new TextException(file(), number, EXPECTED + "got another text", null);
@@ -260,7 +269,7 @@ abstract class TextReader implements AutoCloseable {
                         case "text" -> text = string(parser);
                         case "prompt" -> prompt = string(parser);
                         case "completion" -> completion = string(parser);
-                        case "messages" -> throw messages();
+                        case "messages" -> messages = messages(ChatTemplate.json(parser));
                         default -> parser.skipChildren();
                     }
                 }
@@ -270,16 +279,36 @@ abstract class TextReader implements AutoCloseable {
             } catch (IOException failure) {
                 throw new TextException(file(), number, "expected JSON: " + failure.getMessage(), failure);
             }
-            return text(number, text, prompt, completion);
+            if (messages.isEmpty()) {
+                return text(number, text, prompt, completion);
+            }
+            if (text != null || prompt != null || completion != null) {
+                throw new TextException(
+                        file(), number, "expected messages alone, got text, prompt or completion beside them", null);
+            }
+            return new Text(file(), number, "", "", messages);
         }
 
-        private TextException messages() {
-            return new TextException(
-                    file(),
-                    number,
-                    EXPECTED + "got messages, for which the library of tokenizers has no chat template; write text by"
-                            + " AutoTokenizer.from_pretrained('FOLDER').apply_chat_template(messages, tokenize=False)",
-                    null);
+        private List<ChatTemplate.Message> messages(@Nullable Object value) {
+            List<ChatTemplate.Message> messages = new ArrayList<>();
+            for (Object each : value instanceof List<?> all ? all : List.of()) {
+                if (!(each instanceof Map<?, ?> fields)
+                        || !fields.keySet().equals(Set.of("role", "content"))
+                        || !(fields.get("role") instanceof String role)
+                        || !(fields.get("content") instanceof String content)) {
+                    throw new TextException(
+                            file(),
+                            number,
+                            "expected messages that have a text for role and one for content, and nothing else, got another"
+                                    + " message " + (messages.size() + 1),
+                            null);
+                }
+                messages.add(new ChatTemplate.Message(role, content));
+            }
+            if (messages.isEmpty()) {
+                throw new TextException(file(), number, "expected a list of messages, got none", null);
+            }
+            return messages;
         }
 
         private String string(JsonParser parser) throws IOException {

@@ -14,7 +14,8 @@ import org.jspecify.annotations.Nullable;
  * Sequences of the texts of files, endlessly, each time in another order. Each token's label is the one that follows it.
  *
  * <p>A file whose name ends with {@code .jsonl} has an object a line: {@code {"text": …}}, or {@code {"prompt": …, "completion": …}}, of which
- * the completion alone is learned; one whose name ends with {@code .parquet} has columns of these names. Any other file is one text in UTF-8. A
+ * the completion alone is learned, or {@code {"messages": [{"role": …, "content": …}, …]}}, of which the {@link ChatTemplate} says what the
+ * assistant says, which is learned, and what comes behind; one whose name ends with {@code .parquet} has columns of these names. Any other file is one text in UTF-8. A
  * text longer than the context becomes several sequences, the last label of one being the first token of the next. Of a prompt and its
  * completion that are longer together, the end is cut off. What has no label is left out, and counted.
  *
@@ -133,7 +134,9 @@ public final class TextSequences implements TokenSequences {
                 break;
             }
             read.add(text);
-            letters += text.prompt().length() + (long) text.text().length();
+            letters += text.prompt().length()
+                    + (long) text.text().length()
+                    + 1000L * text.messages().size();
             // A token has a letter or more, most of the time.
             if (read.size() == MOST_TEXTS || letters > Math.min(MOST_LETTERS, windowTokens)) {
                 addAll(read);
@@ -176,6 +179,9 @@ public final class TextSequences implements TokenSequences {
         List<String> completions = new ArrayList<>();
         for (TextReader.Text text : read) {
             boolean isPair = !text.prompt().isEmpty();
+            if (!text.messages().isEmpty()) {
+                continue;
+            }
             ensurePairs(text);
             beginnings.add(isPair ? text.prompt() : text.text());
             if (isPair) {
@@ -184,11 +190,29 @@ public final class TextSequences implements TokenSequences {
         }
         List<int[]> begun = tokenizer.encodeAll(beginnings);
         List<int[]> completed = tokenizer.encodeAllInside(completions);
+        int plain = 0;
         int pair = 0;
-        for (int i = 0; i < read.size(); i++) {
-            TextReader.Text text = read.get(i);
-            add(text.file(), begun.get(i), text.prompt().isEmpty() ? null : completed.get(pair++));
+        for (TextReader.Text text : read) {
+            if (text.messages().isEmpty()) {
+                add(text.file(), begun.get(plain++), text.prompt().isEmpty() ? null : completed.get(pair++));
+            } else {
+                addChat(text);
+            }
         }
+    }
+
+    private void addChat(TextReader.Text text) {
+        Tokenizer.Chat chat;
+        try {
+            chat = tokenizer.encode(text.messages());
+        } catch (IllegalArgumentException | TextException refused) {
+            throw new TextException(text.file(), text.number(), String.valueOf(refused.getMessage()), refused);
+        }
+        int[] tokens = chat.tokens();
+        for (int i = 0; i < tokens.length; i++) {
+            texts.append(text.file(), chat.learned().get(i) ? Learned.YES : Learned.NO, tokens[i]);
+        }
+        texts.end(Longer.CUT);
     }
 
     private static void ensurePairs(TextReader.Text text) {

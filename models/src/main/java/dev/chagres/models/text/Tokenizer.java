@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -28,6 +29,8 @@ public final class Tokenizer implements AutoCloseable {
     private final Path file;
     /** Null once closed. */
     private @Nullable HuggingFaceTokenizer tokenizer;
+    /** Null before the first chat. */
+    private @Nullable ChatTemplate template;
 
     private Tokenizer(Path file, HuggingFaceTokenizer tokenizer) {
         this.file = file;
@@ -95,6 +98,40 @@ public final class Tokenizer implements AutoCloseable {
     /** The same as {@link #encodeInside} of several texts, whose surrogates are pairs, on the library's threads. */
     List<int[]> encodeAllInside(List<String> texts) {
         return encodeAll(texts, SpecialTokens.LEFT_OUT);
+    }
+
+    /** Tokens of a chat, and which of them the assistant says. */
+    record Chat(int[] tokens, BitSet learned) {}
+
+    /**
+     * Returns a chat's tokens by the template of the tokenizer's folder. A token is learned if a character of it is.
+     *
+     * @throws TextException when there is no template, or it does not fit
+     */
+    Chat encode(List<ChatTemplate.Message> messages) {
+        HuggingFaceTokenizer present = opened();
+        ChatTemplate by = template;
+        if (by == null) {
+            by = ChatTemplate.open(Objects.requireNonNull(file.getParent()));
+            template = by;
+        }
+        ChatTemplate.Rendered rendered = by.learned(messages);
+        String text = rendered.text();
+        ensurePairs(text);
+        var encoding = present.encode(text, false, false);
+        var places = encoding.getCharTokenSpans();
+        BitSet learned = new BitSet();
+        for (int[] span : rendered.spans()) {
+            // The library counts characters of Unicode.
+            int begin = text.codePointCount(0, span[0]);
+            int end = begin + text.codePointCount(span[0], span[1]);
+            for (int i = 0; i < places.length; i++) {
+                if (places[i] != null && places[i].getStart() < end && places[i].getEnd() > begin) {
+                    learned.set(i);
+                }
+            }
+        }
+        return new Chat(ids(encoding.getIds()), learned);
     }
 
     private List<int[]> encodeAll(List<String> texts, SpecialTokens special) {

@@ -168,7 +168,7 @@ class TextStreamsTest {
             assertTrue(refusal(file).startsWith(file + ":6: "), () -> refusal(file));
         }
         Files.writeString(file, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}");
-        assertTrue(refusal(file).contains("apply_chat_template"), () -> refusal(file));
+        assertTrue(refusal(file).contains(": expected a template for messages, got none"), () -> refusal(file));
         Files.writeString(file, "\ufeff{\"text\": \"marked\"}\r\n\r\n");
         assertEquals(List.of("marked"), once(file));
         assertTrue(refusal(folder).startsWith(folder + ": could not be read: it is a directory"));

@@ -33,8 +33,8 @@ final class TextOptions {
             converter = FileChecks.FileOption.class,
             paramLabel = "FILE",
             description =
-                    "train the decoder in the folder of --model on text: .jsonl and .parquet with text, or prompt and completion, of"
-                            + " which completions alone are learned; any other file is one text")
+                    "train the decoder in the folder of --model on text: .jsonl and .parquet with text, or prompt and completion, or messages,"
+                            + " of which completions and answers alone are learned; any other file is one text")
     private List<Path> texts = List.of();
 
     @Option(

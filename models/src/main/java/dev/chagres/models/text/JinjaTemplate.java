@@ -1,0 +1,253 @@
+package dev.chagres.models.text;
+
+import com.hubspot.jinjava.Jinjava;
+import com.hubspot.jinjava.JinjavaConfig;
+import com.hubspot.jinjava.LegacyOverrides;
+import com.hubspot.jinjava.el.JinjavaInterpreterResolver;
+import com.hubspot.jinjava.interpret.JinjavaInterpreter;
+import com.hubspot.jinjava.interpret.RenderResult;
+import com.hubspot.jinjava.interpret.TemplateError;
+import com.hubspot.jinjava.lib.filter.Filter;
+import com.hubspot.jinjava.lib.fn.ELFunctionDefinition;
+import com.hubspot.jinjava.lib.tag.Tag;
+import com.hubspot.jinjava.tree.Node;
+import com.hubspot.jinjava.tree.TagNode;
+import dev.chagres.models.text.ChatTemplate.Rendered;
+import java.lang.reflect.Method;
+import java.nio.file.Path;
+import java.time.LocalDateTime;
+import java.time.format.DateTimeFormatterBuilder;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import jinjava.javax.el.CompositeELResolver;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A template of Jinja, with what transformers adds to the language.
+ *
+ * <p>Threading: one thread at a time.
+ */
+final class JinjaTemplate {
+    private static final Pattern GENERATION = Pattern.compile("\\{%-?\\s*generation\\s*-?%}");
+    /** Around answers, while a text is rendered: private characters that no text of a chat has. */
+    private static final char BEGIN = '\uE0C1';
+
+    private static final char END = '\uE0C2';
+
+    private final Path file;
+    private final String source;
+    private final boolean marks;
+    private final Jinjava jinja;
+
+    JinjaTemplate(Path file, String source) {
+        this.file = file;
+        JinjaSource known = JinjaSource.of(source);
+        this.source = known.text();
+        marks = GENERATION.matcher(source).find();
+        var resolver = new CompositeELResolver();
+        resolver.add(new PythonText());
+        resolver.add(JinjavaInterpreterResolver.DEFAULT_RESOLVER_READ_WRITE);
+        jinja = new Jinjava(JinjavaConfig.newBuilder()
+                .withTrimBlocks(true)
+                .withLstripBlocks(true)
+                .withKeepTrailingNewline(true)
+                .withNestedInterpretationEnabled(false)
+                .withElResolver(resolver)
+                .withLegacyOverrides(LegacyOverrides.newBuilder()
+                        .withEvaluateMapKeys(true)
+                        .withIterateOverMapKeys(true)
+                        .withUsePyishObjectMapper(true)
+                        .withUseSnakeCasePropertyNaming(true)
+                        .withUseNaturalOperatorPrecedence(true)
+                        .withParseWhitespaceControlStrictly(true)
+                        .withAllowAdjacentTextNodes(true)
+                        .withUseTrimmingForNotesAndExpressions(true)
+                        .withKeepNullableLoopValues(true)
+                        .withHandleBackslashInQuotesOnly(true)
+                        .build())
+                .build());
+        var context = jinja.getGlobalContext();
+        try {
+            Method refuse = JinjaTemplate.class.getDeclaredMethod("refuse", Object.class);
+            Method now = JinjaTemplate.class.getDeclaredMethod("now", String.class);
+            refuse.setAccessible(true);
+            now.setAccessible(true);
+            context.registerFunction(new ELFunctionDefinition("", "raise_exception", refuse));
+            context.registerFunction(new ELFunctionDefinition("", "strftime_now", now));
+        } catch (NoSuchMethodException impossible) {
+            throw new AssertionError(impossible);
+        }
+        context.registerTag(new Generation());
+        context.registerFilter(new ToJson());
+        context.registerFilter(new Items());
+        for (JinjaSource.Name name : known.names()) {
+            Object found = name.kind() == JinjaSource.Kind.FILTER
+                    ? context.getFilter(name.name())
+                    : context.getExpTest(name.name());
+            if (found == null) {
+                throw new TextException(
+                        file,
+                        name.line(),
+                        "cannot be rendered: the " + name.kind().name().toLowerCase(Locale.ROOT) + " " + name.name()
+                                + " is not supported",
+                        null);
+            }
+        }
+    }
+
+    /** What a template says by {@code raise_exception}. */
+    private static final class Refusal extends RuntimeException {
+        private static final long serialVersionUID = 1L;
+
+        private Refusal(String message) {
+            super(message);
+        }
+    }
+
+    static Object refuse(@Nullable Object message) {
+        throw new Refusal(String.valueOf(message));
+    }
+
+    /** {@code strftime} of now, of the parts of dates that templates have. */
+    static String now(String format) {
+        var text = new DateTimeFormatterBuilder();
+        for (int i = 0; i < format.length(); i++) {
+            if (format.charAt(i) != '%') {
+                text.appendLiteral(format.charAt(i));
+                continue;
+            }
+            i++;
+            text.appendPattern(
+                    switch (i < format.length() ? format.charAt(i) : ' ') {
+                        case 'Y' -> "yyyy";
+                        case 'm' -> "MM";
+                        case 'd' -> "dd";
+                        case 'b' -> "MMM";
+                        case 'B' -> "MMMM";
+                        case 'a' -> "EEE";
+                        case 'A' -> "EEEE";
+                        case 'H' -> "HH";
+                        case 'M' -> "mm";
+                        case 'S' -> "ss";
+                        default ->
+                            throw new Refusal("strftime_now: expected %Y %m %d %b %B %a %A %H %M %S, got " + format);
+                    });
+        }
+        return text.toFormatter(Locale.ENGLISH).format(LocalDateTime.now());
+    }
+
+    /** {@code {% generation %}}: puts marks around what is inside. */
+    private static final class Generation implements Tag {
+        private static final long serialVersionUID = 1L;
+
+        @Override
+        public String getName() {
+            return "generation";
+        }
+
+        @Override
+        public String getEndTagName() {
+            return "endgeneration";
+        }
+
+        @Override
+        public String interpret(TagNode node, JinjavaInterpreter interpreter) {
+            StringBuilder inside = new StringBuilder().append(BEGIN);
+            for (Node child : node.getChildren()) {
+                inside.append(child.render(interpreter));
+            }
+            return inside.append(END).toString();
+        }
+    }
+
+    /** {@code tojson} of texts, as Python's {@code json.dumps(ensure_ascii=False)}. */
+    private static final class ToJson implements Filter {
+        @Override
+        public String getName() {
+            return "tojson";
+        }
+
+        @Override
+        public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
+            if (value instanceof CharSequence text && arguments.length == 0) {
+                return PythonText.json(text);
+            }
+            throw new Refusal("tojson: expected a text and no arguments, got another value");
+        }
+    }
+
+    /** {@code items} of a mapping. */
+    private static final class Items implements Filter {
+        @Override
+        public String getName() {
+            return "items";
+        }
+
+        @Override
+        public Object filter(@Nullable Object value, JinjavaInterpreter interpreter, String... arguments) {
+            if (value instanceof Map<?, ?> fields) {
+                return fields.entrySet();
+            }
+            throw new Refusal("items: expected a mapping, got another value");
+        }
+    }
+
+    /** Returns whether the template says where answers are. */
+    boolean marksAnswers() {
+        return marks;
+    }
+
+    Rendered render(Map<String, Object> variables) {
+        Map<String, Object> all = new HashMap<>(variables);
+        all.put("strftime_now", "strftime_now"); // templates ask whether it is defined
+        if (variables.toString().indexOf(BEGIN) >= 0 || variables.toString().indexOf(END) >= 0) {
+            throw new TextException(
+                    file, "expected a chat without the characters U+E0C1 and U+E0C2, got one with them", null);
+        }
+        RenderResult result;
+        try {
+            result = jinja.renderForResult(source, all);
+        } catch (RuntimeException | StackOverflowError failure) {
+            throw new TextException(file, "cannot be rendered: " + failure.getMessage(), failure);
+        }
+        if (result.hasErrors()) {
+            throw refused(result.getErrors().getFirst());
+        }
+        return unmarked(result.getOutput());
+    }
+
+    private TextException refused(TemplateError error) {
+        for (Throwable cause = error.getException(); cause != null; cause = cause.getCause()) {
+            if (cause instanceof Refusal refusal) {
+                return new TextException(file, error.getLineno(), "refuses the chat: " + refusal.getMessage(), cause);
+            }
+        }
+        return new TextException(
+                file,
+                error.getLineno(),
+                "cannot be rendered: " + error.getMessage() + ", at " + error.getFieldName(),
+                error.getException());
+    }
+
+    private static Rendered unmarked(String marked) {
+        StringBuilder text = new StringBuilder();
+        List<int[]> spans = new ArrayList<>();
+        Matcher marks = Pattern.compile("[" + BEGIN + END + "]").matcher(marked);
+        int begin = 0;
+        while (marks.find()) {
+            marks.appendReplacement(text, "");
+            if (marked.charAt(marks.start()) == BEGIN) {
+                begin = text.length();
+            } else {
+                spans.add(new int[] {begin, text.length()});
+            }
+        }
+        marks.appendTail(text);
+        return new Rendered(text.toString(), spans);
+    }
+}
