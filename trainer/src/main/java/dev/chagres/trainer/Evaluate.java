@@ -9,7 +9,7 @@ import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.huggingface.CheckpointException;
-import dev.chagres.models.huggingface.Esm2Checkpoint;
+import dev.chagres.models.text.TextException;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
@@ -35,7 +35,8 @@ import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.Spec;
 
 /**
- * Evaluates the model of a file that {@code train --save} has written, or of a folder of Hugging Face: loss, perplexity and accuracy of the masked residues of a FASTA file.
+ * Evaluates the model of a file that {@code train --save} has written, or of a folder of Hugging Face: loss, perplexity and accuracy of the masked
+ * residues of a FASTA file, or loss and perplexity of a decoder on text.
  *
  * <p>Exit statuses: 0 done; 1 the data, the file or the machine failed, told in one line; 2 the options are wrong.
  *
@@ -46,12 +47,13 @@ import picocli.CommandLine.Spec;
         mixinStandardHelpOptions = true,
         versionProvider = BuildVersion.class,
         sortOptions = false,
-        description = "Evaluates an ESM-2 that train --save has written, or that a folder of Hugging Face has.",
+        description = "Evaluates an ESM-2, or a decoder on text, of train --save or of a folder of Hugging Face.",
         footer = {
             "",
             "With --resume, model, recipe and context are those of the run that wrote",
             "the file.",
-            "A sequence has the same masks in each evaluation.",
+            "A protein has the same masks in each evaluation. Of text each token counts",
+            "but the first, of pairs and chats the completions and answers alone.",
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
 public final class Evaluate implements Callable<Integer> {
@@ -78,7 +80,7 @@ public final class Evaluate implements Callable<Integer> {
             converter = FileChecks.FileOption.class,
             paramLabel = "FOLDER",
             description =
-                    "the ESM-2 in a folder of Hugging Face; beside --resume, the folder that its run began with, where that has another"
+                    "the ESM-2, or with --text the decoder, in a folder of Hugging Face; beside --resume, the folder that its run began with, where that has another"
                             + " place now")
     private @Nullable Path model;
 
@@ -90,6 +92,14 @@ public final class Evaluate implements Callable<Integer> {
 
     @Mixin
     private final FastaOptions fasta = new FastaOptions();
+
+    @Option(
+            names = "--text",
+            arity = "1..*",
+            converter = FileChecks.FileOption.class,
+            paramLabel = "FILE",
+            description = "evaluate a decoder on these texts, which train --text reads, too (default: none)")
+    private List<Path> texts = List.of();
 
     @Option(
             names = "--eval-fraction",
@@ -154,7 +164,12 @@ public final class Evaluate implements Callable<Integer> {
         } catch (CheckpointException e) {
             err.println("evaluate: --model: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return FAILED;
-        } catch (FastaException | TrainingException | SafetensorsException | UncheckedIOException | NativeException e) {
+        } catch (FastaException
+                | TextException
+                | TrainingException
+                | SafetensorsException
+                | UncheckedIOException
+                | NativeException e) {
             err.println("evaluate: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return FAILED;
         }
@@ -176,23 +191,24 @@ public final class Evaluate implements Callable<Integer> {
         FileChecks.requireDifferent("--report", report, "--resume", resume);
         fasta.requireOthers("--report", report);
         FileChecks.requireOtherPart("--report", report, "--resume", resume);
+        checkTexts();
         TrainOptions options = options();
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider.toString());
         }
-        FastaSource source = source();
+        FastaSource proteins = texts.isEmpty() ? source() : null;
         try (Platform platform = opener.open(0);
                 ReportWriter written = report == null ? null : new ReportWriter(report)) {
             TrainingPlan plan = options.plan(platform.isGpu(), platform.devices());
-            TrainingData data = new TrainingData.Proteins(source);
+            TrainingData data = proteins == null ? plan.data() : new TrainingData.Proteins(proteins);
             Evaluation evaluation =
                     EvaluationPlan.of(data, plan.shape().layout(), plan.shape().context());
             evaluation.check();
             Evaluation.Result result = evaluate(platform, plan, evaluation);
-            out.println(source.name()
+            out.println(data.name()
                     + (resume == null ? " of " + plan.start().name() : " after " + RunText.steps(result.step()))
                     + ": " + result);
-            out.println(result.labelled() + " masked residues of " + result.sequences() + " sequences");
+            out.println(result.labelled() + " " + data.predicted() + " of " + result.sequences() + " sequences");
             if (!data.countedText().isEmpty()) {
                 out.println(data.countedText());
             }
@@ -201,6 +217,18 @@ public final class Evaluate implements Callable<Integer> {
                 written.counted(data);
                 written.finish();
             }
+        }
+    }
+
+    private void checkTexts() {
+        if (!texts.isEmpty() && (fasta.areGiven() || fraction != null)) {
+            throw new IllegalArgumentException(
+                    (fraction == null ? "--fasta" : "--eval-fraction") + ": expected none beside --text, got one");
+        }
+        for (Path file : texts) {
+            FileChecks.requireName("--text", file);
+            FileChecks.requireDifferent("--report", report, "--text", file);
+            FileChecks.requireOtherPart("--report", report, "--text", file);
         }
     }
 
@@ -218,7 +246,7 @@ public final class Evaluate implements Callable<Integer> {
         try (Training training = platform.open(plan)) {
             Path folder = plan.start().folder();
             if (resume == null && folder != null) {
-                training.begin(weights -> Esm2Checkpoint.load(weights, folder));
+                training.begin(weights -> plan.start().model().load(weights, folder));
             }
             saved.load(training, resume, Wording.OPTIONS);
             List<RuntimeException> failures = new ArrayList<>();
@@ -242,6 +270,10 @@ public final class Evaluate implements Callable<Integer> {
         }
         if (context != null) {
             arguments.addAll(List.of("--context", context.toString()));
+        }
+        if (!texts.isEmpty()) {
+            arguments.add("--text");
+            texts.forEach(file -> arguments.add(file.toString()));
         }
         var options = new TrainOptions();
         try {

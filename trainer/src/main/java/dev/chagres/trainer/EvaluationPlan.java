@@ -194,7 +194,7 @@ record EvaluationPlan(
         private void requireData(String option) {
             if (fasta == null && fraction == null && texts.isEmpty()) {
                 throw new IllegalArgumentException(
-                        option + ": expected --eval-fasta or --eval-fraction beside it, got neither");
+                        option + ": expected --eval-fasta, --eval-fraction or --eval-text beside it, got none");
             }
         }
 

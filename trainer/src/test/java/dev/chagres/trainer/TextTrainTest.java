@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.fasterxml.jackson.jr.ob.JSON;
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderArchitecture;
 import dev.chagres.models.decoder.DecoderConfig;
@@ -124,6 +125,7 @@ class TextTrainTest {
         assertTrue(loss(lines.get(7)) < loss(lines.getFirst()) - 0.3, lines::toString);
         assertTrue(out.startsWith("Qwen3ForCausalLM " + folder + ": "), out);
         assertTrue(out.contains(" tokens of 20 sequences)"), out);
+        evaluatesAsTheRunDid(saved, evaluation);
         Path step;
         try (Stream<Path> all = Files.list(saved)) {
             step = all.filter(path -> Files.exists(path.resolve("config.json")))
@@ -134,6 +136,26 @@ class TextTrainTest {
         folder = step;
         List<Map<String, Object>> more = train("--steps=1");
         assertTrue(loss(more.getFirst()) < loss(lines.getFirst()) - 0.3, more::toString);
+    }
+
+    /** By its state, and as a folder of transformers, whose weights are rounded to nothing here. */
+    private void evaluatesAsTheRunDid(Path saved, Map<String, Object> expected) throws IOException {
+        Path step = CheckpointFolder.of(saved).step(8);
+        for (List<String> of :
+                List.of(List.of("--resume=" + step, "--model=" + folder), List.of("--model=" + step, "--context=64"))) {
+            Path report = parent.resolve("evaluation.jsonl");
+            List<String> all = new ArrayList<>(of);
+            all.addAll(List.of("--text=" + held, "--report=" + report));
+            var bytes = new ByteArrayOutputStream();
+            PrintStream told = new PrintStream(bytes, true, StandardCharsets.UTF_8);
+            int status = Evaluate.run(DevicePlatform.opener(), told, told, all.toArray(String[]::new));
+            String text = bytes.toString(StandardCharsets.UTF_8);
+            assertEquals(0, status, text);
+            Map<String, Object> line = JSON.std.mapFrom(Files.readString(report));
+            assertEquals(loss(expected), loss(line), 1e-5, text);
+            assertEquals(expected.get("labelled"), line.get("labelled"), text);
+            assertTrue(text.contains(", perplexity ") && text.contains(" tokens of 20 sequences"), text);
+        }
     }
 
     @Test
