@@ -94,6 +94,7 @@ final class ModelTraining implements Training {
     private final Stream stream;
     private final TrainedModel model;
     private final long parameterCount;
+    private final double peakFlops;
     private final @Nullable LossScaler lossScaler;
     private final GradientNorm gradientNorm;
     private final Optimizer optimizer;
@@ -181,6 +182,7 @@ final class ModelTraining implements Training {
         this.ranks = ranks;
         this.model = model;
         shape = setup.shape();
+        peakFlops = PeakRate.flopsPerSecond(device.name(), setup.precision());
         files = setup.files();
         evaluatedTogether = ranks.hasOwnData()
                 ? 1
@@ -256,6 +258,11 @@ final class ModelTraining implements Training {
             throw new IllegalStateException("measureCasts: expected autocast before, without which nothing is cast");
         }
         present.measureEvery(steps);
+    }
+
+    @Override
+    public double peakFlops() {
+        return peakFlops;
     }
 
     @Override

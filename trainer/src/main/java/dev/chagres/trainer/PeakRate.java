@@ -1,5 +1,7 @@
 package dev.chagres.trainer;
 
+import dev.chagres.DType;
+import dev.chagres.trainer.ModelSetup.Precision;
 import java.util.Locale;
 
 /**
@@ -39,23 +41,19 @@ final class PeakRate {
      * @param device the device's name as CUDA gives it
      * @return NaN when the device is not in the table
      */
-    static double flopsPerSecond(String device, TrainingRecipe recipe) {
+    static double flopsPerSecond(String device, Precision precision) {
         String[] words = device.toLowerCase(Locale.ROOT).split("[^a-z0-9]+");
         String name = " " + String.join(" ", words) + " ";
         for (Row row : ROWS) {
             if (name.contains(" " + row.part + " ")) {
-                return row.bf16 * 1e12 * toBf16(recipe);
+                return row.bf16 * 1e12 * toBf16(precision);
             }
         }
         return Double.NaN;
     }
 
     /** FP32 products run as TF32, at half the BF16 rate on every GPU above; eight-bit ones at twice that rate. */
-    private static double toBf16(TrainingRecipe recipe) {
-        return switch (recipe) {
-            case BF16, FP16 -> 1;
-            case FP32 -> 0.5;
-            case FP8_DELAYED, FP8_DELAYED_FAST, FP8_CURRENT, FP8_BLOCK -> 2;
-        };
+    private static double toBf16(Precision precision) {
+        return precision.recipe() != null ? 2 : precision.dtype() == DType.FLOAT32 ? 0.5 : 1;
     }
 }

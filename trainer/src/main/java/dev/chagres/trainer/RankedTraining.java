@@ -69,6 +69,7 @@ final class RankedTraining implements Training {
     /** Null where ranks are threads; for the rank's thread. */
     private @Nullable RankNumbers numbers;
 
+    private final double peakFlops;
     private long memoryBytes;
     private List<RankStep> rankSteps = List.of();
 
@@ -94,6 +95,7 @@ final class RankedTraining implements Training {
         }
         model = ask(ModelTraining::model).getFirst();
         parameterCount = ask(ModelTraining::parameterCount).getFirst();
+        peakFlops = setup.layout().count() * ask(ModelTraining::peakFlops).getFirst();
         skipsSteps = ask(ModelTraining::skipsSteps).getFirst();
         windows = ask(ModelTraining::windows).getFirst();
     }
@@ -418,6 +420,11 @@ final class RankedTraining implements Training {
                 ? ask(training -> Objects.requireNonNull(training.explainSteps()))
                         .getFirst()
                 : null;
+    }
+
+    @Override
+    public double peakFlops() {
+        return peakFlops;
     }
 
     /** Returns the most that one rank has held. */

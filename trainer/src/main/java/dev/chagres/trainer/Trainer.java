@@ -317,7 +317,7 @@ public final class Trainer {
                 model,
                 batches,
                 step -> schedule.at(step + 1),
-                Double.NaN,
+                model.peakFlops(),
                 Wording.CALLS,
                 Stream.concat(callbacks.stream(), Stream.ofNullable(saved)).toList());
         run.describe(description);

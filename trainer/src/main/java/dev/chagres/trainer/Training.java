@@ -178,6 +178,11 @@ interface Training extends AutoCloseable {
     /** Returns the number of trained parameters. */
     long parameterCount();
 
+    /** Returns the operations a second that the devices of all ranks can do at most, by their data sheets; NaN where that is not known. */
+    default double peakFlops() {
+        return Double.NaN;
+    }
+
     /** Returns the floating-point operations of a step on this batch, forward and backward, padding left out. */
     double flops(Batch batch);
 

@@ -79,7 +79,9 @@ final class TrainingSession {
         this.text = new RunText(out.text(), plan);
         this.checkpoints = plan.saving().checkpoints();
         this.peakFlops = platform.isGpu()
-                ? plan.ranks() * PeakRate.flopsPerSecond(platform.device(), plan.recipe())
+                ? plan.ranks()
+                        * PeakRate.flopsPerSecond(
+                                platform.device(), plan.setup().precision())
                 : Double.NaN;
     }
 
