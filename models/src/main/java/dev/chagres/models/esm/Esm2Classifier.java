@@ -47,10 +47,16 @@ public final class Esm2Classifier implements LayeredModel {
     /** What labels of a trainer's batches stand for; null where they are classes, or tensors of numbers are given. */
     private final @Nullable Targets targets;
 
+    /** Of targets whose table the device has. */
+    private final TargetTable.@Nullable Loss tableLoss;
+
     private final Scope scope;
     private final Parameters parameters;
     /** Those of the latest loss. */
     private @Nullable Tensor scored;
+
+    /** The latest loss was that of labels in {@link #tableLoss}. */
+    private boolean isOfTable;
 
     /**
      * Makes a model with its first weights.
@@ -95,6 +101,9 @@ public final class Esm2Classifier implements LayeredModel {
         crossEntropy = single ? new CrossEntropy(config.labels()) : null;
         targetLoss = single ? null : new TargetLoss(config);
         scope = device.openScope();
+        tableLoss = targets instanceof TargetTable table
+                ? new TargetTable.Loss(table, config, Math.toIntExact(columns), scope)
+                : null;
         parameters = encoder.allocate(scope, plan, memory);
     }
 
@@ -125,7 +134,8 @@ public final class Esm2Classifier implements LayeredModel {
     }
 
     /**
-     * Enqueues the forward pass. Of regression and classes that may be there together it waits for the device, since the host computes this loss.
+     * Enqueues the forward pass. Of regression and classes that may be there together it waits for the device, since the host computes this loss, but
+     * for labels of {@link Targets#table}.
      *
      * @param ids INT32 [T]
      * @param labels INT32 [T], of which a label that is no class leaves its token out; of regression and classes that may be there together FLOAT32
@@ -139,6 +149,10 @@ public final class Esm2Classifier implements LayeredModel {
 
     private Tensor lossOf(Tensor logits, Tensor labels, Pass pass) {
         scored = logits;
+        isOfTable = tableLoss != null && labels.dtype() == DType.INT32;
+        if (tableLoss != null && isOfTable) {
+            return tableLoss.forward(logits, labels, pass);
+        }
         if (targetLoss != null && targets != null && labels.dtype() == DType.INT32) {
             return targetLoss.forward(logits, labels, targets, pass);
         }
@@ -194,9 +208,14 @@ public final class Esm2Classifier implements LayeredModel {
 
     @Override
     public Tensor endBackward(float factor, @Nullable Tensor lossScale, Pass pass) {
-        Tensor dlogits = targetLoss != null
-                ? targetLoss.backward(factor, lossScale, pass)
-                : Objects.requireNonNull(crossEntropy).backward(factor, lossScale, pass);
+        Tensor dlogits;
+        if (tableLoss != null && isOfTable) {
+            dlogits = tableLoss.backward(factor, lossScale, pass);
+        } else if (targetLoss != null) {
+            dlogits = targetLoss.backward(factor, lossScale, pass);
+        } else {
+            dlogits = Objects.requireNonNull(crossEntropy).backward(factor, lossScale, pass);
+        }
         Tensor gradient = projection.backward(dlogits, pass);
         return encoder.endBackward(
                 dense == null ? gradient : dense.backward(tanh.backward(gradient, pass), pass), pass);

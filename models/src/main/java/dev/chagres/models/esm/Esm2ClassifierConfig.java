@@ -94,16 +94,20 @@ public record Esm2ClassifierConfig(Esm2Config encoder, Task task, int labels, Pr
     }
 
     /**
-     * Returns a factory of the same model whose batches have labels that stand for numbers, so that a trainer trains it. The loss is computed on
-     * the host: steps are not captured.
+     * Returns a factory of the same model whose batches have labels that stand for numbers, so that a trainer trains it. Steps can be
+     * captured with {@link Targets#table}; the loss of other targets is computed on the host.
      *
      * @param targets what labels stand for
-     * @throws IllegalArgumentException when one class is chosen, whose label is its number
+     * @throws IllegalArgumentException when one class is chosen, whose label is its number, or rows of a table have another number of columns
      */
     public TrainedModel.Factory reading(Targets targets) {
         Objects.requireNonNull(targets, "targets");
         if (problem == Problem.SINGLE_LABEL) {
             throw new IllegalArgumentException("problem: expected REGRESSION or MULTI_LABEL, got SINGLE_LABEL");
+        }
+        if (targets instanceof TargetTable table && table.rows()[0].length != labels) {
+            throw new IllegalArgumentException(
+                    "targets: expected rows of " + labels + " numbers, got " + table.rows()[0].length);
         }
         return new TrainedModel.Factory() {
             @Override

@@ -17,8 +17,10 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Pass;
 import java.util.Arrays;
+import java.util.Map;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** Labels that stand for numbers give the loss and the gradients that a tensor of the numbers gives, and both are those of double precision. */
 @Tag("L0")
@@ -115,6 +117,47 @@ class TargetsTest {
         assertEquals(sum / 6, byLabels.loss(), 1e-5);
     }
 
+    /** The device's loss and gradients are those of the host, in other sums. */
+    @Test
+    void aTableGivesTheSame() {
+        float nan = Float.NaN;
+        int[] labels = {2, NONE, NONE, NONE, 0, NONE, NONE, NONE, NONE, NONE, NONE};
+        float[] numbers = {1.5f, nan, nan, nan, -100, nan, nan, nan, nan, nan, nan};
+        var regression = new Esm2ClassifierConfig(ENCODER, Task.SEQUENCES, 1, Problem.REGRESSION);
+        assertNear(
+                compute(regression, new int[0], numbers, 1),
+                compute(
+                        regression.reading(Targets.table(new float[] {-100}, new float[] {3}, new float[] {1.5f})),
+                        labels,
+                        numbers,
+                        1));
+        float[] sets = new float[3 * IDS.length];
+        Arrays.fill(sets, nan);
+        System.arraycopy(new float[] {1, 0, 1}, 0, sets, 0, 3);
+        System.arraycopy(new float[] {0, 0, 0}, 0, sets, 12, 3);
+        var several = new Esm2ClassifierConfig(ENCODER, Task.SEQUENCES, 3, Problem.MULTI_LABEL);
+        float[][] rows = {{0, 0, 0}, {1, 1, 1}, {1, 0, 1}};
+        assertNear(
+                compute(several, new int[0], sets, 3), compute(several.reading(Targets.table(rows)), labels, sets, 3));
+        int[] none = new int[IDS.length];
+        Arrays.fill(none, NONE);
+        Computed empty = compute(several.reading(Targets.table(rows)), none, sets, 3);
+        assertEquals(0, empty.loss());
+        assertArrayEquals(new float[empty.gradient().length], empty.gradient());
+    }
+
+    private static void assertNear(Computed expected, Computed actual) {
+        assertEquals(expected.loss(), actual.loss(), 1e-6 * expected.loss());
+        double largest = 0;
+        for (float value : expected.gradient()) {
+            largest = Math.max(largest, Math.abs(value));
+        }
+        assertTrue(largest > 0);
+        for (int i = 0; i < expected.gradient().length; i++) {
+            assertEquals(expected.gradient()[i], actual.gradient()[i], 1e-5 * largest, "gradient " + i);
+        }
+    }
+
     /** What leaves a token out is no number that a label can have. */
     @Test
     void noNumberIsTakenForNone() {
@@ -132,6 +175,22 @@ class TargetsTest {
                 "problem: expected REGRESSION or MULTI_LABEL, got SINGLE_LABEL",
                 assertThrows(IllegalArgumentException.class, () -> config.reading(Targets.floatBits()))
                         .getMessage());
+        var three = new Esm2ClassifierConfig(ENCODER, Task.SEQUENCES, 3, Problem.MULTI_LABEL);
+        for (var refusal : Map.<String, Executable>of(
+                        "targets: expected rows of 3 numbers, got 1",
+                        () -> three.reading(Targets.table(new float[] {1})),
+                        "rows: expected at least one, got none",
+                        Targets::table,
+                        "rows: expected 1 numbers each, got 2 in row 1",
+                        () -> Targets.table(new float[1], new float[2]),
+                        "rows: expected finite numbers, got NaN in row 0",
+                        () -> Targets.table(new float[] {Float.NaN}))
+                .entrySet()) {
+            assertEquals(
+                    refusal.getKey(),
+                    assertThrows(IllegalArgumentException.class, refusal.getValue())
+                            .getMessage());
+        }
         try (Device device = Device.open();
                 Esm2Classifier model = made(device, config)) {
             assertEquals(

@@ -3,6 +3,7 @@ package dev.chagres.trainer.finetune;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
+import dev.chagres.models.esm.Targets;
 import dev.chagres.trainer.finetune.LabelledProteins.Row;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -110,11 +111,13 @@ final class ClassLabels implements TaskLabels {
             return config;
         }
         List<BitSet> all = List.copyOf(sets);
-        return config.reading((label, row) -> {
-            for (int i = 0; i < row.length; i++) {
-                row[i] = all.get(label).get(i) ? 1 : 0;
-            }
-        });
+        return config.reading(Targets.table(all.stream()
+                .map(set -> {
+                    float[] row = new float[config.labels()];
+                    set.stream().forEach(one -> row[one] = 1);
+                    return row;
+                })
+                .toArray(float[][]::new)));
     }
 
     @Override

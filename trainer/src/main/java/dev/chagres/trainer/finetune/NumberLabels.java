@@ -5,14 +5,28 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.models.esm.Esm2ClassifierConfig;
 import dev.chagres.models.esm.Targets;
 import dev.chagres.trainer.finetune.LabelledProteins.Row;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 
 /**
- * A number of each sequence, whose bits a batch has as its label.
+ * A number of each sequence: the label in a batch says which of all numbers of the files.
  *
- * <p>Threading: immutable.
+ * <p>Threading: the thread of the command.
  */
-record NumberLabels(TargetScale scale) implements TaskLabels {
+final class NumberLabels implements TaskLabels {
+    private final TargetScale scale;
+    private final Map<Float, Integer> places = new LinkedHashMap<>();
+
+    NumberLabels(TargetScale scale) {
+        this.scale = scale;
+    }
+
+    @Override
+    public TargetScale scale() {
+        return scale;
+    }
+
     @Override
     public List<String> names() {
         return List.of();
@@ -43,16 +57,18 @@ record NumberLabels(TargetScale scale) implements TaskLabels {
 
     @Override
     public int[] of(String option, Row row) {
-        return new int[] {Float.floatToIntBits((float) scale.scaled(number(option, row)))};
+        return new int[] {places.computeIfAbsent((float) scale.scaled(number(option, row)), _ -> places.size())};
     }
 
     @Override
     public TrainedModel.Factory factory(Esm2ClassifierConfig config) {
-        return config.reading(Targets.floatBits());
+        return config.reading(Targets.table(
+                places.keySet().stream().map(number -> new float[] {number}).toArray(float[][]::new)));
     }
 
     @Override
     public Predictions predictions() {
-        return new NumberPredictions(scale);
+        return new NumberPredictions(
+                scale, places.keySet().stream().mapToDouble(Float::doubleValue).toArray());
     }
 }

@@ -22,17 +22,24 @@ import org.apache.commons.math3.util.ResizableDoubleArray;
  */
 final class NumberPredictions extends Predictions {
     private final TargetScale scale;
+    private final double[] numbers;
     private ResizableDoubleArray labels = new ResizableDoubleArray();
     private ResizableDoubleArray predicted = new ResizableDoubleArray();
 
-    NumberPredictions(TargetScale scale) {
+    /**
+     * Makes new ones.
+     *
+     * @param numbers what labels stand for, by their place, as the model has learned it
+     */
+    NumberPredictions(TargetScale scale, double... numbers) {
         this.scale = scale;
+        this.numbers = numbers;
     }
 
     @Override
     synchronized void add(float[] scores, int start, int label) {
         predicted.addElement(scale.plain(scores[start]));
-        labels.addElement(scale.plain(Float.intBitsToFloat(label)));
+        labels.addElement(scale.plain(numbers[label]));
     }
 
     @Override

@@ -54,6 +54,13 @@ final class TuningOptions {
     @Option(names = "--eval-every", paramLabel = "N", description = "steps between evaluations (default: an epoch)")
     int every;
 
+    @Option(
+            names = "--graph",
+            converter = GraphWords.class,
+            paramLabel = "on|off",
+            description = "capture steps as graphs and replay them (default: off)")
+    Graph graph = Graph.OFF;
+
     @Option(names = "--ranks", paramLabel = "N", description = "devices of this host that train together (default: 1)")
     int ranks = 1;
 
@@ -62,6 +69,18 @@ final class TuningOptions {
             paramLabel = "N",
             description = "of the head's first weights, and the data's order (default: 0)")
     long seed;
+
+    /** Values of {@code --graph}. */
+    enum Graph {
+        ON,
+        OFF
+    }
+
+    static final class GraphWords extends EnumOption<Graph> {
+        GraphWords() {
+            super(Graph.class);
+        }
+    }
 
     private record Number(String option, int value, int least) {}
 

@@ -70,6 +70,7 @@ final class TuningRun implements AutoCloseable {
                 .withSchedule(new LearningRateSchedule(
                         rate, warmUp, Math.max(warmUp, steps), LearningRateSchedule.Decay.LINEAR, 0))
                 .withStart(tuned::begin);
+        trainer = options.graph == TuningOptions.Graph.ON ? trainer.withCapturedSteps() : trainer;
         var held = tuned.held().orElse(null);
         if (held == null) {
             trainer.withSave(state, 0)

@@ -32,6 +32,7 @@ import java.util.List;
 import java.util.SplittableRandom;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -304,6 +305,11 @@ class FineTuneTest {
         writeNumbers("eval.csv", 40, 2);
         String[] options = {"--standardize", "--learning-rate", "0.003", "--metric", "spearman", "--epochs", "4"};
         assertEquals(0, tune("regression", "one", options), err);
+        String enqueued = out;
+        String[] captured =
+                Stream.concat(Stream.of(options), Stream.of("--graph=on")).toArray(String[]::new);
+        assertEquals(0, tune("regression", "captured", captured), err);
+        assertEquals(enqueued, out, "captured steps learn the same");
         assertTrue(out.contains("40 sequences of " + folder.resolve("eval.csv") + ", a number each; "), out);
         assertTrue(saved("Spearman") > 0.9, out);
         assertTrue(saved("Pearson") > 0.9, out);

@@ -39,11 +39,10 @@ class MetricsTest {
     /** Predictions tie once; ranks 1 2 3 4 5 and 2 1 3.5 3.5 5. */
     @Test
     void ofNumbers() {
-        var predictions = new NumberPredictions(new TargetScale(10, 2));
+        var predictions = new NumberPredictions(new TargetScale(10, 2), 0.25, 0.5, 0.75, 2, 3);
         float[] scores = {9, 0.5f, 0, 1, 1, 4}; // the first one is another token's
-        double[] labels = {0.25, 0.5, 0.75, 2, 3};
-        for (int i = 0; i < labels.length; i++) {
-            predictions.add(scores, i + 1, Float.floatToIntBits((float) labels[i]));
+        for (int i = 0; i < 5; i++) {
+            predictions.add(scores, i + 1, i);
         }
         Metrics metrics = predictions.take();
         // Differences of ranks -1 1 -0.5 0.5 0; the mean rank is 3: (9 - 0.5) / sqrt(10 9.5) as sums of products
