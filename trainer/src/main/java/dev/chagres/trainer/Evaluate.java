@@ -9,6 +9,7 @@ import dev.chagres.models.data.FastaException;
 import dev.chagres.models.data.FastaSource;
 import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.models.huggingface.Models;
 import dev.chagres.models.text.TextException;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.BuildVersion;
@@ -192,6 +193,9 @@ public final class Evaluate implements Callable<Integer> {
         fasta.requireOthers("--report", report);
         FileChecks.requireOtherPart("--report", report, "--resume", resume);
         checkTexts();
+        if (resume == null && texts.isEmpty() && Models.isDecoder(Objects.requireNonNull(model))) {
+            throw new IllegalArgumentException("--text: expected files beside --model of a decoder, got none");
+        }
         TrainOptions options = options();
         if (provider != null) {
             System.setProperty(Provider.PROPERTY, provider.toString());

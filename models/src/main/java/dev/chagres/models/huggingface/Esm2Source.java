@@ -9,6 +9,7 @@ import dev.chagres.models.esm.Esm2ClassifierConfig.Task;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.huggingface.CheckpointTensors.Found;
 import dev.chagres.parameter.Parameters;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -87,7 +88,16 @@ final class Esm2Source implements AutoCloseable {
     }
 
     static JsonObject config(Path folder) {
-        return JsonObject.read(folder.resolve(CheckpointWeights.CONFIG));
+        Path file = folder.resolve(CheckpointWeights.CONFIG);
+        if (Files.notExists(file) && Files.exists(folder.resolve(PeftConfig.FILE))) {
+            throw CheckpointException.of(
+                    file,
+                    "expected a file, got none, but " + PeftConfig.FILE
+                            + ": these are adapters of PEFT, which PeftAdapters opens beside their model, and ./chagres"
+                            + " convert adds to it",
+                    null);
+        }
+        return JsonObject.read(file);
     }
 
     /** Returns the frequencies, which are the same wherever the files have them; those of the base where they have none. */

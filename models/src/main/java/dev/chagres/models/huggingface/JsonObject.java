@@ -34,6 +34,9 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix
         JsonFactory factory = JsonFactory.builder()
                 .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
                 .build();
+        if (Files.notExists(file)) {
+            throw CheckpointException.of(file, "expected a JSON file, got none", null);
+        }
         try {
             if (Files.size(file) > MOST_BYTES) {
                 throw CheckpointException.of(

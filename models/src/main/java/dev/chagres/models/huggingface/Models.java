@@ -16,6 +16,16 @@ public final class Models {
     private Models() {}
 
     /**
+     * Returns whether a folder has a decoder, as its {@code config.json} says.
+     *
+     * @throws CheckpointException when the file cannot be read
+     */
+    public static boolean isDecoder(Path folder) {
+        return DecoderFields.architecture(Esm2Source.config(Objects.requireNonNull(folder, "folder")))
+                .isPresent();
+    }
+
+    /**
      * Makes the model in a folder: an {@link dev.chagres.models.esm.Esm2} of {@code EsmForMaskedLM} and {@code NVEsmForMaskedLM}, an {@link
      * dev.chagres.models.esm.Esm2Classifier} of {@code EsmForTokenClassification} and {@code EsmForSequenceClassification}, a {@link
      * dev.chagres.models.decoder.Decoder} of {@code LlamaForCausalLM}, {@code Qwen2ForCausalLM}, {@code Qwen3ForCausalLM}, {@code

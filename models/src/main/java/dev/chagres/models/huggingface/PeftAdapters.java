@@ -22,13 +22,16 @@ import dev.chagres.parameter.Parameters;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.TreeMap;
 import java.util.function.Function;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -45,6 +48,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: {@code LoraConfig} and {@code save_pretrained} of PEFT 0.21.
  */
 public final class PeftAdapters {
+    private static final String LABELS = "labels.json";
+    private static final String NAMES = "id2label";
+
     private PeftAdapters() {}
 
     /**
@@ -203,8 +209,36 @@ public final class PeftAdapters {
             return;
         }
         try (Esm2Classifier merged = openMergedClassifier(device, model, adapters, Esm2Checkpoint.dtype(model))) {
-            Esm2Checkpoint.save(merged, folder, saved.withLabels(Esm2Checkpoint.labels(model)));
+            List<String> labels = labels(adapters);
+            Esm2Checkpoint.save(
+                    merged,
+                    folder,
+                    saved.withLabels(labels.isEmpty() ? Esm2Checkpoint.labels(model) : labels)
+                            .withUnusedFrom(model));
         }
+    }
+
+    /**
+     * Returns the names of the classes that {@code labels.json} has beside adapters; empty where there is none.
+     *
+     * @throws CheckpointException when the file cannot be read, or has no name for a class
+     */
+    public static List<String> labels(Path adapters) {
+        Path file = Objects.requireNonNull(adapters, "adapters").resolve(LABELS);
+        if (Files.notExists(file)) {
+            return List.of();
+        }
+        JsonObject json = JsonObject.read(file);
+        Map<String, String> names = json.textsByName(NAMES);
+        return IntStream.range(0, names.size())
+                .mapToObj(i -> {
+                    String name = names.get(String.valueOf(i));
+                    if (name == null) {
+                        throw json.refused(NAMES, "a name for each number from 0 on");
+                    }
+                    return name;
+                })
+                .toList();
     }
 
     private static Esm2ClassifierConfig classifier(PeftEsm2 source) {
@@ -246,7 +280,28 @@ public final class PeftAdapters {
      */
     public static void save(Esm2Classifier model, LoraConfig lora, @Nullable Path base, Path folder) {
         Esm2ClassifierConfig config = Objects.requireNonNull(model, "model").config();
-        save(model, PeftModules.of(config.encoder(), config), lora, base, folder);
+        save(model, PeftModules.of(config.encoder(), config), lora, base, List.of(), folder);
+    }
+
+    /**
+     * Saves the adapters of a classifier and the names of its classes, which PEFT has no place for: {@code labels.json} has them as {@code
+     * id2label}.
+     *
+     * @param lora what the model was made with
+     * @param base what {@code base_model_name_or_path} says; null for none
+     * @param labels a name for each class; empty for none
+     * @param folder one that does not exist, or is empty; its parent exists
+     * @throws CheckpointException when the folder has files or cannot be written
+     * @throws IllegalArgumentException when the model has other adapters or another number of classes, or a parameter is split among ranks
+     */
+    public static void save(
+            Esm2Classifier model, LoraConfig lora, @Nullable Path base, List<String> labels, Path folder) {
+        Esm2ClassifierConfig config = Objects.requireNonNull(model, "model").config();
+        if (!labels.isEmpty() && labels.size() != config.labels()) {
+            throw new IllegalArgumentException(
+                    "labels: expected a name for each of " + config.labels() + " classes, got " + labels);
+        }
+        save(model, PeftModules.of(config.encoder(), config), lora, base, labels, folder);
     }
 
     /**
@@ -259,7 +314,13 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the model has other adapters, or a parameter is split among ranks
      */
     public static void save(Esm2 model, LoraConfig lora, @Nullable Path base, Path folder) {
-        save(model, PeftModules.of(Objects.requireNonNull(model, "model").config(), null), lora, base, folder);
+        save(
+                model,
+                PeftModules.of(Objects.requireNonNull(model, "model").config(), null),
+                lora,
+                base,
+                List.of(),
+                folder);
     }
 
     /**
@@ -272,16 +333,28 @@ public final class PeftAdapters {
      * @throws IllegalArgumentException when the model has other adapters, or a parameter is split among ranks
      */
     public static void save(Decoder model, LoraConfig lora, @Nullable Path base, Path folder) {
-        save(model, PeftModules.of(Objects.requireNonNull(model, "model").config()), lora, base, folder);
+        save(model, PeftModules.of(Objects.requireNonNull(model, "model").config()), lora, base, List.of(), folder);
     }
 
     private static void save(
-            TrainedModel model, PeftModules modules, LoraConfig lora, @Nullable Path base, Path folder) {
+            TrainedModel model,
+            PeftModules modules,
+            LoraConfig lora,
+            @Nullable Path base,
+            List<String> labels,
+            Path folder) {
         List<Target> targets = modules.tensors(Objects.requireNonNull(lora, "lora"));
         check(model.parameters(), targets, modules, lora);
         CheckpointWriter.write(Objects.requireNonNull(folder, "folder"), whole -> {
             write(model.parameters(), targets, whole.resolve(PeftSource.TENSORS));
             JsonText.write(whole.resolve(PeftConfig.FILE), PeftConfig.fields(lora, modules, base));
+            if (!labels.isEmpty()) {
+                Map<String, @Nullable Object> names = new LinkedHashMap<>();
+                for (String label : labels) {
+                    names.put(String.valueOf(names.size()), label);
+                }
+                JsonText.write(whole.resolve(LABELS), Map.of(NAMES, names));
+            }
         });
     }
 

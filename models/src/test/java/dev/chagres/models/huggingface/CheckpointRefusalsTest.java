@@ -147,7 +147,7 @@ class CheckpointRefusalsTest {
                         + " M.from_pretrained('FOLDER').save_pretrained('CONVERTED')\"",
                 text());
         Files.delete(folder.resolve("config.json"));
-        assertTrue(text().startsWith(folder.resolve("config.json") + ": expected a JSON file: "), text());
+        assertTrue(text().startsWith(folder.resolve("config.json") + ": expected a JSON file, got none"), text());
     }
 
     private void index(Map<String, Object> weightMap) throws IOException {

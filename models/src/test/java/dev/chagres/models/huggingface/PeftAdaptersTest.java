@@ -123,6 +123,21 @@ class PeftAdaptersTest {
     }
 
     @Test
+    void namesOfClassesAreReadOrRefused() throws IOException {
+        assertEquals(List.of(), PeftAdapters.labels(parent));
+        Files.writeString(parent.resolve("labels.json"), "{\"id2label\": {\"1\": \"b\", \"0\": \"a\"}}");
+        assertEquals(List.of("a", "b"), PeftAdapters.labels(parent));
+        Files.writeString(parent.resolve("labels.json"), "{\"id2label\": {\"1\": \"b\"}}");
+        assertTrue(String.valueOf(assertThrows(CheckpointException.class, () -> PeftAdapters.labels(parent))
+                        .getMessage())
+                .contains("id2label: expected a name for each number from 0 on"));
+        Files.writeString(parent.resolve("adapter_config.json"), "{}");
+        assertTrue(String.valueOf(assertThrows(CheckpointException.class, () -> Esm2Checkpoint.config(parent))
+                        .getMessage())
+                .contains("config.json: expected a file, got none, but adapter_config.json: these are adapters"));
+    }
+
+    @Test
     void gradientsOfAdaptersOfTwoSections() {
         Stored stored = Stored.QUERY_VALUE;
         LoraConfig lora = PeftAdapters.config(stored.base(), stored.folder()).withDropout(0);

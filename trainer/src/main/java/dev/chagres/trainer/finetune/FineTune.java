@@ -5,6 +5,7 @@ import dev.chagres.bindings.NativeException;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.models.data.FastaException;
 import dev.chagres.models.huggingface.CheckpointException;
+import dev.chagres.models.huggingface.Models;
 import dev.chagres.models.text.TextException;
 import dev.chagres.parameter.LoraConfig;
 import dev.chagres.trainer.TrainingException;
@@ -135,6 +136,9 @@ public final class FineTune implements Callable<Integer> {
             }
             tuned = texts.tuned(model, lora, options);
         } else {
+            if (Files.isDirectory(model) && Models.isDecoder(model)) {
+                throw new IllegalArgumentException("--text: expected files beside --model of a decoder, got none");
+            }
             proteins.check(lora);
             tuned = proteins.tuned(model, lora, options);
         }

@@ -237,9 +237,12 @@ final class ProteinOptions {
             labels.scale().save(folder, whole -> {
                 Esm2Classifier classifier = (Esm2Classifier) trained;
                 if (lora != null) {
-                    PeftAdapters.save(classifier, lora, model, whole);
+                    PeftAdapters.save(classifier, lora, model, labels.names(), whole);
                 } else {
-                    Esm2Checkpoint.save(classifier, whole, SaveConfig.standard().withLabels(labels.names()));
+                    Esm2Checkpoint.save(
+                            classifier,
+                            whole,
+                            SaveConfig.standard().withLabels(labels.names()).withUnusedFrom(model));
                 }
             });
         }

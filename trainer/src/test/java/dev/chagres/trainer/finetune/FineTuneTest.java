@@ -149,11 +149,14 @@ class FineTuneTest {
                 err);
         assertTrue(accuracy() > 0.9, out);
         LoraConfig lora = PeftAdapters.config(MODEL, folder.resolve("lora"));
+        assertEquals(List.of("membrane", "nuc,leus", "x"), PeftAdapters.labels(folder.resolve("lora")));
         assertEquals(4, lora.rank());
         assertEquals(6, lora.targets().size(), "three products of each of two layers");
         try (Device device = Device.open();
                 Esm2Classifier model =
                         PeftAdapters.openClassifier(device, MODEL, folder.resolve("lora"), DType.FLOAT32)) {
+            PeftAdapters.merge(device, MODEL, folder.resolve("lora"), folder.resolve("merged"));
+            assertEquals(List.of("membrane", "nuc,leus", "x"), Esm2Checkpoint.labels(folder.resolve("merged")));
             float[] b = model.parameters()
                     .get("layers.0.attention.qkv.linear.lora_B")
                     .weight()

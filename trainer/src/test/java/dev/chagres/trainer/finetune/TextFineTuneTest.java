@@ -151,6 +151,7 @@ class TextFineTuneTest {
     @Test
     void wrongOptionsAreToldInOneLine() {
         String list = " (finetune --help lists the options)";
+        var told = new ByteArrayOutputStream();
         for (var options : Map.of(
                         "--task=tokens", "--task: expected none beside --text, got one",
                         "--patience=2", "--patience: expected --eval-text beside it, got none",
@@ -161,6 +162,19 @@ class TextFineTuneTest {
             assertEquals(2, run(options.getKey(), "--save=" + parent.resolve("none")), options.getKey());
             assertEquals("finetune: " + options.getValue() + list, err.strip());
         }
+        assertEquals(
+                2,
+                FineTune.run(
+                        System.out,
+                        new PrintStream(told, true, StandardCharsets.UTF_8),
+                        "--model=" + folder,
+                        "--task=tokens",
+                        "--train=x",
+                        "--eval=x",
+                        "--save=" + parent.resolve("none")));
+        assertEquals(
+                "finetune: --text: expected files beside --model of a decoder, got none" + list,
+                told.toString(StandardCharsets.UTF_8).strip());
         folder = Path.of("..", "models", "src", "test", "resources", "huggingface", "token-dropout");
         assertEquals(1, run("--save=" + parent.resolve("none")));
         assertTrue(err.contains("config.json: field architectures: expected one of [LlamaForCausalLM"), err);
