@@ -11,6 +11,7 @@ import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.huggingface.CheckpointException;
 import dev.chagres.models.huggingface.Models;
 import dev.chagres.models.text.TextException;
+import dev.chagres.models.text.TextSource;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.command.BuildVersion;
 import dev.chagres.trainer.command.CommandStart;
@@ -106,7 +107,7 @@ public final class Evaluate implements Callable<Integer> {
             names = "--eval-fraction",
             paramLabel = "R",
             description =
-                    "evaluate only those sequences that a run with this --eval-fraction has held out of --fasta (default: all)")
+                    "evaluate only those sequences that a run with this --eval-fraction has held out of --fasta or --text (default: all)")
     private @Nullable Double fraction;
 
     @Option(
@@ -192,6 +193,9 @@ public final class Evaluate implements Callable<Integer> {
         FileChecks.requireDifferent("--report", report, "--resume", resume);
         fasta.requireOthers("--report", report);
         FileChecks.requireOtherPart("--report", report, "--resume", resume);
+        if (fraction != null && !(fraction > 0 && fraction < 1)) {
+            throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + fraction);
+        }
         checkTexts();
         if (resume == null && texts.isEmpty() && Models.isDecoder(Objects.requireNonNull(model))) {
             throw new IllegalArgumentException("--text: expected files beside --model of a decoder, got none");
@@ -204,7 +208,7 @@ public final class Evaluate implements Callable<Integer> {
         try (Platform platform = opener.open(0);
                 ReportWriter written = report == null ? null : new ReportWriter(report)) {
             TrainingPlan plan = options.plan(platform.isGpu(), platform.devices());
-            TrainingData data = proteins == null ? plan.data() : new TrainingData.Proteins(proteins);
+            TrainingData data = proteins != null ? new TrainingData.Proteins(proteins) : texts(plan);
             Evaluation evaluation =
                     EvaluationPlan.of(data, plan.shape().layout(), plan.shape().context());
             evaluation.check();
@@ -225,9 +229,8 @@ public final class Evaluate implements Callable<Integer> {
     }
 
     private void checkTexts() {
-        if (!texts.isEmpty() && (fasta.areGiven() || fraction != null)) {
-            throw new IllegalArgumentException(
-                    (fraction == null ? "--fasta" : "--eval-fraction") + ": expected none beside --text, got one");
+        if (!texts.isEmpty() && fasta.areGiven()) {
+            throw new IllegalArgumentException("--fasta: expected none beside --text, got one");
         }
         for (Path file : texts) {
             FileChecks.requireName("--text", file);
@@ -236,10 +239,15 @@ public final class Evaluate implements Callable<Integer> {
         }
     }
 
-    private FastaSource source() {
-        if (fraction != null && !(fraction > 0 && fraction < 1)) {
-            throw new IllegalArgumentException("--eval-fraction: expected a number between 0 and 1, got " + fraction);
+    private TrainingData texts(TrainingPlan plan) {
+        if (fraction == null || !(plan.data() instanceof TrainingData.Texts(TextSource all))) {
+            return plan.data();
         }
+        return new TrainingData.Texts(
+                new TextSource(all.files(), all.tokenizer(), all.config().only(new HeldOut(fraction))));
+    }
+
+    private FastaSource source() {
         FastaSource all = fasta.areGiven() ? fasta.source() : fasta.as(FastaSource.shipped());
         all.ensureRepeatable();
         return fraction == null ? all : all.only(new HeldOut(fraction));

@@ -93,8 +93,8 @@ record EvaluationPlan(
                 names = "--eval-fraction",
                 paramLabel = "R",
                 description =
-                        "hold out about this part of the sequences of --fasta, between 0 and 1, and evaluate them; which ones"
-                                + " follows from their residues alone (default: none)")
+                        "hold out about this part of the sequences of --fasta, or of the texts of --text, between 0 and 1, and"
+                                + " evaluate them; which ones follows from their content alone (default: none)")
         private @Nullable Double fraction;
 
         @Option(
@@ -134,7 +134,7 @@ record EvaluationPlan(
 
         /** Returns whether proteins are evaluated. */
         boolean isOfProteins() {
-            return fasta != null || fraction != null;
+            return fasta != null;
         }
 
         /** Returns the files of held-out texts, none where there are none. */
@@ -159,6 +159,10 @@ record EvaluationPlan(
             if (fasta != null && fraction != null) {
                 throw new IllegalArgumentException(
                         "--eval-fraction: expected this or --eval-fasta, got both: " + fraction + " and " + fasta);
+            }
+            if (!texts.isEmpty() && fraction != null) {
+                throw new IllegalArgumentException(
+                        "--eval-fraction: expected this or --eval-text, got both: " + fraction + " and " + texts);
             }
             if (fraction != null && !(fraction > 0 && fraction < 1)) {
                 throw new IllegalArgumentException(
@@ -215,12 +219,22 @@ record EvaluationPlan(
             return plan(source == null ? null : new TrainingData.Proteins(source));
         }
 
-        /** Returns the plan of a run on texts. */
-        EvaluationPlan plan(TextSource training) {
-            return plan(
-                    texts.isEmpty()
-                            ? null
-                            : new TrainingData.Texts(new TextSource(texts, training.tokenizer(), training.config())));
+        /** Returns the texts to train on. */
+        TextSource training(TextSource all) {
+            return fraction == null
+                    ? all
+                    : new TextSource(all.files(), all.tokenizer(), all.config().without(new HeldOut(fraction)));
+        }
+
+        /** Returns the plan of a run on texts, held-out ones included. */
+        EvaluationPlan plan(TextSource all) {
+            TextSource source = !texts.isEmpty()
+                    ? new TextSource(texts, all.tokenizer(), all.config())
+                    : fraction != null
+                            ? new TextSource(
+                                    all.files(), all.tokenizer(), all.config().only(new HeldOut(fraction)))
+                            : null;
+            return plan(source == null ? null : new TrainingData.Texts(source));
         }
 
         private EvaluationPlan plan(@Nullable TrainingData data) {

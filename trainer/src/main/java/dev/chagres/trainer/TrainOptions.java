@@ -270,8 +270,7 @@ final class TrainOptions {
             throw new IllegalArgumentException("--fasta: expected none beside --text, got some");
         }
         if (evaluation.isOfProteins()) {
-            throw new IllegalArgumentException(
-                    "--eval-text: expected this beside --text, got --eval-fasta or --eval-fraction");
+            throw new IllegalArgumentException("--eval-fasta: expected none beside --text, got one");
         }
         if (form != null || model == null || !new File(model).isDirectory()) {
             throw new IllegalArgumentException(
@@ -381,7 +380,7 @@ final class TrainOptions {
                             shape.context(),
                             decoders.config().tokens().ends().stream().findFirst(),
                             seed));
-            data = new TrainingData.Texts(source);
+            data = new TrainingData.Texts(evaluation.training(source));
             evaluated = evaluation.plan(source);
         } else {
             FastaSource all = fasta.trainingSource(FastaSource.shipped());

@@ -138,6 +138,31 @@ class TextTrainTest {
         assertTrue(loss(more.getFirst()) < loss(lines.getFirst()) - 0.3, more::toString);
     }
 
+    @Test
+    void aPartOfTheTextsIsHeldOut() throws IOException {
+        Path state = parent.resolve("part");
+        List<Map<String, Object>> lines = train("--steps=2", "--eval-fraction=0.25", "--save=" + state);
+        Map<String, Object> evaluation = lines.getLast();
+        assertEquals(50, ((Number) evaluation.get("sequences")).doubleValue(), 20, lines::toString);
+        Path report = parent.resolve("evaluation.jsonl");
+        var bytes = new ByteArrayOutputStream();
+        PrintStream told = new PrintStream(bytes, true, StandardCharsets.UTF_8);
+        int status = Evaluate.run(
+                DevicePlatform.opener(),
+                told,
+                told,
+                "--resume=" + state,
+                "--text=" + pairs,
+                "--eval-fraction=0.25",
+                "--report=" + report);
+        assertEquals(0, status, bytes.toString(StandardCharsets.UTF_8));
+        Map<String, Object> line = JSON.std.mapFrom(Files.readString(report));
+        assertEquals(evaluation.get("sequences"), line.get("sequences"));
+        assertEquals(loss(evaluation), loss(line), 1e-6);
+        assertEquals(2, run("--text=" + pairs, "--steps=3", "--resume=" + state), "a run on all texts is another one");
+        assertTrue(err.contains("expected a run with --text "), err);
+    }
+
     /** By its state, and as a folder of transformers, whose weights are rounded to nothing here. */
     private void evaluatesAsTheRunDid(Path saved, Map<String, Object> expected) throws IOException {
         Path step = CheckpointFolder.of(saved).step(8);
@@ -192,8 +217,7 @@ class TextTrainTest {
         for (var options : Map.of(
                         "--text=a --fasta=b", "--fasta: expected none beside --text, got some",
                         "--eval-text=a", "--eval-text: expected --text beside it, got none",
-                        "--text=a --eval-fraction=0.5",
-                                "--eval-text: expected this beside --text, got --eval-fasta or --eval-fraction",
+                        "--text=a --eval-fasta=b", "--eval-fasta: expected none beside --text, got one",
                         "--text=a --form=nvidia", "--form: expected none beside --text, got nvidia",
                         "--text=a --report=a", "--report: a is the file of --text; name another one")
                 .entrySet()) {

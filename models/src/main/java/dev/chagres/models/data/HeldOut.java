@@ -26,12 +26,12 @@ public record HeldOut(double fraction) {
     }
 
     /**
-     * Returns whether a sequence is held out.
+     * Returns whether a sequence, or a text, is held out.
      *
-     * @param residues upper-case letters
+     * @param residues upper-case letters, or the bytes of a text
      * @param length how many of them are the sequence
      */
-    boolean holds(byte[] residues, int length) {
+    public boolean holds(byte[] residues, int length) {
         long drawn = SplitMix.key(key(residues, length), DRAW);
         return (drawn >>> (Long.SIZE - DOUBLE_BITS)) * 0x1p-53 < fraction;
     }

@@ -46,6 +46,14 @@ abstract class TextReader implements AutoCloseable {
         Text(Path file, long number, String prompt, String text) {
             this(file, number, prompt, text, List.of());
         }
+
+        /** Returns what tells this text from others, wherever it stands. */
+        byte[] bytes() {
+            StringBuilder all = new StringBuilder(prompt).append('\0').append(text);
+            messages.forEach(message ->
+                    all.append('\0').append(message.role()).append('\0').append(message.content()));
+            return all.toString().getBytes(StandardCharsets.UTF_8);
+        }
     }
 
     TextReader(Path file) {

@@ -165,8 +165,11 @@ public final class TextSequences implements TokenSequences {
                 reader = present;
             }
             TextReader.Text text = present.next();
-            if (text != null) {
+            if (text != null && config.takes(text.bytes())) {
                 return text;
+            }
+            if (text != null) {
+                continue;
             }
             reader = null;
             present.close();

@@ -43,7 +43,7 @@ public record TextSource(List<Path> files, Path tokenizer, TextConfig config) {
                 FastaSource.joined(files.stream().map(FastaSource::of).toList()).content();
         String tokens = FastaSource.of(tokenizer.resolve(Tokenizer.FILE)).content();
         return of + ", tokenizer of " + tokens
-                + config.end().map(end -> ", end " + end).orElse("");
+                + config.end().map(end -> ", end " + end).orElse("") + config.part();
     }
 
     /**

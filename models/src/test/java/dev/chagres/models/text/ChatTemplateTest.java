@@ -105,6 +105,17 @@ class ChatTemplateTest {
         }
     }
 
+    @Test
+    void thePageShowsATemplate() throws IOException {
+        use("marked");
+        // @start region="chat"
+        ChatTemplate template = ChatTemplate.open(folder);
+        String text =
+                template.render(List.of(new ChatTemplate.Message("user", "What is 2+2?")), ChatTemplate.Next.ANSWER);
+        // @end
+        assertEquals("<|begin|>user\nWhat is 2+2?<|end|><|begin|>assistant\n", text);
+    }
+
     private String refusal(String template) throws IOException {
         Files.writeString(folder.resolve(ChatTemplate.FILE), template);
         return assertThrows(

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.chagres.batch.Batch;
+import dev.chagres.models.data.HeldOut;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -13,6 +14,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.TreeSet;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
@@ -67,6 +69,30 @@ class TextSequencesTest {
         List<Integer> all = new ArrayList<>(one);
         all.addAll(other);
         return all;
+    }
+
+    @Test
+    void eachTextIsHeldOutOrNot() throws IOException {
+        Path file = folder.resolve("many.jsonl");
+        List<String> lines = new ArrayList<>();
+        for (int i = 0; i < 100; i++) {
+            lines.add("{\"text\": \"number " + i + "\"}");
+        }
+        Files.write(file, lines);
+        HeldOut part = new HeldOut(0.3);
+        TextConfig all = TextConfig.of(16);
+        try (Tokenizer tokenizer = Tokenizer.open(TokenizerTest.stored("qwen"))) {
+            int held =
+                    TextSequences.read(List.of(file), tokenizer, all.only(part)).count();
+            assertEquals(30, held, 15);
+            assertEquals(
+                    100 - held,
+                    TextSequences.read(List.of(file), tokenizer, all.without(part))
+                            .count());
+        }
+        assertThrows(
+                IllegalArgumentException.class,
+                () -> new TextConfig(8, Optional.empty(), 0, TextConfig.Texts.OTHERS, Optional.empty()));
     }
 
     @Test

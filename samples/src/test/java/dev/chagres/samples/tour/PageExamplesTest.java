@@ -45,6 +45,7 @@ class PageExamplesTest {
         "fine-tuning.md, trainer/DecoderTrainingTest, adapters",
         "hugging-face.md, models/huggingface/HuggingFaceExampleTest, folder",
         "decoders.md, trainer/DecoderTextTest, text",
+        "chats.md, models/text/ChatTemplateTest, chat",
         "planning.md, estimate/DryRunTest, count",
         "planning.md, trainer/StepEstimateTest, estimate",
         "training-evaluation.md, trainer/callback/EvaluationTest, evaluation"

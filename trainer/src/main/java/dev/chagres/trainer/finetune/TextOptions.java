@@ -4,6 +4,7 @@ import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.TokenSequences;
 import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.RunState;
+import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.decoder.DecoderConfig;
 import dev.chagres.models.huggingface.DecoderCheckpoint;
@@ -46,6 +47,14 @@ final class TextOptions {
                     "with --text, evaluate these texts, and save the best state (default: none, the last state is saved)")
     private List<Path> held = List.of();
 
+    @Option(
+            names = "--eval-fraction",
+            paramLabel = "R",
+            description =
+                    "with --text, hold out about this part of the texts, between 0 and 1, and evaluate them; which ones follows from"
+                            + " their content alone (default: none)")
+    private @Nullable Double fraction;
+
     /** Returns whether texts are learned. */
     boolean areGiven() {
         return !texts.isEmpty();
@@ -56,6 +65,11 @@ final class TextOptions {
         if (texts.isEmpty() && !held.isEmpty()) {
             throw new IllegalArgumentException("--eval-text: expected --text beside it, got none");
         }
+        if (fraction != null && (texts.isEmpty() || !held.isEmpty() || !(fraction > 0 && fraction < 1))) {
+            throw new IllegalArgumentException(
+                    "--eval-fraction: expected a number between 0 and 1 beside --text without --eval-text, got "
+                            + fraction);
+        }
         texts.forEach(file -> FileChecks.requireName("--text", file));
         held.forEach(file -> FileChecks.requireName("--eval-text", file));
     }
@@ -63,8 +77,10 @@ final class TextOptions {
     /** Reads the files. */
     Tuned tuned(Path model, @Nullable LoraConfig lora, TuningOptions options) {
         options.ensureHas(Set.of(), "texts");
-        if (held.isEmpty() && options.patience > 0) {
-            throw new IllegalArgumentException("--patience: expected --eval-text beside it, got none");
+        Double part = fraction;
+        if (held.isEmpty() && part == null && options.patience > 0) {
+            throw new IllegalArgumentException(
+                    "--patience: expected --eval-text or --eval-fraction beside it, got none");
         }
         DecoderConfig config = DecoderCheckpoint.config(model);
         LoraConfig adapters = lora == null
@@ -74,14 +90,22 @@ final class TextOptions {
         var texting =
                 new TextConfig(options.context, config.tokens().ends().stream().findFirst(), options.seed);
         try (Tokenizer tokenizer = Tokenizer.open(model)) {
-            TextSequences training = TextSequences.read(texts, tokenizer, texting);
-            TextSequences evaluated = held.isEmpty() ? null : TextSequences.read(held, tokenizer, texting);
+            HeldOut heldOut = part == null ? null : new HeldOut(part);
+            TextSequences training =
+                    TextSequences.read(texts, tokenizer, heldOut == null ? texting : texting.without(heldOut));
+            TextSequences evaluated = null;
+            if (heldOut != null) {
+                evaluated = TextSequences.read(texts, tokenizer, texting.only(heldOut));
+            } else if (!held.isEmpty()) {
+                evaluated = TextSequences.read(held, tokenizer, texting);
+            }
             BatchShape shape = options.shape(Math.max(training.longest(), evaluated == null ? 0 : evaluated.longest()));
             DecoderConfig made =
                     config.withLossTokens(LOSS_TOKENS).withRecomputation(DecoderConfig.Recomputation.NORMS);
             return new Texts(
                     model,
-                    told("", training, texts) + (evaluated == null ? "" : told(", ", evaluated, held)),
+                    told("", training, texts)
+                            + (evaluated == null ? "" : told(", ", evaluated, heldOut == null ? held : texts)),
                     adapters,
                     adapted(made.withContext(shape.context()), adapters),
                     adapted(made, adapters),

@@ -143,6 +143,8 @@ class TextFineTuneTest {
         assertTrue(out.strip().matches("(?s).*; (\\d+) steps\n.*saved: step \\1"), out);
         assertEquals(DecoderCheckpoint.config(folder), DecoderCheckpoint.config(saved));
         assertTrue(Files.exists(saved.resolve("tokenizer.json")));
+        assertEquals(0, run("--eval-fraction=0.2", "--save=" + parent.resolve("part")), () -> err);
+        assertTrue(out.matches("(?s)(9|10)\\d sequences of .*, (1|2|3)\\d sequences of .*best so far.*"), out);
         folder = saved;
         assertEquals(0, run("--learning-rate=1e-9", "--save=" + parent.resolve("again")), () -> err);
         assertTrue(losses()[0] < losses[0] - 0.2, out);
@@ -154,7 +156,7 @@ class TextFineTuneTest {
         var told = new ByteArrayOutputStream();
         for (var options : Map.of(
                         "--task=tokens", "--task: expected none beside --text, got one",
-                        "--patience=2", "--patience: expected --eval-text beside it, got none",
+                        "--patience=2", "--patience: expected --eval-text or --eval-fraction beside it, got none",
                         "--metric=spearman", "--metric: expected loss with texts, got spearman",
                         "--lora=target=fc1",
                                 "--lora: target: expected some of query, key, value, projection, gate, up, fc2, got fc1")
