@@ -5,8 +5,8 @@ jextract gives every pointer a MemorySegment, an object for each address. Addres
 and Java never follows one: as long they cost no object. Pointers to host memory (texts, structs, the count of
 ops_compile_all) and streams stay segments, so that Java checks them.
 
-bindings/regenerate.sh runs this. Usage: addresses.py FOLDER, that of Ops.java, OpsAdamRange.java, OpsAttention.java,
-OpsMatrixProduct.java, OpsPlace.java, OpsResidualNorm.java, OpsRotary.java, OpsScores.java and OpsStepRange.java
+bindings/regenerate.sh runs this. Usage: addresses.py FOLDER, that of Ops.java, OpsAdafactorRange.java, OpsAdamRange.java,
+OpsAttention.java, OpsMatrixProduct.java, OpsPlace.java, OpsResidualNorm.java, OpsRotary.java, OpsScores.java and OpsStepRange.java
 """
 
 import re
@@ -100,7 +100,7 @@ def rewrite(file, change):
 def main():
     folder = Path(sys.argv[1])
     rewrite(folder / "Ops.java", functions_with_addresses)
-    structs = ("AdamRange", "Attention", "MatrixProduct", "Place", "ResidualNorm", "Rotary", "Scores", "StepRange")
+    structs = ("AdafactorRange", "AdamRange", "Attention", "MatrixProduct", "Place", "ResidualNorm", "Rotary", "Scores", "StepRange")
     for struct in (f"Ops{name}" for name in structs):
         rewrite(folder / f"{struct}.java", fields_with_addresses)
 

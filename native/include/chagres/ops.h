@@ -649,6 +649,56 @@ int ops_optimizer_step(const OpsStepRange *ranges, int64_t range_count, int64_t 
 int ops_average_share(const float *rates, const int32_t *step, const int32_t *skip, float *sums, float *shares, float power,
                       float rate_power, int64_t count, OpsStream stream);
 
+/* The parts of a step of ops_adafactor, in their order. Ranks that have parts of matrices sum what SUMS and UPDATES write in between. */
+enum OpsAdafactorPhase {
+  OPS_ADAFACTOR_SUMS = 0,    /* of the range's rows and columns: row_squares = sum g^2, row_weights = sum w^2, column_squares = sum g^2 */
+  OPS_ADAFACTOR_FACTORS = 1, /* of whole matrices R x C: with b = 1 - step[0]^-power, row = b row + (1 - b) (row_squares / C + epsilon1),
+                                column = b column + (1 - b) (column_squares / R + epsilon1), numbers[0] = average of row,
+                                numbers[1] = size, which is the relative rate times, where scaled is 1, max(epsilon2, RMS of w) */
+  OPS_ADAFACTOR_UPDATES = 2, /* of the range's rows: row_updates = sum u^2 with u = g / sqrt(row / numbers[0]) / sqrt(column) */
+  OPS_ADAFACTOR_CLIP = 3,    /* of whole matrices: numbers[2] = size / max(1, RMS of u / threshold) */
+  OPS_ADAFACTOR_STEP = 4     /* of the range: d = numbers[2] u; with beta1, mean = beta1 mean + (1 - beta1) d, and d = mean;
+                                w = w - size decay w - d */
+};
+
+/* What ops_adafactor makes of a learning rate. */
+enum OpsRelativeRate {
+  OPS_RATE_GIVEN = 0,   /* itself */
+  OPS_RATE_CAPPED = 1,  /* min(rate, 1 / sqrt(step)) */
+  OPS_RATE_WARM_UP = 2  /* min(rate step / 10000, 1 / sqrt(step)) */
+};
+
+/* A range of neighbours of a matrix for ops_adafactor, or a whole matrix. The matrix has `rows` x `whole_columns` elements, of which
+ * ranks that split layers have some rows and columns: their matrix has `columns` columns, and the range `count` elements of it from
+ * `first` on. Pointers that a phase does not name are not looked at. A vector is a matrix of one row, without row factors. */
+typedef struct OpsAdafactorRange {
+  const float *gradient; /* [count], as weight, master and mean */
+  void *weight;
+  void *master; /* of an OpsMaster */
+  float *mean;  /* where beta1 is above 0 */
+  const int32_t *row_map; /* which rows and columns of the whole matrix those of this rank are; null: the same */
+  const int32_t *column_map;
+  float *row_squares; /* [rows], as row_weights, row_updates and row */
+  float *row_weights;
+  float *row_updates;
+  float *column_squares; /* [whole_columns], as column */
+  float *row;
+  float *column;
+  float *numbers; /* [3] */
+  const float *rate;
+  int64_t first, count, columns, rows, whole_columns;
+  float weight_decay;
+} OpsAdafactorRange;
+
+/* A phase of Adafactor over many ranges of weights of one type. ranges: [range_count] on the device, read when the step runs;
+ * range_count is at most 65535. step, gradient_scale and skip as in ops_adam; g is gradient_scale[0] times the gradient. phase: an
+ * OpsAdafactorPhase. power, epsilon1, epsilon2 >= 0, threshold > 0. relative: an OpsRelativeRate. SUMS and UPDATES write the rows and
+ * columns that the range has elements of, each of which one range of a call has alone. Fixed order of sums. What the table says is checked
+ * by the reference alone. */
+int ops_adafactor(const OpsAdafactorRange *ranges, int64_t range_count, const int32_t *step, const float *gradient_scale,
+                  const int32_t *skip, int phase, float power, float epsilon1, float epsilon2, float threshold, float beta1,
+                  int relative, int scaled, int weight_dtype, int masters, OpsStream stream);
+
 /* Takes the loss scale out of a gradient norm: norm[0] = norm[0] / loss_scale[0] and, of that,
  * factor[0] = min(1, max_norm / (norm[0] + 1e-6)) / loss_scale[0], max_norm > 0. Where the norm is NaN or infinite,
  * factor[0] = 0 and skip[0] (int32) = 1; else skip[0] stays as it is. */

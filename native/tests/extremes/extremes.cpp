@@ -110,6 +110,7 @@ constexpr Choice kChoices[] = {
     {"ops_adam_ranges", 11, "no bias correction"},
     {"ops_optimizer_step", 7, "SGD"},
     {"ops_optimizer_step", 14, "states of eight bits"},
+    {"ops_adafactor", 6, "sums alone"},
     {"ops_bias_add", 3, "no residual"},
     {"ops_cross_entropy_backward", 4, "the gradient is not divided"},
     {"ops_cross_entropy_backward", 6, "a loss scale of 1"},

@@ -52,6 +52,15 @@ const OpsStepRange *step_ranges(Fixture &f) {
   return f.device_values<OpsStepRange>({range(0), range(1)});
 }
 
+const OpsAdafactorRange *adafactor_ranges(Fixture &f) {
+  const auto range = [&] {
+    return OpsAdafactorRange{floats(f, kCount), matrix(f), floats(f, kCount), floats(f, kCount), index(f), nullptr, floats(f, kCount),
+                             floats(f, kCount), floats(f, kCount), floats(f, kCount), floats(f, kCount), floats(f, kCount), floats(f, 3),
+                             floats(f, 1), 0, kRows * kColumns, kColumns, kRows, kColumns, 0.01f};
+  };
+  return f.device_values<OpsAdafactorRange>({range(), range()});
+}
+
 std::vector<Case> conversions() {
   return {
       CASE(ops_cast, f.device(kCount * 4), kF32, matrix(f), kBf16, kCount, nullptr),
@@ -70,6 +79,8 @@ std::vector<Case> conversions() {
            OPS_METHOD_LION, 0.9f, 0.99f, 1e-8f, 1, 1, kBf16, kF32, OPS_MASTER_FLOAT32, nullptr),
       CASE(ops_average_share, floats(f, 1), f.device_values<int32_t>({2}), f.device_values<int32_t>({0}), floats(f, 2), floats(f, 1),
            1.0f, 2.0f, 1, nullptr),
+      CASE(ops_adafactor, adafactor_ranges(f), 2, f.device_values<int32_t>({2}), floats(f, 1), f.device_values<int32_t>({0}),
+           OPS_ADAFACTOR_STEP, 0.8f, 1e-30f, 1e-3f, 1.0f, 0.9f, OPS_RATE_CAPPED, 1, kBf16, OPS_MASTER_FLOAT32, nullptr),
       CASE(ops_loss_scale_clip, floats(f, 1), floats(f, 1), 1.0f, floats(f, 1), f.device_values<int32_t>({0}), nullptr),
       CASE(ops_loss_scale_update, f.device_values<int32_t>({0}), floats(f, 1), f.device_values<int32_t>({3, 4}),
            f.device_values<int32_t>({5}), 2.0f, 0.5f, 2000, nullptr),

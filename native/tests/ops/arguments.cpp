@@ -294,6 +294,18 @@ class Refusals {
     refused(share(fp, 0, -2, 1), "ops_average_share: rate_power is -2; expected 0 or more");
     refused(share(fp, 0, 2, -1), "ops_average_share: count is -1; expected 0 or more");
     refused(share(nullptr, 0, 2, 1), "ops_average_share: rates is null; expected a device pointer");
+    const auto factored = [&](const void *table, int64_t count, int phase, float power, float threshold, int relative, int weights) {
+      return ops.adafactor(static_cast<const OpsAdafactorRange *>(table), count, ip, fp, ip, phase, power, 1e-30f, 1e-3f, threshold, 0,
+                           relative, 1, weights, OPS_MASTER_NONE, nullptr);
+    };
+    refused(factored(p, 1, 5, 0.8f, 1, 1, 4), "ops_adafactor: phase is 5; expected 0 to 4");
+    refused(factored(p, 1, 0, -1, 1, 1, 4), "ops_adafactor: power is -1; expected 0 or more");
+    refused(factored(p, 1, 0, 0.8f, 0, 1, 4), "ops_adafactor: threshold is 0; expected above 0");
+    refused(factored(p, 1, 0, 0.8f, 1, 3, 4), "ops_adafactor: relative is 3; expected 0 to 2");
+    refused(factored(p, 65536, 0, 0.8f, 1, 1, 4), "ops_adafactor: range_count is 65536; expected 0 to 65535");
+    refused(factored(nullptr, 1, 0, 0.8f, 1, 1, 4), "ops_adafactor: ranges is null; expected a device pointer");
+    refused(factored(p, 1, 0, 0.8f, 1, 1, 6),
+            "ops_adafactor: masters is 0 (none); expected 1 (float32) for weights of 16 bits, or 2 (remainder) for bfloat16");
   }
 
   void bias_add() {

@@ -398,6 +398,27 @@ void optimizer_step_times(Session &session, Stopwatch &watch, int64_t hidden) {
   measure("optimizer_step, schedule-free", OPS_METHOD_SCHEDULE_FREE, 4, 30);
 }
 
+/* BF16 weights with FP32 masters: all phases of one matrix, which read gradients four times and masters twice. */
+void adafactor_times(Session &session, Stopwatch &watch, int64_t hidden) {
+  const int64_t rows = kTokens, count = rows * hidden;
+  Buffer gradient = zeros(session, 4 * count), weight = zeros(session, 2 * count), master = zeros(session, 4 * count);
+  Buffer of_rows = zeros(session, 16 * rows), of_columns = zeros(session, 8 * hidden);
+  Buffer numbers = session.floats(4, {1e-3, 1, 0, 0, 0}), integers = session.raw(std::vector<int32_t>{1, 0});
+  float *const row = of_rows.data<float>(), *const column = of_columns.data<float>(), *const number = numbers.data<float>();
+  const OpsAdafactorRange range = {gradient.data<float>(), weight.data(), master.data(), nullptr, nullptr, nullptr, row, row + rows,
+                                   row + 2 * rows, column, row + 3 * rows, column + hidden, number + 2, number, 0, count, hidden, rows,
+                                   hidden, 0.01f};
+  const Buffer table = session.raw(std::vector<OpsAdafactorRange>{range});
+  watch.measure("adafactor", shape_text({{"rows", rows}, {"columns", hidden}}), 26.0 * static_cast<double>(count), [&] {
+    int status = OPS_SUCCESS;
+    for (int phase = OPS_ADAFACTOR_SUMS; phase <= OPS_ADAFACTOR_STEP && status == OPS_SUCCESS; ++phase)
+      status = session.ops.adafactor(table.data<OpsAdafactorRange>(), 1, integers.data<int32_t>(), number + 1,
+                                     integers.data<int32_t>() + 1, phase, 0.8f, 1e-30f, 1e-3f, 1, 0, OPS_RATE_CAPPED, 1, kBf16,
+                                     OPS_MASTER_FLOAT32, session.memory.stream());
+    return status;
+  });
+}
+
 }  // namespace
 
 void print_times(Session &session, const std::string &only) {
@@ -409,6 +430,8 @@ void print_times(Session &session, const std::string &only) {
     for (int64_t hidden : {20, 320, 5120}) adam_times(session, watch, hidden);
   if (wanted("optimizer_step"))
     for (int64_t hidden : {320, 5120}) optimizer_step_times(session, watch, hidden);
+  if (wanted("adafactor"))
+    for (int64_t hidden : {320, 5120}) adafactor_times(session, watch, hidden);
   if (wanted("attention_merge")) attention_merge_times(session, watch, 32, 128);
   if (wanted("row_sum")) {
     for (int64_t columns : {320, 1280, 5120, 20480}) row_sum_times(session, watch, kTokens, columns);

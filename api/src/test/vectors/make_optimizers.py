@@ -1,11 +1,12 @@
 """Writes the vectors that OptimizerVectorsTest compares with: make_optimizers.py > optimizers.txt
 
-Needs PyTorch 2.10 or newer. A line is a name and numbers: first weights and gradients of five steps of a matrix "a" [6, 4] and a vector "b" [5], then
-their weights after these steps by torch.optim.SGD, Adafactor and Muon, and by the published formulas of Lion (Chen et al.,
+Needs PyTorch 2.10 or newer and transformers. A line is a name and numbers: first weights and gradients of five steps of a matrix "a" [6, 4] and a vector "b" [5], then
+their weights after these steps by torch.optim.SGD, Adafactor and Muon, by transformers.Adafactor, and by the published formulas of Lion (Chen et al.,
 2023) and schedule-free AdamW (Defazio et al., 2024) in double precision, and the moving average of the weights with decay 0.9; then the numbers of bitsandbytes' dynamic codes, by the
 formula of its create_dynamic_map.
 """
 import torch
+import transformers
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 STEPS, RATE = 5, 0.01
@@ -93,7 +94,12 @@ sgd = torch.optim.SGD
 by_torch("sgd", lambda p, decay: sgd(p, lr=RATE, weight_decay=decay))
 by_torch("momentum", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, dampening=0.3, weight_decay=decay))
 by_torch("nesterov", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, nesterov=True, weight_decay=decay))
-by_torch("adafactor", lambda p, decay: torch.optim.Adafactor(p, lr=RATE, weight_decay=decay))
+by_torch("adafactor", lambda p, decay: torch.optim.Adafactor(p, lr=RATE))
+adafactor = transformers.Adafactor
+by_torch("adafactor.relative", lambda p, decay: adafactor(p, weight_decay=decay))
+by_torch("adafactor.warm_up", lambda p, decay: adafactor(p, weight_decay=decay, warmup_init=True))
+by_torch("adafactor.given", lambda p, decay: adafactor(
+    p, lr=RATE, beta1=0.9, clip_threshold=0.5, weight_decay=decay, relative_step=False, scale_parameter=False))
 averaged("average", lambda p, decay: sgd(p, lr=RATE, momentum=0.9, dampening=0.3, weight_decay=decay))
 by_torch("muon", lambda p, decay: torch.optim.Muon(p, lr=RATE, weight_decay=decay), names=("a",))
 lion()

@@ -201,6 +201,7 @@ Ops open_library(const std::string &path) {
   find(library, "ops_adam_ranges", ops.adam_ranges);
   find(library, "ops_optimizer_step", ops.optimizer_step);
   find(library, "ops_average_share", ops.average_share);
+  find(library, "ops_adafactor", ops.adafactor);
   find(library, "ops_loss_scale_clip", ops.loss_scale_clip);
   find(library, "ops_loss_scale_update", ops.loss_scale_update);
   find(library, "ops_loss_scale_restore", ops.loss_scale_restore);

@@ -51,6 +51,7 @@ struct Ops {
   OPS_FUNCTION(adam_ranges);
   OPS_FUNCTION(optimizer_step);
   OPS_FUNCTION(average_share);
+  OPS_FUNCTION(adafactor);
   OPS_FUNCTION(loss_scale_clip);
   OPS_FUNCTION(loss_scale_update);
   OPS_FUNCTION(loss_scale_restore);

@@ -81,6 +81,7 @@ void elementwise_cases(Session &session);
 void clip_cases(Session &session);
 void adam_cases(Session &session);
 void optimizer_step_cases(Session &session);
+void adafactor_cases(Session &session);
 void loss_scale_cases(Session &session);
 void quantization_statistics_cases(Session &session);
 void dequantize_blocks_cases(Session &session);

@@ -40,6 +40,7 @@ const Cases kCases[] = {
     {"clip", clip_cases},
     {"adam", adam_cases},
     {"optimizer_step", optimizer_step_cases},
+    {"adafactor", adafactor_cases},
     {"loss_scale", loss_scale_cases},
     {"quantization_statistics", quantization_statistics_cases},
     {"dequantize_blocks", dequantize_blocks_cases},

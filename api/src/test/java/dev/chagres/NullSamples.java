@@ -22,6 +22,11 @@ import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.UniqueId;
+import dev.chagres.ops.AdafactorMatrices;
+import dev.chagres.ops.AdafactorMatrix;
+import dev.chagres.ops.AdafactorRange;
+import dev.chagres.ops.AdafactorRanges;
+import dev.chagres.ops.AdafactorStep;
 import dev.chagres.ops.Adam;
 import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
@@ -35,6 +40,7 @@ import dev.chagres.ops.StepRange;
 import dev.chagres.ops.StepRanges;
 import dev.chagres.ops.StepState;
 import dev.chagres.ops.VocabularyCrossEntropy;
+import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AveragedConfig;
 import dev.chagres.optim.LearningRateSchedule;
@@ -161,6 +167,17 @@ final class NullSamples implements AutoCloseable {
         sample(SGD.Config.class, SGD.Config.standard());
         sample(SGD.Momentum.class, SGD.Momentum.CLASSICAL);
         sample(Lion.Config.class, Lion.Config.standard());
+        sample(Adafactor.Config.class, Adafactor.Config.standard());
+        sample(
+                AdafactorStep.class,
+                new AdafactorStep(1, 0, 0, 1, 0, AdafactorStep.Rate.GIVEN, AdafactorStep.Scale.NONE));
+        sample(AdafactorStep.Rate.class, AdafactorStep.Rate.GIVEN);
+        sample(AdafactorStep.Scale.class, AdafactorStep.Scale.NONE);
+        sample(AdafactorMatrix.class, adafactorMatrix(scope));
+        sample(AdafactorMatrices.class, AdafactorMatrices.of(List.of(adafactorMatrix(scope)), scope));
+        sample(AdafactorRange.class, adafactorRange(scope));
+        sample(AdafactorRange.Place.class, new AdafactorRange.Place(0, 1, null, null));
+        sample(AdafactorRanges.class, AdafactorRanges.of(List.of(adafactorRange(scope)), scope));
         sample(Muon.Config.class, Muon.Config.standard());
         sample(Muon.Adjustment.class, Muon.Adjustment.ORIGINAL);
         sample(ScheduleFreeAdamW.Config.class, ScheduleFreeAdamW.Config.standard());
@@ -257,6 +274,24 @@ final class NullSamples implements AutoCloseable {
         Supplier<Tensor> vector = () -> scope.tensor(DType.FLOAT32, 1);
         StepState state = StepState.of(vector.get());
         return new StepRange(vector.get(), vector.get(), null, state, null, vector.get(), null, 0);
+    }
+
+    private static AdafactorMatrix adafactorMatrix(Scope scope) {
+        LongFunction<Tensor> vector = count -> scope.tensor(DType.FLOAT32, count);
+        return new AdafactorMatrix(
+                scope.tensor(DType.FLOAT32, 2, 1),
+                vector.apply(1),
+                vector.apply(1),
+                null,
+                vector.apply(1),
+                vector.apply(3),
+                vector.apply(1));
+    }
+
+    private static AdafactorRange adafactorRange(Scope scope) {
+        Supplier<Tensor> vector = () -> scope.tensor(DType.FLOAT32, 1);
+        var place = new AdafactorRange.Place(0, 1, null, null);
+        return new AdafactorRange(adafactorMatrix(scope), place, vector.get(), vector.get(), null, null, 0);
     }
 
     private static Layer layer() {

@@ -12,7 +12,13 @@ import java.util.List;
  * <p>Source: the arguments of PyTorch's optimizers.
  */
 public sealed interface OptimizerConfig
-        permits AdamW.Config, SGD.Config, Lion.Config, Muon.Config, ScheduleFreeAdamW.Config, AveragedConfig {
+        permits AdamW.Config,
+                SGD.Config,
+                Lion.Config,
+                Adafactor.Config,
+                Muon.Config,
+                ScheduleFreeAdamW.Config,
+                AveragedConfig {
     /**
      * Makes the optimizer.
      *

@@ -13,6 +13,7 @@ import dev.chagres.parameter.State;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
 
@@ -38,6 +39,9 @@ final class OptimizerState implements AutoCloseable {
     private final StepScalars numbers;
     /** Null without one. */
     private @Nullable WeightAverage average;
+
+    /** Adds what is saved once, not for each element of the gradients. */
+    private Consumer<State.Builder> beside = _ -> {};
 
     /** What {@link #whole()} returns; null before. */
     private @Nullable State whole;
@@ -87,6 +91,11 @@ final class OptimizerState implements AutoCloseable {
         WeightAverage made = new WeightAverage(parameters, this, decay);
         average = made;
         vectors.add(made.vector());
+    }
+
+    /** Also saves what {@code adds} adds, which every rank has whole. */
+    void keepBeside(Consumer<State.Builder> adds) {
+        beside = adds;
     }
 
     /** Returns the average of the weights; null without one. */
@@ -177,6 +186,7 @@ final class OptimizerState implements AutoCloseable {
     }
 
     private State withStep(State.Builder state) {
+        beside.accept(state);
         numbers.addTo(state);
         return state.number("optimizer.step", numbers::taken, numbers::restore, Integer.MAX_VALUE)
                 .lastAfterLoading(this::keepLoaded)

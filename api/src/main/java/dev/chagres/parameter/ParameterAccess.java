@@ -91,6 +91,26 @@ public final class ParameterAccess {
         }
     }
 
+    /**
+     * For optimizers: enqueues the sum of {@code values} over all ranks that have parts of the model. Of parameters that several of them have whole,
+     * one {@link #counts} them. Each of these ranks calls it.
+     */
+    public void sumOfModel(Tensor values) {
+        sumOfShards(values);
+        parameters.tensorParallel().sum(values, stream());
+        PipelineStages present = stages;
+        if (present != null) {
+            present.sum(values);
+        }
+    }
+
+    /** Returns whether this rank counts its part of a parameter, of the ranks that have the same. */
+    public boolean counts(Parameter parameter) {
+        PipelineStages present = stages;
+        return (parameters.tensorParallel().rank() == 0 || parameter.split() != null)
+                && (present == null || present.counts(parameter));
+    }
+
     /** Returns the groups of the plan in order, and where their gradients lie. */
     public List<FlatGroup> groups() {
         return groups;
@@ -335,8 +355,7 @@ public final class ParameterAccess {
             return pieces;
         }
         for (Parameter parameter : parameters.all()) {
-            boolean counts = (first || parameter.split() != null) && (present == null || present.counts(parameter));
-            Tensor kept = counts ? gradient(parameter, scope) : null;
+            Tensor kept = counts(parameter) ? gradient(parameter, scope) : null;
             if (kept != null) {
                 addPieces(kept, scope, pieces);
             }

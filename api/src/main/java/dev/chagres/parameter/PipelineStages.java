@@ -117,6 +117,11 @@ public final class PipelineStages implements NormReduction, AutoCloseable {
         norm.normOverRanks(value, skip);
     }
 
+    /** Enqueues {@code values = sum over ranks of values}. */
+    void sum(Tensor values) {
+        ranks.allReduce(values, values, Reduction.SUM, stream);
+    }
+
     void max(List<Tensor> values) {
         Communicator.group(() -> {
             for (int i = 0; i < values.size(); i++) {

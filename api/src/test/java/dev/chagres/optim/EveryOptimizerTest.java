@@ -47,6 +47,8 @@ class EveryOptimizerTest {
         LION(Lion.Config.standard().withWeightDecay(0.1f), 0.06f),
         LION_BFLOAT16(Lion.Config.standard().withMomentDType(DType.BFLOAT16), 0.06f),
         LION_8_BIT(Lion.Config.standard().withMomentDType(DType.BYTE), 0.06f),
+        ADAFACTOR(Adafactor.Config.standard(), 0.2f),
+        ADAFACTOR_WITH_MEAN(Adafactor.Config.standard().withBeta1(0.5f), 0.2f),
         MUON(Muon.Config.standard(), 0.1f),
         SCHEDULE_FREE(ScheduleFreeAdamW.Config.standard().withWeightDecay(0.01f), 0.3f),
         AVERAGED(AdamW.Config.standard().withAverage(0.5f), 0.1f);

@@ -6,6 +6,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.ops.AdafactorStep.Rate;
+import dev.chagres.ops.AdafactorStep.Scale;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.ops.StepRange;
@@ -83,6 +85,20 @@ class OptimizerVectorsTest {
         NESTEROV("nesterov.", new SGD.Config(0.9f, 0.1f).withKind(Momentum.NESTEROV)),
         AVERAGE("momentum.", new SGD.Config(0.9f, 0.1f).withDampening(0.3f).withAverage(0.9f)),
         LION("lion.", Lion.Config.standard().withWeightDecay(0.1f)),
+        /** PyTorch's has neither the same decay nor the same smallest square. */
+        ADAFACTOR("adafactor.", Adafactor.Config.standard()),
+        ADAFACTOR_RELATIVE("adafactor.relative.", Adafactor.Config.standard().withWeightDecay(0.1f)),
+        ADAFACTOR_WARM_UP(
+                "adafactor.warm_up.",
+                Adafactor.Config.standard().withWeightDecay(0.1f).withRate(Rate.WARM_UP)),
+        ADAFACTOR_GIVEN(
+                "adafactor.given.",
+                Adafactor.Config.standard()
+                        .withBeta1(0.9f)
+                        .withThreshold(0.5f)
+                        .withWeightDecay(0.1f)
+                        .withRate(Rate.GIVEN)
+                        .withScale(Scale.NONE)),
         SCHEDULE_FREE("schedule_free.y.", ScheduleFreeAdamW.Config.standard().withWeightDecay(0.1f));
 
         private final String prefix;

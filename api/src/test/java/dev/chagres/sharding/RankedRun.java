@@ -18,6 +18,7 @@ import dev.chagres.checkpoint.RunState;
 import dev.chagres.io.Safetensors;
 import dev.chagres.launch.Rank;
 import dev.chagres.layer.TransformerLayerConfig;
+import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.Lion;
@@ -85,6 +86,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         SGD,
         /** Signs of a mean, with remainders beside weights of 16 bits. */
         LION,
+        /** Means of squares for rows and columns, and of updates. */
+        ADAFACTOR,
         /** Averages of steps. */
         SCHEDULE_FREE,
         /** Moments of Adam in eight bits. */
@@ -127,6 +130,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
             return switch (this) {
                 case SGD -> new SGD(parameters, new SGD.Config(0.9f, 0.01f), groups);
                 case LION -> new Lion(parameters, Lion.Config.standard().withMasters(AdamW.Masters.REMAINDER), groups);
+                case ADAFACTOR ->
+                    new Adafactor(parameters, Adafactor.Config.standard().withBeta1(0.9f), groups);
                 case SCHEDULE_FREE -> new ScheduleFreeAdamW(parameters, ScheduleFreeAdamW.Config.standard(), groups);
                 case EIGHT_BITS -> new AdamW(parameters, adam().withMomentDType(DType.BYTE));
                 case AVERAGED -> adam().withAverage(0.9f).make(parameters, groups);

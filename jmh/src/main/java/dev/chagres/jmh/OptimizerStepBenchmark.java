@@ -2,6 +2,11 @@ package dev.chagres.jmh;
 
 import dev.chagres.DType;
 import dev.chagres.Tensor;
+import dev.chagres.ops.AdafactorMatrices;
+import dev.chagres.ops.AdafactorMatrix;
+import dev.chagres.ops.AdafactorRange;
+import dev.chagres.ops.AdafactorRanges;
+import dev.chagres.ops.AdafactorStep;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.ops.StepRange;
@@ -38,6 +43,9 @@ public class OptimizerStepBenchmark extends OperationBenchmark {
     private Steps lionOfEightBits;
     private Steps adamOfEightBits;
     private Steps scheduleFree;
+    private AdafactorStep adafactor;
+    private AdafactorMatrices matrices;
+    private AdafactorRanges parts;
 
     /** For JMH. */
     public OptimizerStepBenchmark() {}
@@ -72,6 +80,37 @@ public class OptimizerStepBenchmark extends OperationBenchmark {
         master.zero(stream);
         run(scheduleFree);
         near("average", -RATE, at(master, count / 2), RATE / 50);
+        prepareAdafactor(count);
+        master.zero(stream);
+        stepOfAdafactor();
+        near("adafactor", -RATE, at(master, count / 2), RATE / 50);
+    }
+
+    /** All weights as one matrix: where each gradient is 1, updates are 1. */
+    private void prepareAdafactor(long count) {
+        long columns = shape.hidden();
+        long rows = count / columns;
+        AdafactorMatrix matrix = new AdafactorMatrix(
+                scope.tensor(DType.FLOAT32, 2, rows),
+                zeros(DType.FLOAT32, columns),
+                zeros(DType.FLOAT32, rows),
+                zeros(DType.FLOAT32, rows),
+                zeros(DType.FLOAT32, columns),
+                zeros(DType.FLOAT32, 3),
+                rate);
+        AdafactorRange.Place place = new AdafactorRange.Place(0, columns, null, null);
+        AdafactorRange range = new AdafactorRange(matrix, place, gradient, weight, master, null, 0);
+        adafactor = new AdafactorStep(0.8f, 1e-30f, 1e-3f, 1, 0, AdafactorStep.Rate.GIVEN, AdafactorStep.Scale.NONE);
+        matrices = AdafactorMatrices.of(List.of(matrix), scope);
+        parts = AdafactorRanges.of(List.of(range), scope);
+    }
+
+    private void stepOfAdafactor() {
+        adafactor.sums(parts, step, one, skip, stream);
+        adafactor.factors(matrices, step, one, skip, stream);
+        adafactor.updates(parts, step, one, skip, stream);
+        adafactor.clip(matrices, step, one, skip, stream);
+        adafactor.step(parts, step, one, skip, stream);
     }
 
     private StepState numbers(long count) {
@@ -138,6 +177,13 @@ public class OptimizerStepBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void scheduleFree() {
         repeat(() -> run(scheduleFree));
+    }
+
+    /** Adafactor without a mean of updates. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void adafactor() {
+        repeat(this::stepOfAdafactor);
     }
 
     /** The share of a step in its averages. */

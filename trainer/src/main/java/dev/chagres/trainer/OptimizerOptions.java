@@ -1,6 +1,7 @@
 package dev.chagres.trainer;
 
 import dev.chagres.DType;
+import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.AveragedConfig;
 import dev.chagres.optim.LearningRateSchedule.Decay;
@@ -23,6 +24,7 @@ final class OptimizerOptions {
         ADAMW("adamw", 1),
         SGD("sgd", 25),
         LION("lion", 0.1f),
+        ADAFACTOR("adafactor", 25),
         ADAMW_8_BIT("adamw8bit", 1),
         LION_8_BIT("lion8bit", 0.1f),
         MUON("muon", 1),
@@ -50,10 +52,10 @@ final class OptimizerOptions {
     @Option(
             names = "--optimizer",
             converter = OptionWords.OfOptimizer.class,
-            paramLabel = "adamw|sgd|lion|adamw8bit|lion8bit|muon|schedule-free",
+            paramLabel = "adamw|sgd|lion|adafactor|adamw8bit|lion8bit|muon|schedule-free",
             description =
-                    "how weights are updated; 8bit: with states of eight bits. Default rates are 25 times as high with sgd, and"
-                            + " a tenth with lion (default: adamw)")
+                    "how weights are updated; 8bit: with states of eight bits. Default rates are 25 times as high with sgd"
+                            + " and adafactor, and a tenth with lion (default: adamw)")
     private Choice optimizer = Choice.ADAMW;
 
     @Option(
@@ -147,6 +149,7 @@ final class OptimizerOptions {
             case LION -> lion;
             case LION_8_BIT -> lion.withMomentDType(DType.BYTE);
             case SGD -> nesterov ? sgd.withKind(SGD.Momentum.NESTEROV) : sgd;
+            case ADAFACTOR -> Adafactor.Config.standard().withWeightDecay(decay);
             case MUON -> Muon.Config.standard().withWeightDecay(decay).withOthers(adam);
             case SCHEDULE_FREE -> ScheduleFreeAdamW.Config.standard().withWeightDecay(decay);
         };
@@ -161,6 +164,7 @@ final class OptimizerOptions {
         return switch (config) {
             case AdamW.Config adam -> adam.momentDType() == DType.BYTE ? Choice.ADAMW_8_BIT : Choice.ADAMW;
             case Lion.Config lion -> lion.momentDType() == DType.BYTE ? Choice.LION_8_BIT : Choice.LION;
+            case Adafactor.Config _ -> Choice.ADAFACTOR;
             case Muon.Config _ -> Choice.MUON;
             case SGD.Config _ -> Choice.SGD;
             case ScheduleFreeAdamW.Config _ -> Choice.SCHEDULE_FREE;

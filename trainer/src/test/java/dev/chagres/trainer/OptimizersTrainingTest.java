@@ -18,6 +18,7 @@ import dev.chagres.models.data.HeldOut;
 import dev.chagres.models.data.MaskedProteins;
 import dev.chagres.models.data.ShuffledSequences;
 import dev.chagres.models.esm.Esm2Config;
+import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.Lion;
@@ -54,6 +55,7 @@ class OptimizersTrainingTest {
         LION(Lion.Config.standard().withWeightDecay(0.1f), 3e-4f),
         ADAMW_8_BIT(AdamW.Config.standard().withMomentDType(DType.BYTE), 2e-3f),
         LION_8_BIT(Lion.Config.standard().withMomentDType(DType.BYTE), 3e-4f),
+        ADAFACTOR(Adafactor.Config.standard(), 3e-2f),
         MUON(Muon.Config.standard(), 2e-3f),
         SCHEDULE_FREE(ScheduleFreeAdamW.Config.standard(), 3e-3f),
         AVERAGED(new SGD.Config(0.9f, 0.01f).withAverage(0.8f), 3e-2f);

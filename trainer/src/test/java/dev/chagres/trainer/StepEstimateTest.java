@@ -18,6 +18,7 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.models.esm.Esm2Recomputation;
 import dev.chagres.ops.ProductPlan;
+import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.OptimizerConfig;
@@ -37,6 +38,7 @@ class StepEstimateTest {
         ModelSetup.ADAM,
         ModelSetup.ADAM.withMomentDType(DType.BYTE),
         Lion.Config.standard(),
+        Adafactor.Config.standard(),
         new SGD.Config(0.9f, 0.01f),
         ModelSetup.ADAM.withMasters(AdamW.Masters.REMAINDER)
     };

@@ -75,8 +75,8 @@ class TrainOptionsTest {
                         + " got none",
                 "--provider gpu | Invalid value for option '--provider': expected one of auto, cuda, reference, got gpu",
                 "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
-                "--optimizer adam | Invalid value for option '--optimizer': expected one of adamw, sgd, lion, adamw8bit, lion8bit,"
-                        + " muon, schedule-free, got adam",
+                "--optimizer adam | Invalid value for option '--optimizer': expected one of adamw, sgd, lion, adafactor, adamw8bit,"
+                        + " lion8bit, muon, schedule-free, got adam",
                 "--optimizer muon --mesh tensor=2 | --optimizer: expected ranks that have whole matrices beside muon, got 2 that"
                         + " split them",
                 "--optimizer lion8bit --mesh tensor=2 --save a | --optimizer: expected no --save beside lion8bit and 2 ranks"

@@ -3907,6 +3907,153 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_ADAFACTOR_SUMS = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAdafactorPhase.OPS_ADAFACTOR_SUMS = 0
+     * }
+     */
+    public static int OPS_ADAFACTOR_SUMS() {
+        return OPS_ADAFACTOR_SUMS;
+    }
+    private static final int OPS_ADAFACTOR_FACTORS = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAdafactorPhase.OPS_ADAFACTOR_FACTORS = 1
+     * }
+     */
+    public static int OPS_ADAFACTOR_FACTORS() {
+        return OPS_ADAFACTOR_FACTORS;
+    }
+    private static final int OPS_ADAFACTOR_UPDATES = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAdafactorPhase.OPS_ADAFACTOR_UPDATES = 2
+     * }
+     */
+    public static int OPS_ADAFACTOR_UPDATES() {
+        return OPS_ADAFACTOR_UPDATES;
+    }
+    private static final int OPS_ADAFACTOR_CLIP = (int)3L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAdafactorPhase.OPS_ADAFACTOR_CLIP = 3
+     * }
+     */
+    public static int OPS_ADAFACTOR_CLIP() {
+        return OPS_ADAFACTOR_CLIP;
+    }
+    private static final int OPS_ADAFACTOR_STEP = (int)4L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsAdafactorPhase.OPS_ADAFACTOR_STEP = 4
+     * }
+     */
+    public static int OPS_ADAFACTOR_STEP() {
+        return OPS_ADAFACTOR_STEP;
+    }
+    private static final int OPS_RATE_GIVEN = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsRelativeRate.OPS_RATE_GIVEN = 0
+     * }
+     */
+    public static int OPS_RATE_GIVEN() {
+        return OPS_RATE_GIVEN;
+    }
+    private static final int OPS_RATE_CAPPED = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsRelativeRate.OPS_RATE_CAPPED = 1
+     * }
+     */
+    public static int OPS_RATE_CAPPED() {
+        return OPS_RATE_CAPPED;
+    }
+    private static final int OPS_RATE_WARM_UP = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsRelativeRate.OPS_RATE_WARM_UP = 2
+     * }
+     */
+    public static int OPS_RATE_WARM_UP() {
+        return OPS_RATE_WARM_UP;
+    }
+
+    private static class ops_adafactor {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_FLOAT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_adafactor");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_adafactor(const OpsAdafactorRange *ranges, int64_t range_count, const int32_t *step, const float *gradient_scale, const int32_t *skip, int phase, float power, float epsilon1, float epsilon2, float threshold, float beta1, int relative, int scaled, int weight_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_adafactor$descriptor() {
+        return ops_adafactor.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_adafactor(const OpsAdafactorRange *ranges, int64_t range_count, const int32_t *step, const float *gradient_scale, const int32_t *skip, int phase, float power, float epsilon1, float epsilon2, float threshold, float beta1, int relative, int scaled, int weight_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_adafactor$handle() {
+        return ops_adafactor.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_adafactor(const OpsAdafactorRange *ranges, int64_t range_count, const int32_t *step, const float *gradient_scale, const int32_t *skip, int phase, float power, float epsilon1, float epsilon2, float threshold, float beta1, int relative, int scaled, int weight_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_adafactor$address() {
+        return ops_adafactor.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_adafactor(const OpsAdafactorRange *ranges, int64_t range_count, const int32_t *step, const float *gradient_scale, const int32_t *skip, int phase, float power, float epsilon1, float epsilon2, float threshold, float beta1, int relative, int scaled, int weight_dtype, int masters, OpsStream stream)
+     * }
+     */
+    public static int ops_adafactor(long ranges, long range_count, long step, long gradient_scale, long skip, int phase, float power, float epsilon1, float epsilon2, float threshold, float beta1, int relative, int scaled, int weight_dtype, int masters, MemorySegment stream) {
+        var mh$ = ops_adafactor.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_adafactor", ranges, range_count, step, gradient_scale, skip, phase, power, epsilon1, epsilon2, threshold, beta1, relative, scaled, weight_dtype, masters, stream);
+            }
+            return (int)mh$.invokeExact(ranges, range_count, step, gradient_scale, skip, phase, power, epsilon1, epsilon2, threshold, beta1, relative, scaled, weight_dtype, masters, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 
     private static class ops_loss_scale_clip {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(
