@@ -11,7 +11,6 @@ import dev.chagres.parallel.ParameterSplit;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
-import java.util.ArrayList;
 import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -36,8 +35,9 @@ final class FactoredMoments {
     /** Sums of updates, likewise. */
     private final Tensor updateSums;
 
-    private final Map<Parameter, AdafactorMatrix> matrices = new LinkedHashMap<>();
-    private final Map<String, AdafactorMatrix> byName = new LinkedHashMap<>();
+    /** By name, for ranks of a pipeline have other objects of a parameter than the model. */
+    private final Map<String, AdafactorMatrix> matrices = new LinkedHashMap<>();
+
     private final @Nullable AdafactorMatrices table;
     /** Of a rank's part of split parameters: which rows or columns it has. */
     private final IdentityHashMap<Parameter, Tensor> maps = new IdentityHashMap<>();
@@ -81,8 +81,7 @@ final class FactoredMoments {
                     state.numbers()
                             .rate(UpdateRange.groupOf(
                                     all.get(i), state.numbers().groups())));
-            matrices.put(all.get(i), matrix);
-            byName.put(all.get(i).name(), matrix);
+            matrices.put(all.get(i).name(), matrix);
             row += size.rows();
             column += size.columns();
         }
@@ -112,7 +111,7 @@ final class FactoredMoments {
 
     /** Returns the whole matrix of a parameter of this rank. */
     AdafactorMatrix of(Parameter parameter) {
-        AdafactorMatrix matrix = byName.get(parameter.name());
+        AdafactorMatrix matrix = matrices.get(parameter.name());
         if (matrix == null) {
             throw new IllegalStateException("parameters: expected " + parameter.name() + " among those of the model");
         }
@@ -148,9 +147,8 @@ final class FactoredMoments {
 
     /** Adds what is saved. */
     void addTo(State.Builder state) {
-        List<Map.Entry<Parameter, AdafactorMatrix>> entries = new ArrayList<>(matrices.entrySet());
-        for (Map.Entry<Parameter, AdafactorMatrix> entry : entries) {
-            String name = entry.getKey().name();
+        for (Map.Entry<String, AdafactorMatrix> entry : matrices.entrySet()) {
+            String name = entry.getKey();
             Tensor row = entry.getValue().row();
             Tensor column = entry.getValue().column();
             if (row == null) {

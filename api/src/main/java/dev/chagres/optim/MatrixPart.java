@@ -3,6 +3,7 @@ package dev.chagres.optim;
 import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard;
+import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -21,21 +22,22 @@ import org.jspecify.annotations.Nullable;
  */
 record MatrixPart(Parameter matrix, long first, long count, long gradientOffset) {
     static MatrixPart of(Parameters parameters, Parameter matrix) {
+        ParameterShard shard = parameters.access().shard();
+        return of(parameters, matrix, shard == null ? new Part(0, 1) : shard.updated());
+    }
+
+    /** Returns what the rank has that updates {@code updated} of each group. */
+    static MatrixPart of(Parameters parameters, Parameter matrix, Part updated) {
         FlatParameter piece = parameters.access().groups().stream()
                 .flatMap(group -> group.pieces().stream())
                 .filter(one -> one.isTrained() && one.holds(matrix))
                 .findFirst()
                 .orElseThrow();
-        ParameterShard shard = parameters.access().shard();
         long offset = piece.offset(matrix);
-        long elements = matrix.shape().count();
-        if (shard == null) {
-            return new MatrixPart(matrix, 0, elements, piece.gradientOffset() + offset);
-        }
-        long begin = shard.updated().begin(piece.count());
+        long begin = updated.begin(piece.count());
         long first = Math.max(0, begin - offset);
-        long end = Math.min(elements, begin + shard.updated().of(piece.count()) - offset);
-        long place = shard.updated().of(piece.gradientOffset()) + offset + first - begin;
+        long end = Math.min(matrix.shape().count(), begin + updated.of(piece.count()) - offset);
+        long place = updated.of(piece.gradientOffset()) + offset + first - begin;
         return new MatrixPart(matrix, first, Math.max(0, end - first), place);
     }
 

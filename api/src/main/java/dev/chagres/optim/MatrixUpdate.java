@@ -2,6 +2,7 @@ package dev.chagres.optim;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.ops.DropPath;
@@ -43,6 +44,10 @@ final class MatrixUpdate {
     static final class Scratch {
         private final Scope scope;
         private final Tensor direction;
+        /** Of matrices that tensor-parallel ranks split: this rank's part, and the parts of all; null without any. */
+        private final @Nullable Tensor share;
+
+        private final @Nullable Tensor gathered;
         private final Tensor product;
         private final Tensor square;
         private final Tensor powers;
@@ -53,8 +58,8 @@ final class MatrixUpdate {
         private final Tensor zero;
         private final Tensor one;
         private final Tensor later;
-        /** The share of the gradient in a direction, where that of the mean is 1. */
-        private final Tensor share;
+        /** The part of the gradient in a direction, where that of the mean is 1. */
+        private final Tensor ofGradient;
 
         private final List<Tensor> ofSquare = new ArrayList<>();
         private final List<Tensor> ofProduct = new ArrayList<>();
@@ -65,15 +70,20 @@ final class MatrixUpdate {
             this.scope = scope;
             long largest = 1;
             long side = 1;
+            long largestSplit = 0;
+            long largestShare = 0;
             for (MatrixPart part : parts) {
-                largest = Math.max(largest, part.matrix().shape().count());
-                side = Math.max(
-                        side,
-                        Math.min(
-                                part.matrix().shape().size(0),
-                                part.matrix().shape().size(1)));
+                Shape whole = part.matrix().wholeShape();
+                largest = Math.max(largest, whole.count());
+                side = Math.max(side, Math.min(whole.size(0), whole.size(1)));
+                if (part.matrix().split() != null) {
+                    largestSplit = Math.max(largestSplit, whole.count());
+                    largestShare = Math.max(largestShare, part.matrix().shape().count());
+                }
             }
             direction = zeros(largest);
+            share = largestShare == 0 ? null : zeros(largestShare);
+            gathered = largestSplit == 0 ? null : zeros(largestSplit);
             product = zeros(largest);
             square = zeros(side * side);
             powers = zeros(side * side);
@@ -87,7 +97,7 @@ final class MatrixUpdate {
             epsilon = number(EPSILON);
             zero = number(0);
             one = number(1);
-            share = number((1 - config.momentum()) / config.momentum());
+            ofGradient = number((1 - config.momentum()) / config.momentum());
             double s = 1;
             for (int i = 0; i < config.iterations(); i++) {
                 ofSquare.add(number((float) (C * s * s / B)));
@@ -125,9 +135,11 @@ final class MatrixUpdate {
 
     private final Muon.Config config;
     private final Scratch scratch;
-    private final Parameters parameters;
+    private final MatrixPart part;
+    /** Null where no tensor-parallel ranks split the matrix. */
+    private final @Nullable SplitMatrix split;
+
     private final Stream stream;
-    private final boolean isSharded;
     private final boolean isTall;
     private final Tensor direction;
     private final Tensor product;
@@ -141,7 +153,9 @@ final class MatrixUpdate {
 
     private final OptimizerStep moving;
     private final OptimizerStep applying = OptimizerStep.of(Method.SGD, 0, 0);
-    /** Null where this rank updates no element, as the next ones. */
+    /** This rank's part of the direction, where another rank may compute the whole; null where this rank updates no element, as the next ones. */
+    private final @Nullable Tensor own;
+
     private final @Nullable StepRanges mean;
 
     private final @Nullable StepRanges weights;
@@ -149,21 +163,31 @@ final class MatrixUpdate {
     private final @Nullable Rows meanPart;
     private final @Nullable Rows directionPart;
 
+    /**
+     * Makes the views.
+     *
+     * @param room for this rank's part of the direction, that many elements; null where this rank has the whole matrix
+     */
     MatrixUpdate(
             Muon.Config config,
             MatrixPart part,
             @Nullable UpdateRange range,
+            @Nullable Tensor room,
             Scratch scratch,
             Parameters parameters,
             OptimizerState state) {
         this.config = config;
+        this.part = part;
         this.scratch = scratch;
-        this.parameters = parameters;
         Scope scope = state.scope();
         stream = scope.stream();
-        isSharded = parameters.access().shard() != null;
-        long height = part.matrix().shape().size(0);
-        long width = part.matrix().shape().size(1);
+        long height = part.matrix().wholeShape().size(0);
+        long width = part.matrix().wholeShape().size(1);
+        Tensor ofRank = scratch.share;
+        Tensor ofAll = scratch.gathered;
+        split = part.matrix().split() == null || ofRank == null || ofAll == null
+                ? null
+                : new SplitMatrix(parameters.tensorParallel(), part.matrix(), ofRank, ofAll, scope);
         isTall = height > width;
         long side = Math.min(height, width);
         direction = scope.view(scratch.direction, 0, height, width);
@@ -180,6 +204,7 @@ final class MatrixUpdate {
                 : 0.2 * Math.sqrt(Math.max(height, width));
         finalScale = scratch.number((float) (scratch.scale * adjusted));
         if (range == null) {
+            own = null;
             mean = null;
             weights = null;
             gradientPart = null;
@@ -187,15 +212,16 @@ final class MatrixUpdate {
             directionPart = null;
             return;
         }
-        Tensor own = scope.view(scratch.direction, part.first(), part.count());
-        Tensor unused = scope.view(scratch.product, part.first(), part.count());
+        Tensor kept = room == null ? whole(0, part.matrix().shape().count()) : room;
+        Tensor unused = scope.view(scratch.product, 0, part.count());
+        own = kept;
         Tensor gradient = scope.view(parameters.gradients(), range.gradientOffset(), range.count());
         Tensor moved = scope.view(state.vector(0), range.gradientOffset(), range.count());
         mean = StepRanges.of(
-                List.of(new StepRange(gradient, own, null, StepState.of(moved), null, scratch.zero, null, 0)), scope);
+                List.of(new StepRange(gradient, kept, null, StepState.of(moved), null, scratch.zero, null, 0)), scope);
         weights = StepRanges.of(
                 List.of(new StepRange(
-                        own,
+                        kept,
                         scope.view(range.weights(), range.weightOffset(), range.count()),
                         state.masters().of(range),
                         StepState.of(unused),
@@ -206,27 +232,49 @@ final class MatrixUpdate {
                 scope);
         gradientPart = Rows.of(gradient, scope);
         meanPart = Rows.of(moved, scope);
-        directionPart = Rows.of(own, scope);
+        directionPart = Rows.of(kept, scope);
     }
 
-    /** Enqueues the step. */
+    /** Enqueues the step of a rank that has the whole matrix. */
     void run(Tensor gradientScale, Tensor skip) {
-        if (isSharded) {
-            direction.zero(stream);
-        }
-        if (mean != null && directionPart != null && meanPart != null && gradientPart != null) {
-            moving.step(mean, scratch.later, gradientScale, skip, stream);
-            if (config.kind() == SGD.Momentum.NESTEROV) {
-                scaled(gradientPart, null, directionPart, gradientScale);
-                scaled(directionPart, meanPart, directionPart, scratch.share);
-            } else {
-                scaled(meanPart, null, directionPart, scratch.one);
-            }
-        }
-        if (isSharded) {
-            parameters.access().sumOfShards(direction);
-        }
+        move(gradientScale, skip);
         orthogonalize();
+        apply(skip);
+    }
+
+    /** Returns which elements this rank updates. */
+    MatrixPart part() {
+        return part;
+    }
+
+    /** Returns this rank's part of the direction; null where it has none. */
+    @Nullable
+    Tensor own() {
+        return own;
+    }
+
+    /** Returns a view of elements of the direction that ranks shard: the whole, or what is a tensor-parallel rank's. */
+    Tensor whole(long first, long count) {
+        Tensor sharded = split == null || scratch.share == null ? scratch.direction : scratch.share;
+        return scratch.scope.view(sharded, first, count);
+    }
+
+    /** Enqueues the new mean, and this rank's part of the direction. */
+    void move(Tensor gradientScale, Tensor skip) {
+        if (mean == null || directionPart == null || meanPart == null || gradientPart == null) {
+            return;
+        }
+        moving.step(mean, scratch.later, gradientScale, skip, stream);
+        if (config.kind() == SGD.Momentum.NESTEROV) {
+            scaled(gradientPart, null, directionPart, gradientScale);
+            scaled(directionPart, meanPart, directionPart, scratch.ofGradient);
+        } else {
+            scaled(meanPart, null, directionPart, scratch.one);
+        }
+    }
+
+    /** Enqueues the update of this rank's weights by its part of the direction. */
+    void apply(Tensor skip) {
         if (weights != null) {
             applying.step(weights, scratch.later, finalScale, skip, stream);
         }
@@ -245,7 +293,18 @@ final class MatrixUpdate {
         }
     }
 
-    private void orthogonalize() {
+    /** Enqueues the iterations over the whole direction, whose parts tensor-parallel ranks gather. */
+    void orthogonalize() {
+        if (split != null) {
+            split.gather(direction, stream);
+        }
+        iterate();
+        if (split != null) {
+            split.take(direction, stream);
+        }
+    }
+
+    private void iterate() {
         MultiTensor.l2norm(scratch.notFinite, lists, scratch.partials, scratch.norm, stream);
         Elementwise.reciprocal(scratch.norm, scratch.norm, stream);
         scaled(rows, null, rows, scratch.norm);

@@ -7,6 +7,7 @@ import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Muon for matrices, {@link AdamW} for the rest: {@code m = momentum m + (1 - momentum) g}, {@code w = w - lr (a O + decay w)}, where O is
@@ -152,7 +153,7 @@ public final class Muon extends FlatOptimizer {
         private boolean takes(Parameter parameter) {
             return !parameter.isFrozen()
                     && parameter.shape().rank() == 2
-                    && parameter.shape().count() > 0
+                    && parameter.wholeShape().count() > 0
                     && excluded.stream().noneMatch(parameter.name()::contains);
         }
     }
@@ -160,13 +161,16 @@ public final class Muon extends FlatOptimizer {
     private static final List<String> VECTORS = List.of(".exp_avg", StateVector.SQUARE);
 
     private final List<MatrixUpdate> matrices;
+    /** Null where this rank has all matrices whole. */
+    private final @Nullable MatrixOwners owners;
+
     private final AdamUpdate rest;
 
     /**
      * Allocates memory for the state, in a scope of its own, for 16-bit weights masters with the present values of the weights, and for the
      * products of the largest matrix.
      *
-     * @throws IllegalArgumentException when a weight that is not frozen is kept {@code QUANTIZED_ONLY}, or ranks split a matrix
+     * @throws IllegalArgumentException when a weight that is not frozen is kept {@code QUANTIZED_ONLY}, or tensor-parallel ranks split a matrix unevenly
      * @throws IllegalStateException when the parameters are closed
      */
     public Muon(Parameters parameters, Config config) {
@@ -179,13 +183,13 @@ public final class Muon extends FlatOptimizer {
      * @param groups parameters with their own rate or decay; a parameter belongs to the first group that accepts it. All ranks of a pipeline
      *     make the same groups; a group may have parameters of other stages alone
      * @throws IllegalArgumentException when a group has no trained parameter, masters are remainders of FLOAT16 weights, a weight that is
-     *     not frozen is kept {@code QUANTIZED_ONLY}, or ranks split a matrix
+     *     not frozen is kept {@code QUANTIZED_ONLY}, or tensor-parallel ranks split a matrix unevenly
      * @throws IllegalStateException when the parameters are closed
      */
     public Muon(Parameters parameters, Config config, List<ParameterGroup> groups) {
         List<ParameterGroup> own = check(parameters, config, groups);
         List<Parameter> taken = parameters.all().stream().filter(config::takes).toList();
-        taken.forEach(Muon::ensureUnsplit);
+        taken.forEach(SplitMatrix::ensureEven);
         List<UpdateRange> ofMatrices = UpdateRange.of(parameters, config.weightDecay(), own);
         List<UpdateRange> ofOthers = UpdateRange.of(parameters, config.others().weightDecay(), own);
         List<MatrixPart> parts =
@@ -198,33 +202,36 @@ public final class Muon extends FlatOptimizer {
                 new OptimizerState("Muon", parameters, DType.FLOAT32, VECTORS, masters, ofMatrices, own));
         rest = begun(
                 () -> new AdamUpdate(config.others(), MatrixPart.rest(ofOthers, parts), parameters.gradients(), state));
+        boolean isSharded = parameters.access().shard() != null;
         matrices = begun(() -> {
             var scratch = new MatrixUpdate.Scratch(config, parts, state.scope());
+            List<@Nullable Tensor> rooms = isSharded ? MatrixOwners.rooms(parameters, parts, state.scope()) : List.of();
             List<MatrixUpdate> made = new ArrayList<>();
-            for (MatrixPart part : parts) {
-                made.add(new MatrixUpdate(config, part, part.range(ofMatrices), scratch, parameters, state));
+            for (int i = 0; i < parts.size(); i++) {
+                MatrixPart part = parts.get(i);
+                Tensor room = isSharded ? rooms.get(i) : null;
+                made.add(new MatrixUpdate(config, part, part.range(ofMatrices), room, scratch, parameters, state));
             }
             return List.copyOf(made);
         });
-    }
-
-    private static void ensureUnsplit(Parameter parameter) {
-        if (parameter.split() != null) {
-            throw new IllegalArgumentException("parameters: expected matrices that no tensor-parallel ranks split, got "
-                    + parameter.name() + "; name it in Muon.Config.withExcluded, and AdamW updates it");
-        }
+        owners = isSharded ? begun(() -> new MatrixOwners(parameters, matrices)) : null;
     }
 
     @Override
     public String explain() {
         return matrices.size()
                 + " matrices, each by ops_optimizer_step for the mean, products of matrices, and ops_optimizer_step for the"
-                + " weights; the rest: " + rest.explain();
+                + " weights" + (owners == null ? "" : "; each matrix is computed by one rank") + "; the rest: "
+                + rest.explain();
     }
 
     @Override
     void update(Tensor gradientScale, Tensor skip) {
         rest.run(gradientScale, skip);
+        if (owners != null) {
+            owners.run(gradientScale, skip);
+            return;
+        }
         for (int i = 0; i < matrices.size(); i++) {
             matrices.get(i).run(gradientScale, skip);
         }

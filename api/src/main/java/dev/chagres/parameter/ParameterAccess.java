@@ -111,6 +111,12 @@ public final class ParameterAccess {
                 && (present == null || present.counts(parameter));
     }
 
+    /** For optimizers: returns the ranks that shard what this rank updates; null where it updates all, or no strategy has the parameters. */
+    public @Nullable ShardRanks shardRanks() {
+        ParameterHooks present = use;
+        return present == null ? null : present.shardRanks();
+    }
+
     /** Returns the groups of the plan in order, and where their gradients lie. */
     public List<FlatGroup> groups() {
         return groups;

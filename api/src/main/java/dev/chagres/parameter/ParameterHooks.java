@@ -1,6 +1,7 @@
 package dev.chagres.parameter;
 
 import dev.chagres.Tensor;
+import org.jspecify.annotations.Nullable;
 
 /**
  * For sharding: is notified when weights are read and gradients written; see {@link ParameterAccess#observe}.
@@ -19,6 +20,10 @@ public interface ParameterHooks {
 
     /** An optimizer needs the sum of {@code values} over the ranks whose parts of gradients form the whole. */
     void sumOfShards(Tensor values);
+
+    /** Returns the ranks whose parts form the whole; null where each has all. */
+    @Nullable
+    ShardRanks shardRanks();
 
     /** An optimizer has written the weights that this rank updates, outside of a step. */
     void rewritten();

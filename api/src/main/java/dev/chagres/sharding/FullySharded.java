@@ -19,6 +19,7 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.ShardRanks;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.ShardedGradients.MicroBatch;
 import java.util.List;
@@ -64,6 +65,7 @@ public final class FullySharded extends Strategy {
     private final ShardedOptimizerStep steps;
     private final ShardedNorm norm;
     private final UpdatedWeights updated;
+    private final ShardRanks updating;
     /** Whether closing this closes the parameters, and the mesh that a shrink has made. */
     private boolean ownsParameters;
 
@@ -82,6 +84,7 @@ public final class FullySharded extends Strategy {
         this.ranks = ranks;
         this.mesh = mesh;
         this.gathers = gathers;
+        updating = ranks.sharingUpdates();
         Opened opened = new Opened();
         try {
             steps = opened.add(new ShardedOptimizerStep(ranks.world(), stream, completedSteps));
@@ -261,6 +264,11 @@ public final class FullySharded extends Strategy {
     @Override
     void sumOfShards(Tensor values) {
         ranks.updating().allReduce(values, values, Reduction.SUM, stream);
+    }
+
+    @Override
+    ShardRanks shardRanks() {
+        return updating;
     }
 
     @Override

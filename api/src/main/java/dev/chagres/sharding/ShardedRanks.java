@@ -7,7 +7,9 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.parameter.ParameterShard;
 import dev.chagres.parameter.ParameterShard.Part;
+import dev.chagres.parameter.ShardRanks;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -98,6 +100,16 @@ record ShardedRanks(
     /** Returns the ranks whose gradient shards form the whole. */
     Communicator updating() {
         return splitsOptimizer() ? all : copy;
+    }
+
+    /** Returns these ranks with the part that each updates. */
+    ShardRanks sharingUpdates() {
+        Communicator ranks = updating();
+        return new ShardRanks(
+                ranks,
+                IntStream.range(0, ranks.ranks())
+                        .mapToObj(rank -> shard(rank, ZeroStage.ONE).updated())
+                        .toList());
     }
 
     /** Describes how gradients and weights are communicated. */

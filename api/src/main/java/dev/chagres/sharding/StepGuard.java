@@ -4,8 +4,10 @@ import dev.chagres.Tensor;
 import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterHooks;
+import dev.chagres.parameter.ShardRanks;
 import dev.chagres.pass.Pass;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Refuses calls of a step that come too early or too late. Their order is: micro-batches, of which the last one may be named before it
@@ -110,6 +112,11 @@ final class StepGuard implements ParameterHooks {
     @Override
     public void sumOfShards(Tensor values) {
         strategy.sumOfShards(values);
+    }
+
+    @Override
+    public @Nullable ShardRanks shardRanks() {
+        return strategy.shardRanks();
     }
 
     @Override

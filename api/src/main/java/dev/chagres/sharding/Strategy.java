@@ -15,6 +15,7 @@ import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.ShardRanks;
 import dev.chagres.parameter.State;
 import dev.chagres.pass.Pass;
 import dev.chagres.pipeline.PipelineParallel;
@@ -332,6 +333,12 @@ public abstract sealed class Strategy implements AutoCloseable permits DataParal
 
     /** Enqueues the sum of {@code values} over the ranks whose shards form what is updated. */
     void sumOfShards(Tensor values) {}
+
+    /** Returns the ranks whose shards form what is updated; null where each updates all. */
+    @Nullable
+    ShardRanks shardRanks() {
+        return null;
+    }
 
     /** Called when an optimizer has written other weights, outside of a step. */
     void rewritten() {}

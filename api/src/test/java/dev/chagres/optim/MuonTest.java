@@ -4,9 +4,14 @@ import static dev.chagres.conformance.Thrown.assertThrown;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
+import dev.chagres.DevicesNeeded;
+import dev.chagres.Shape;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.launch.Ranks;
 import dev.chagres.optim.Muon.Adjustment;
 import dev.chagres.optim.SGD.Momentum;
+import dev.chagres.parallel.ParameterSplit;
+import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
@@ -166,6 +171,24 @@ class MuonTest {
                 assertEquals(RATE, Math.abs(value), 1e-5);
             }
         }
+    }
+
+    @Test
+    void matricesThatRanksSplitUnevenlyAreRefused() {
+        DevicesNeeded.assume(2);
+        Ranks.local(2).run(rank -> {
+            ModelPlan plan = new ModelPlan(TensorParallel.of(rank.communicator()));
+            ParameterSplit split = new ParameterSplit(new Shape(3, 4), 0, List.of(3L), rank.index(), 2);
+            plan.declare("a", Initializer.zeros(), split);
+            try (Parameters parameters = Parameters.allocate(rank.device(), plan, DType.FLOAT32, 3)) {
+                assertThrown(
+                        IllegalArgumentException.class,
+                        "parameters: expected matrices that tensor-parallel ranks split evenly, got a [3, 4] among 2 ranks;"
+                                + " name it in Muon.Config.withExcluded, and AdamW updates it",
+                        () -> new Muon(parameters, Muon.Config.standard()));
+            }
+            return rank.index();
+        });
     }
 
     @Test

@@ -18,12 +18,14 @@ import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterHooks;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.parameter.ShardRanks;
 import dev.chagres.pass.Layer;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassObserver;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 
@@ -65,6 +67,11 @@ class GradientReadinessTest {
 
         @Override
         public void sumOfShards(Tensor values) {}
+
+        @Override
+        public @Nullable ShardRanks shardRanks() {
+            return null;
+        }
 
         @Override
         public void loaded() {}

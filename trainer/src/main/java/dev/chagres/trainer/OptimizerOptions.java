@@ -120,10 +120,6 @@ final class OptimizerOptions {
         if (tensorRanks == 1) {
             return;
         }
-        if (optimizer == Choice.MUON) {
-            throw new IllegalArgumentException("--optimizer: expected ranks that have whole matrices beside muon, got "
-                    + tensorRanks + " that split them");
-        }
         if (save != null && (optimizer == Choice.ADAMW_8_BIT || optimizer == Choice.LION_8_BIT)) {
             throw new IllegalArgumentException(
                     "--optimizer: expected no --save beside " + optimizer + " and " + tensorRanks

@@ -121,9 +121,6 @@ class OptimizersTrainingTest {
             assertArrayEquals(expected, train(sharded(kind, stage, 4), STEPS), 1e-3, stage.toString());
         }
         for (MeshDimension dimension : List.of(MeshDimension.TENSOR, MeshDimension.PIPELINE)) {
-            if (kind == Kind.MUON && dimension == MeshDimension.TENSOR) {
-                continue; // Matrices that ranks split are refused.
-            }
             Trainer split = kind.trainer().withMesh(MeshShape.ofOne().with(dimension, 2));
             assertArrayEquals(expected, train(split, STEPS), 2e-3, dimension.toString());
         }
