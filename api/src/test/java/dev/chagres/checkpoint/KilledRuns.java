@@ -25,10 +25,14 @@ final class KilledRuns {
 
     private KilledRuns() {}
 
-    /** {@code arguments}: a folder, how many ranks, and {@code background} or {@code waiting}. */
+    /** {@code arguments}: a folder, how many ranks, and {@code background}, {@code waiting}, or {@code once} for a step without a checkpoint. */
     public static void main(String... arguments) throws IOException {
         Path folder = Path.of(arguments[0]);
         int ranks = Integer.parseInt(arguments[1]);
+        if (arguments[2].equals("once")) {
+            train(ranks, new Span(0, 1, null, null));
+            return;
+        }
         for (int run = 0; ; run++) {
             Path file = folder.resolve("run" + run);
             Path steps = Files.createDirectories(Span.steps(file));

@@ -49,6 +49,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -56,8 +57,10 @@ import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestFactory;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -242,46 +245,133 @@ class RunStateTest {
         "TENSOR_ONE, 6, TENSOR_TWO, 4, 6, BFLOAT16, REMAINDERS",
         "TENSOR_HYBRID, 8, TENSOR_THREE, 6, 12, FLOAT32, FROZEN_BOTTOM",
         "TENSOR_TWO, 6, TENSOR_HYBRID, 8, 12, BFLOAT16, DELAYED_SCALING",
-        "THREE, 2, TENSOR_THREE, 8, 8, FLOAT32, PLAIN"
+        "THREE, 2, TENSOR_THREE, 8, 8, FLOAT32, PLAIN",
+        "THREE, 3, DDP, 2, 6, BFLOAT16, ADAFACTOR",
+        "TENSOR_THREE, 4, HYBRID_ALL, 4, 4, FLOAT32, ADAFACTOR",
+        "TENSOR_THREE, 4, DDP, 2, 4, FLOAT32, MUON",
+        "HYBRID_ALL, 4, TENSOR_HYBRID, 8, 8, FLOAT32, MUON"
     })
     void ranksGoOnFromWhatOthersSaved(
             Kept kept, int ranks, Kept later, int laterRanks, int parts, DType dtype, Variant variant)
             throws IOException {
         DevicesNeeded.assume(Math.max(ranks, laterRanks));
-        Path half = folder.resolve("half");
-        Path end = folder.resolve("end");
-        Path steps = Files.createDirectory(Span.steps(half));
-        List<RankedRun> straight = kept.run(ranks, parts, dtype, variant, new Span(0, END, null, end));
-        kept.run(ranks, parts, dtype, variant, new Span(0, HALF, null, half));
+        new Saved(folder, kept, ranks, parts, dtype, variant).isGoneOnFromBy(later, laterRanks);
+    }
 
-        Path resumed = folder.resolve("resumed");
-        List<RankedRun> again = kept.run(ranks, parts, dtype, variant, new Span(HALF, END, half, resumed));
-        if (Provider.current() == Provider.REFERENCE) {
-            for (int step = HALF; step < END; step++) {
-                assertEquals(loss(straight, step), loss(again, step), "loss of step " + step);
+    /** A run of some ranks, its half and its end. */
+    private static final class Saved {
+        private final Path folder;
+        private final int parts;
+        private final DType dtype;
+        private final Variant variant;
+        private final Path half;
+        private final Path steps;
+        private final List<RankedRun> straight;
+        private final RankedRun one;
+
+        /** Ranks that saved go on with the same bits, and one rank with nearly the same losses. */
+        Saved(Path folder, Kept kept, int ranks, int parts, DType dtype, Variant variant) throws IOException {
+            this.folder = folder;
+            this.parts = parts;
+            this.dtype = dtype;
+            this.variant = variant;
+            half = folder.resolve("half");
+            Path end = folder.resolve("end");
+            steps = Files.createDirectory(Span.steps(half));
+            straight = kept.run(ranks, parts, dtype, variant, new Span(0, END, null, end));
+            kept.run(ranks, parts, dtype, variant, new Span(0, HALF, null, half));
+            Path resumed = folder.resolve("resumed");
+            List<RankedRun> again = kept.run(ranks, parts, dtype, variant, new Span(HALF, END, half, resumed));
+            if (Provider.current() == Provider.REFERENCE) {
+                for (int step = HALF; step < END; step++) {
+                    assertEquals(loss(straight, step), loss(again, step), "loss of step " + step);
+                }
+                assertSameBytes(end, resumed);
             }
-            assertSameBytes(end, resumed);
+            Path byOne = folder.resolve("one");
+            Files.createDirectory(Span.steps(byOne));
+            RankedRun.ofOne(parts, dtype, variant, new Span(HALF, HALF, steps, byOne));
+            assertSameBytes(half, byOne);
+            assertSameCheckpoint(steps, Span.steps(byOne));
+            one = RankedRun.ofOne(parts, dtype, variant, new Span(HALF, END, half, null));
         }
 
-        Path byOthers = folder.resolve("others");
-        Files.createDirectory(Span.steps(byOthers));
-        later.run(laterRanks, parts, dtype, variant, new Span(HALF, HALF, steps, byOthers));
-        assertSameBytes(half, byOthers);
-        assertSameCheckpoint(steps, Span.steps(byOthers));
-        Path byOne = folder.resolve("one");
-        Files.createDirectory(Span.steps(byOne));
-        RankedRun.ofOne(parts, dtype, variant, new Span(HALF, HALF, steps, byOne));
-        assertSameBytes(half, byOne);
-        assertSameCheckpoint(steps, Span.steps(byOne));
-
-        List<RankedRun> others = later.run(laterRanks, parts, dtype, variant, new Span(HALF, END, half, null));
-        RankedRun one = RankedRun.ofOne(parts, dtype, variant, new Span(HALF, END, half, null));
-        double tolerance = dtype == DType.BFLOAT16 ? 1e-2 : Provider.current() == Provider.REFERENCE ? 1e-5 : 1e-3;
-        for (int step = HALF; step < END; step++) {
-            float loss = loss(straight, step);
-            assertEquals(loss, loss(others, step), tolerance * loss, "loss of step " + step);
-            assertEquals(loss, one.losses()[step], tolerance * loss, "loss of step " + step + " on one rank");
+        void isGoneOnFromBy(Kept later, int laterRanks) throws IOException {
+            Path byOthers = folder.resolve("others of " + later + laterRanks);
+            Files.createDirectory(Span.steps(byOthers));
+            later.run(laterRanks, parts, dtype, variant, new Span(HALF, HALF, steps, byOthers));
+            assertSameBytes(half, byOthers);
+            assertSameCheckpoint(steps, Span.steps(byOthers));
+            List<RankedRun> others = later.run(laterRanks, parts, dtype, variant, new Span(HALF, END, half, null));
+            double tolerance = dtype == DType.BFLOAT16 ? 1e-2 : Provider.current() == Provider.REFERENCE ? 1e-5 : 1e-3;
+            for (int step = HALF; step < END; step++) {
+                float loss = loss(straight, step);
+                assertEquals(loss, loss(others, step), tolerance * loss, "loss of step " + step);
+                assertEquals(loss, one.losses()[step], tolerance * loss, "loss of step " + step + " on one rank");
+            }
         }
+    }
+
+    /** Ranks of a kind. */
+    private record Manner(Kept kept, int ranks) {
+        private static final int[] RANKS = {1, 2, 3, 4, 8};
+
+        private boolean isPossible() {
+            return switch (kept) {
+                case DDP, ONE, TWO, THREE -> true;
+                case TENSOR -> ranks == 2;
+                case TENSOR_COPIES, TENSOR_HYBRID -> ranks % 4 == 0;
+                default -> ranks % 2 == 0;
+            };
+        }
+
+        static List<Manner> all() {
+            return Stream.of(Kept.values())
+                    .flatMap(kept -> IntStream.of(RANKS).mapToObj(ranks -> new Manner(kept, ranks)))
+                    .filter(Manner::isPossible)
+                    .toList();
+        }
+
+        @Override
+        public String toString() {
+            return kept + " " + ranks;
+        }
+    }
+
+    /** Micro-batches of a step that any of these ranks divide. */
+    private static final int PARTS = 24;
+
+    /**
+     * With {@code -Dchagres.test.pairs=FILE} every pair of ranks, of which the file has those that were made; else two that a file of one rank
+     * goes to and comes from.
+     */
+    @TestFactory
+    Stream<DynamicTest> everyRanksGoOnFromEveryOthers() {
+        DevicesNeeded.assume(2);
+        String file = System.getProperty("chagres.test.pairs");
+        List<Manner> all = file == null ? List.of(new Manner(Kept.DDP, 1), new Manner(Kept.THREE, 2)) : Manner.all();
+        return all.stream()
+                .map(manner -> DynamicTest.dynamicTest(manner.toString(), () -> {
+                    Path made = file == null ? folder.resolve("pairs") : Path.of(file);
+                    List<String> lines = Files.exists(made) ? Files.readAllLines(made) : List.of();
+                    List<Manner> left = all.stream()
+                            .filter(later -> !lines.contains(manner + " -> " + later))
+                            .toList();
+                    if (left.isEmpty()) {
+                        return;
+                    }
+                    Path own = Files.createDirectory(folder.resolve(manner.toString()));
+                    var saved = new Saved(
+                            own, manner.kept, manner.ranks, file == null ? 2 : PARTS, DType.FLOAT32, Variant.PLAIN);
+                    for (Manner later : left) {
+                        saved.isGoneOnFromBy(later.kept, later.ranks);
+                        Files.writeString(
+                                made,
+                                manner + " -> " + later + "\n",
+                                StandardOpenOption.CREATE,
+                                StandardOpenOption.APPEND);
+                    }
+                }));
     }
 
     /** Before the first step, ranks save the bytes that one rank saves. */

@@ -22,6 +22,7 @@ import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.Lion;
+import dev.chagres.optim.Muon;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.ParameterGroup;
 import dev.chagres.optim.SGD;
@@ -88,6 +89,8 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         LION,
         /** Means of squares for rows and columns, and of updates. */
         ADAFACTOR,
+        /** Orthogonal steps of matrices, which ranks divide. */
+        MUON,
         /** Averages of steps. */
         SCHEDULE_FREE,
         /** Moments of Adam in eight bits. */
@@ -132,6 +135,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 case LION -> new Lion(parameters, Lion.Config.standard().withMasters(AdamW.Masters.REMAINDER), groups);
                 case ADAFACTOR ->
                     new Adafactor(parameters, Adafactor.Config.standard().withBeta1(0.9f), groups);
+                case MUON -> new Muon(parameters, Muon.Config.standard(), groups);
                 case SCHEDULE_FREE -> new ScheduleFreeAdamW(parameters, ScheduleFreeAdamW.Config.standard(), groups);
                 case EIGHT_BITS -> new AdamW(parameters, adam().withMomentDType(DType.BYTE));
                 case AVERAGED -> adam().withAverage(0.9f).make(parameters, groups);
