@@ -12,6 +12,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <vector>
 
@@ -174,6 +175,7 @@ struct TensorSpec {
   Dims dims, strides;
   int64_t alignment = 1;
   bool is_virtual = false, is_by_value = false;
+  std::shared_ptr<const TensorSpec> offsets; /* of a ragged tensor: where each sequence begins, and the last one ends */
 
   int64_t span() const; /* elements from the first to the last, inclusive */
   std::string text() const;
@@ -254,6 +256,7 @@ struct Step {
 struct Graph {
   std::vector<Step> steps; /* producers before consumers */
   std::map<int64_t, TensorSpec> tensors;
+  std::set<int64_t> negated; /* gradients of sinks, which cuDNN's engine for attention gives with their sign */
 };
 
 std::shared_ptr<const Graph> make_graph(const std::vector<std::shared_ptr<const Descriptor>> &operations);
@@ -327,6 +330,10 @@ class Evaluation {
   const std::map<int64_t, void *> &pointers_;
   std::map<int64_t, Array> arrays_;
   std::vector<int64_t> written_;
+
+  /* Calls visit(position, index) for each element in memory: of a ragged tensor, those within its sequences. */
+  template <class Visit>
+  void placed(const TensorSpec &tensor, Visit &&visit);
 };
 
 void compute_pointwise(Evaluation &values, const Descriptor &operation);
@@ -358,6 +365,7 @@ void require_dims(const Descriptor &operation, int name, const Dims &dims);
 /* Strides by which `small`, whose dimensions are those of `large` or 1, is read along `large`. */
 Dims broadcast_strides(const Dims &small, const Dims &large);
 bool broadcasts(const Dims &small, const Dims &large);
+bool divides(const Dims &small, const Dims &large); /* each dimension that of `large` */
 
 /* Calls visit(position, offsets) for each element of `dims`, in row-major order; offsets move by strides. */
 template <size_t N, class Visit>

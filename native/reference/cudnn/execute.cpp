@@ -76,7 +76,9 @@ void check_pointers(const Graph &graph, const std::map<int64_t, void *> &pointer
     CHAGRES_REQUIRE(reinterpret_cast<uintptr_t>(found->second) % static_cast<uintptr_t>(tensor.alignment) == 0,
                     kMisalignedPointer, tensor.text(), ": expected a pointer at a multiple of ", tensor.alignment,
                     " bytes");
-    const size_t bytes = static_cast<size_t>(tensor.span()) * data_type_size(tensor.type);
+    /* How far a ragged tensor reaches its offsets say, which are read when it runs. */
+    const size_t bytes =
+        static_cast<size_t>(tensor.offsets != nullptr ? 1 : tensor.span()) * data_type_size(tensor.type);
     CHAGRES_REQUIRE(accessible_bytes(found->second) >= bytes, kBadParam, tensor.text(), ": expected ", bytes,
             " bytes of device memory, got ", accessible_bytes(found->second));
   }
@@ -98,6 +100,32 @@ void run(const Graph &graph, std::map<int64_t, void *> pointers) {
 
 }  // namespace
 
+template <class Visit>
+void Evaluation::placed(const TensorSpec &tensor, Visit &&visit) {
+  if (tensor.offsets == nullptr) {
+    walk<1>(tensor.dims, {tensor.strides},
+            [&](int64_t position, const std::array<int64_t, 1> &at) { visit(position, at[0]); });
+    return;
+  }
+  const TensorSpec &offsets = *tensor.offsets;
+  const void *numbers = pointers_.at(offsets.uid);
+  const int64_t room = static_cast<int64_t>(accessible_bytes(pointers_.at(tensor.uid)) / data_type_size(tensor.type));
+  const Dims dims(tensor.dims.begin() + 1, tensor.dims.end()), strides(tensor.strides.begin() + 1, tensor.strides.end());
+  const int64_t count = count_of(dims);
+  for (int64_t b = 0; b < tensor.dims[0]; ++b) {
+    const double first = load_element(numbers, b, offsets.type), last = load_element(numbers, b + 1, offsets.type);
+    CHAGRES_REQUIRE(first >= 0 && last >= first && last <= 0x1p40, kBadParam, tensor.text(),
+                    ": expected offsets that ascend from 0, got ", first, " and ", last, " in ", offsets.text());
+    const int64_t begin = static_cast<int64_t>(first), length = static_cast<int64_t>(last) - begin;
+    walk<1>(dims, {strides}, [&](int64_t position, const std::array<int64_t, 1> &at) {
+      if (at[0] >= length) return;
+      CHAGRES_REQUIRE(begin + at[0] < room, kBadParam, tensor.text(), ": expected offsets within ", room,
+                      " elements of memory, got element ", begin + at[0], " by ", offsets.text());
+      visit(b * count + position, begin + at[0]);
+    });
+  }
+}
+
 const Array &Evaluation::read_one_of(const Descriptor &operation, int name, size_t index) {
   const int64_t uid = operation.values.at(name).descriptors.at(index)->tensor.uid;
   const auto found = arrays_.find(uid);
@@ -105,15 +133,16 @@ const Array &Evaluation::read_one_of(const Descriptor &operation, int name, size
   const TensorSpec &tensor = graph_.tensors.at(uid);
   Array array(tensor.dims);
   const void *data = pointers_.at(uid);
-  walk<1>(tensor.dims, {tensor.strides}, [&](int64_t position, const std::array<int64_t, 1> &offsets) {
-    array.values[static_cast<size_t>(position)] = load_element(data, offsets[0], tensor.type);
+  placed(tensor, [&](int64_t position, int64_t index) {
+    array.values[static_cast<size_t>(position)] = load_element(data, index, tensor.type);
   });
   return arrays_.emplace(uid, std::move(array)).first->second;
 }
 
 void Evaluation::write(const Descriptor &operation, int name, Array array) {
   const TensorSpec &tensor = operation.spec(name);
-  for (double &value : array.values) value = rounded(value, tensor.type);
+  const double sign = graph_.negated.count(tensor.uid) != 0 ? -1 : 1;
+  for (double &value : array.values) value = rounded(sign * value, tensor.type);
   arrays_[tensor.uid] = std::move(array);
   written_.push_back(tensor.uid);
 }
@@ -124,8 +153,8 @@ void Evaluation::store() {
     if (tensor.is_virtual) continue;
     const Array &array = arrays_.at(uid);
     void *data = pointers_.at(uid);
-    walk<1>(tensor.dims, {tensor.strides}, [&](int64_t position, const std::array<int64_t, 1> &offsets) {
-      store_element(data, offsets[0], tensor.type, array.values[static_cast<size_t>(position)]);
+    placed(tensor, [&](int64_t position, int64_t index) {
+      store_element(data, index, tensor.type, array.values[static_cast<size_t>(position)]);
     });
   }
 }

@@ -109,8 +109,15 @@ void finalize_tensor(Descriptor &descriptor) {
           "CUDNN_ATTR_TENSOR_VECTOR_COUNT: the CPU reference has no vectorized tensors");
   CHAGRES_REQUIRE(descriptor.integer(kReordering, 0) == 0, kNotSupported,
           "CUDNN_ATTR_TENSOR_REORDERING_MODE: the CPU reference has no reordered tensors");
-  CHAGRES_REQUIRE(!descriptor.has(kRagged), kNotSupported,
-          "CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC: the CPU reference has no ragged tensors");
+  if (descriptor.has(kRagged)) {
+    tensor.offsets = std::make_shared<const TensorSpec>(descriptor.spec(kRagged));
+    const TensorSpec &offsets = *tensor.offsets;
+    CHAGRES_REQUIRE(!tensor.is_by_value && !offsets.is_virtual && !offsets.is_by_value && offsets.offsets == nullptr &&
+                        (offsets.type == kInt32 || offsets.type == kInt64) &&
+                        count_of(offsets.dims) == tensor.dims[0] + 1,
+                    kBadParam, "CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC: expected ", tensor.dims[0] + 1,
+                    " INT32 or INT64 in memory, got ", offsets.text());
+  }
   descriptor.tensor = tensor;
 }
 
@@ -239,6 +246,13 @@ bool broadcasts(const Dims &small, const Dims &large) {
   if (small.size() != large.size()) return false;
   for (size_t i = 0; i < small.size(); ++i)
     if (small[i] != large[i] && small[i] != 1) return false;
+  return true;
+}
+
+bool divides(const Dims &small, const Dims &large) {
+  if (small.size() != large.size()) return false;
+  for (size_t i = 0; i < small.size(); ++i)
+    if (large[i] % small[i] != 0) return false;
   return true;
 }
 

@@ -9,9 +9,12 @@ void add_tensor(Graph &graph, const TensorSpec &tensor) {
   const auto [found, added] = graph.tensors.emplace(tensor.uid, tensor);
   const TensorSpec &first = found->second;
   CHAGRES_REQUIRE(added || (first.type == tensor.type && first.dims == tensor.dims && first.strides == tensor.strides &&
-                            first.is_virtual == tensor.is_virtual && first.is_by_value == tensor.is_by_value),
+                            first.is_virtual == tensor.is_virtual && first.is_by_value == tensor.is_by_value &&
+                            (first.offsets == nullptr) == (tensor.offsets == nullptr) &&
+                            (first.offsets == nullptr || first.offsets->uid == tensor.offsets->uid)),
                   kBadParam, "CUDNN_ATTR_TENSOR_UNIQUE_ID: expected one tensor of each id, got ", first.text(), " and ",
                   tensor.text());
+  if (tensor.offsets != nullptr) add_tensor(graph, *tensor.offsets);
 }
 
 bool is_operation(int type) {
@@ -77,6 +80,38 @@ std::vector<Step> ordered(std::vector<Step> steps) {
   return done;
 }
 
+/* The operation of a type that writes a tensor; null where another does. */
+const Descriptor *writer(const Graph &graph, const TensorSpec &tensor, int type) {
+  for (const Step &step : graph.steps)
+    for (const TensorSpec *written : step.writes)
+      if (written->uid == tensor.uid) return step.operation->type == type ? step.operation.get() : nullptr;
+  return nullptr;
+}
+
+const Descriptor *pointwise_writer(const Graph &graph, const TensorSpec &tensor, int mode) {
+  constexpr int kDescription = 750, kMode = 0;
+  const Descriptor *operation = writer(graph, tensor, kPointwiseOperation);
+  return operation != nullptr && operation->descriptor(kDescription).integer(kMode) == mode ? operation : nullptr;
+}
+
+/* A sum of exp(sink - statistics) * sum of o do, beside products: cuDNN's engine for gradients of attention knows it
+ * as the gradient of the sink, and puts the minus before it that the operations leave out. */
+bool is_sink_gradient(const Graph &graph, const Descriptor &operation) {
+  constexpr int kReducedX = 1610, kX = 751, kB = 752, kMul = 1, kSub = 9, kExp = 13;
+  if (operation.type != kReductionOperation) return false;
+  const Descriptor *product = pointwise_writer(graph, operation.spec(kReducedX), kMul);
+  if (product == nullptr) return false;
+  const Descriptor *power = pointwise_writer(graph, product->spec(kX), kExp);
+  if (power == nullptr) return false;
+  const Descriptor *exponent = pointwise_writer(graph, power->spec(kX), kSub);
+  if (exponent == nullptr) return false;
+  const Dims &sink = exponent->spec(kX).dims, &rows = exponent->spec(kB).dims;
+  const bool one_a_head = sink.size() == 4 && rows.size() == 4 && sink[0] == 1 && sink[2] == 1 && sink[3] == 1 &&
+                          sink[1] == rows[1] && rows[3] == 1;
+  return one_a_head && std::any_of(graph.steps.begin(), graph.steps.end(),
+                                   [](const Step &step) { return step.operation->type == kMatmulOperation; });
+}
+
 void check_resample_support(const Descriptor &operation, int descriptor_name_of) {
   constexpr int kMode = 1700, kNearest = 0, kBilinear = 1;
   const int64_t mode = operation.descriptor(descriptor_name_of).integer(kMode);
@@ -122,6 +157,8 @@ std::shared_ptr<const Graph> make_graph(const std::vector<std::shared_ptr<const 
   for (const auto &operation : operations) steps.push_back(make_step(*graph, operation));
   check_writers(*graph, steps);
   graph->steps = ordered(std::move(steps));
+  for (const Step &step : graph->steps)
+    if (is_sink_gradient(*graph, *step.operation)) graph->negated.insert(step.writes.front()->uid);
   return graph;
 }
 

@@ -1,4 +1,5 @@
-/* Matrix products C[…, M, N] = A[…, M, K] B[…, K, N]; the dimensions before are those of C, or 1. */
+/* Matrix products C[…, M, N] = A[…, M, K] B[…, K, N]; the dimensions before are those of C, or divide them: as heads of
+ * attention do that share keys. */
 #include "cudnn/backend.h"
 
 namespace chagres::reference::cudnn {
@@ -10,18 +11,21 @@ constexpr int kA = 1520, kB = 1521, kC = 1522, kDescription = 1523, kM = 1525, k
 
 Dims batch_of(const Dims &dims) { return Dims(dims.begin(), dims.end() - 2); }
 
+/* Which of the matrices `of` belongs to one of C's: neighbours share it where `of` has fewer. */
+int64_t shared(const Dims &of, const Dims &batch, int64_t matrix) {
+  int64_t at = 0, stride = 1;
+  for (size_t d = batch.size(); d-- > 0; matrix /= batch[d]) {
+    at += matrix % batch[d] * of[d] / batch[d] * stride;
+    stride *= of[d];
+  }
+  return at;
+}
+
 /* The first rows, columns or products of a matrix that are computed: all of them, or as many as a tensor says. */
 int64_t limit(Evaluation &values, const Descriptor &operation, int name, int64_t matrix, int64_t all) {
   if (!operation.has(name)) return all;
   const Array &numbers = values.read(operation, name);
-  const Dims batch = batch_of(operation.spec(kC).dims);
-  Dims of = batch_of(numbers.dims);
-  const Dims strides = broadcast_strides(of, batch);
-  int64_t at = 0, rest = matrix;
-  for (size_t d = batch.size(); d-- > 0;) {
-    at += rest % batch[d] * strides[d];
-    rest /= batch[d];
-  }
+  const int64_t at = shared(batch_of(numbers.dims), batch_of(operation.spec(kC).dims), matrix);
   const double number = numbers.values[static_cast<size_t>(at)];
   return number > 0 ? static_cast<int64_t>(std::min(number, static_cast<double>(all))) : 0;
 }
@@ -35,8 +39,8 @@ void check_matmul(const Descriptor &operation) {
                   "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected tensors of as many dimensions, at least 2, got ",
                   a.text(), ", ", b.text(), ", ", c.text());
   CHAGRES_REQUIRE(a.dims[rank - 2] == c.dims[rank - 2] && b.dims[rank - 1] == c.dims[rank - 1] &&
-                      a.dims[rank - 1] == b.dims[rank - 2] && broadcasts(batch_of(a.dims), batch_of(c.dims)) &&
-                      broadcasts(batch_of(b.dims), batch_of(c.dims)),
+                      a.dims[rank - 1] == b.dims[rank - 2] && divides(batch_of(a.dims), batch_of(c.dims)) &&
+                      divides(batch_of(b.dims), batch_of(c.dims)),
                   kShapeMismatch,
                   "CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: expected A[…, M, K], B[…, K, N], C[…, M, N], got ",
                   a.text(), ", ", b.text(), ", ", c.text());
@@ -58,8 +62,9 @@ void compute_matmul(Evaluation &values, const Descriptor &operation) {
   const int64_t m = c.dims[rank - 2], n = c.dims[rank - 1], k = a.dims[rank - 1];
   const Dims batch = batch_of(c.dims);
   std::vector<std::array<int64_t, 2>> starts(static_cast<size_t>(count_of(batch)));
-  walk<2>(batch, {broadcast_strides(batch_of(a.dims), batch), broadcast_strides(batch_of(b.dims), batch)},
-          [&](int64_t position, const std::array<int64_t, 2> &at) { starts[static_cast<size_t>(position)] = at; });
+  for (size_t i = 0; i < starts.size(); ++i)
+    starts[i] = {shared(batch_of(a.dims), batch, static_cast<int64_t>(i)),
+                 shared(batch_of(b.dims), batch, static_cast<int64_t>(i))};
   std::vector<std::array<int64_t, 3>> limits(starts.size());
   for (size_t i = 0; i < limits.size(); ++i) {
     const int64_t matrix = static_cast<int64_t>(i);

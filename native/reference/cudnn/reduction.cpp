@@ -1,4 +1,4 @@
-/* Reductions over the dimensions in which the result has one element. */
+/* Reductions over the dimensions in which the result has one element, or one for each group of neighbours. */
 #include <cmath>
 
 #include "cudnn/backend.h"
@@ -22,7 +22,7 @@ double merged(int64_t mode, double so_far, double x) {
     case kMul: return so_far * x;
     case kMin: return std::isnan(x) || x < so_far ? x : so_far;
     case kMax: return std::isnan(x) || x > so_far ? x : so_far;
-    case kAmax: return std::isnan(x) || std::fabs(x) > so_far ? std::fabs(x) : so_far;
+    case kAmax: return std::fmax(so_far, std::fabs(x)); /* rows without tokens have no weights: NaN */
     default: return so_far + x; /* kAdd */
   }
 }
@@ -36,8 +36,9 @@ void check_reduction_operator(const Descriptor &description) {
 
 void check_reduction(const Descriptor &operation) {
   const TensorSpec &x = operation.spec(kX), &y = operation.spec(kY);
-  CHAGRES_REQUIRE(broadcasts(y.dims, x.dims), kShapeMismatch,
-                  "CUDNN_ATTR_OPERATION_REDUCTION_YDESC: expected dimensions of ", x.text(), " or 1, got ", y.text());
+  CHAGRES_REQUIRE(divides(y.dims, x.dims), kShapeMismatch,
+                  "CUDNN_ATTR_OPERATION_REDUCTION_YDESC: expected dimensions of ", x.text(),
+                  ", 1 or a number that divides them, got ", y.text());
 }
 
 void compute_reduction(Evaluation &values, const Descriptor &operation) {
@@ -46,7 +47,14 @@ void compute_reduction(Evaluation &values, const Descriptor &operation) {
   const Array &x = values.read(operation, kX);
   Array y(operation.spec(kY).dims);
   std::fill(y.values.begin(), y.values.end(), first(mode));
-  walk<1>(x.dims, {broadcast_strides(y.dims, x.dims)}, [&](int64_t position, const std::array<int64_t, 1> &at) {
+  /* Each dimension in two: groups, and the neighbours of a group. */
+  Dims dims, strides;
+  const Dims results = row_major(y.dims);
+  for (size_t i = 0; i < y.dims.size(); ++i) {
+    dims.insert(dims.end(), {y.dims[i], x.dims[i] / y.dims[i]});
+    strides.insert(strides.end(), {results[i], 0});
+  }
+  walk<1>(dims, {strides}, [&](int64_t position, const std::array<int64_t, 1> &at) {
     double &result = y.values[static_cast<size_t>(at[0])];
     result = merged(mode, result, x.values[static_cast<size_t>(position)]);
   });

@@ -1,5 +1,6 @@
 package dev.chagres.cudnn;
 
+import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.util.Arrays;
 import java.util.function.UnaryOperator;
@@ -9,7 +10,7 @@ import org.jspecify.annotations.Nullable;
  * Adds scaled-dot-product attention and its gradients to a graph, as the operations that cuDNN fuses.
  *
  * <p>The scores of query i and key j are scale q k&#7488;, changed by {@link #scores}, plus bias and slope (j - i); what a mask hides is minus
- * infinity. Weights are their softmax over j, of which dropout takes some away; o is weights times v. Between the products everything is FP32, and
+ * infinity. Heads of keys and values may be fewer: each then serves neighbours. Weights are their softmax over j, of which dropout takes some away; o is weights times v. Between the products everything is FP32, and
  * weights are rounded to the type of q for the second product.
  *
  * {@snippet file="dev/chagres/cudnn/GraphExamplesTest.java" region="attention"}
@@ -19,6 +20,9 @@ import org.jspecify.annotations.Nullable;
  * <p>Source: the order of operations that cuDNN 9.19 knows as attention, as {@code cudnn-frontend} 1.18 gives it.
  */
 public final class AttentionBuilder {
+    /** Scores that nothing changes. */
+    static final UnaryOperator<GraphTensor> UNCHANGED = UnaryOperator.identity();
+
     private final GraphBuilder graph;
     private final String name;
     private final GraphTensor q;
@@ -27,13 +31,14 @@ public final class AttentionBuilder {
     private long before = Long.MAX_VALUE;
     private long after = Long.MAX_VALUE;
     private Diagonal diagonal = Diagonal.TOP_LEFT;
-    private UnaryOperator<GraphTensor> scores = UnaryOperator.identity();
-    private UnaryOperator<GraphTensor> scoreGradients = UnaryOperator.identity();
+    private UnaryOperator<GraphTensor> scores = UNCHANGED;
+    private UnaryOperator<GraphTensor> scoreGradients = UNCHANGED;
     private @Nullable GraphTensor bias;
     private @Nullable GraphTensor slopes;
     private @Nullable GraphTensor sink;
     private @Nullable GraphTensor queryLengths;
     private @Nullable GraphTensor keyLengths;
+    private AttentionOperations.BiasGradient biasGradient = AttentionOperations.BiasGradient.NONE;
     private float dropout;
     private @Nullable GraphTensor seed;
     private @Nullable GraphTensor offset;
@@ -54,8 +59,8 @@ public final class AttentionBuilder {
         if (q.rank() != 4) {
             throw refusal("q", "[B, H, Sq, D]", q);
         }
-        if (kT.rank() != 4 || kT.dim(0) != q.dim(0) || kT.dim(1) != q.dim(1) || kT.dim(2) != q.dim(3)) {
-            throw refusal("kT", "[B, H, D, Skv] with B, H and D of " + q, kT);
+        if (kT.rank() != 4 || kT.dim(0) != q.dim(0) || q.dim(1) % kT.dim(1) != 0 || kT.dim(2) != q.dim(3)) {
+            throw refusal("kT", "[B, Hk, D, Skv] with B and D of " + q + ", where Hk divides H", kT);
         }
     }
 
@@ -129,6 +134,21 @@ public final class AttentionBuilder {
     }
 
     /**
+     * Lets {@link #backward} give the gradient of the bias, sums over what the bias is repeated along; cuDNN keeps those of all scores for it, in
+     * its workspace.
+     *
+     * @throws IllegalStateException when there is no bias
+     */
+    public AttentionBuilder biasGradient() {
+        if (bias == null) {
+            throw new IllegalStateException(
+                    "attention " + ForeignText.quoted(name) + ": expected a bias before its gradient");
+        }
+        biasGradient = AttentionOperations.BiasGradient.GIVEN;
+        return this;
+    }
+
+    /**
      * Adds slope (j - i) to scaled scores (ALiBi).
      *
      * @param ofHeads FLOAT[1, H, 1, 1]
@@ -140,7 +160,8 @@ public final class AttentionBuilder {
     }
 
     /**
-     * Adds a score without a value to each row of the softmax.
+     * Adds a score without a value to each row of the softmax; {@link #backward} gives its gradient, which must be an output. The other
+     * gradients have it in the statistics: without a gradient of its own, leave it out there.
      *
      * @param ofHeads FLOAT[1, H, 1, 1]
      * @throws IllegalArgumentException when the sizes do not fit
@@ -201,7 +222,7 @@ public final class AttentionBuilder {
     /**
      * Adds the operations for results alone.
      *
-     * @param v values [B, H, Skv, Dv]
+     * @param v values [B, Hv, Skv, Dv], where Hv divides H
      * @throws IllegalArgumentException when the sizes do not fit
      */
     public SdpaForward forward(GraphTensor v) {
@@ -218,7 +239,7 @@ public final class AttentionBuilder {
      * set for the forward pass is set here too.
      *
      * @param dy of o, [B, H, Sq, Dv]
-     * @param vT values [B, H, Dv, Skv]: sizes and strides of the values with their last two swapped
+     * @param vT values [B, Hv, Dv, Skv]: sizes and strides of the values with their last two swapped
      * @param o as {@link #forwardWithStats} gave it
      * @param stats as {@link #forwardWithStats} gave them
      * @throws IllegalArgumentException when the sizes do not fit
@@ -227,7 +248,43 @@ public final class AttentionBuilder {
         return operations().backward(dy, vT, o, stats, scoreGradients);
     }
 
+    /**
+     * Adds attention of FP8 tensors: o = scaleO descaleS descaleV (scaleS weights) v, where the scores' factor is scale descaleQ descaleK, and scaled
+     * weights are rounded to the type of q. Of what is set by name, it takes the scale, masks and lengths.
+     *
+     * <p>It declares the inputs {@code descaleQ, descaleK, descaleV, descaleS, scaleS, scaleO}, FLOAT[1, 1, 1, 1], whose names begin with that of the
+     * operation and a dot.
+     *
+     * @param v values [B, Hv, Skv, Dv], of the type of q
+     * @param result type of o; a GPU before Blackwell has FP8 alone
+     * @throws IllegalArgumentException when sizes or types do not fit, or something else is set
+     */
+    public Fp8Forward forwardFp8(GraphTensor v, DataType result) {
+        return new Fp8AttentionOperations(operations()).forward(v, Checks.given("result", result));
+    }
+
+    /**
+     * Adds the gradients of attention of FP8 tensors, each times its scale, and rounded to {@code result}. What was set for the forward pass is set here
+     * too.
+     *
+     * <p>It declares the inputs {@code descaleQ, descaleK, descaleV, descaleO, descaleDy, descaleS, scaleS, descaleDp, scaleDp, scaleDq, scaleDk,
+     * scaleDv}, FLOAT[1, 1, 1, 1], whose names begin with that of the operation and a dot. Those of Dp are of the gradients of scores.
+     *
+     * @param dy of o, [B, H, Sq, Dv], FP8; gradients of scores are rounded to its type
+     * @param vT values [B, Hv, Dv, Skv]: sizes and strides of the values with their last two swapped
+     * @param o as {@link #forwardFp8} gave it
+     * @param stats as {@link #forwardFp8} gave them
+     * @param result type of the gradients; a GPU before Blackwell has FP8 alone
+     * @throws IllegalArgumentException when sizes or types do not fit, or something else is set
+     */
+    public Fp8Gradients backwardFp8(GraphTensor dy, GraphTensor vT, GraphTensor o, GraphTensor stats, DataType result) {
+        return new Fp8AttentionOperations(operations()).backward(dy, vT, o, stats, Checks.given("result", result));
+    }
+
     private AttentionOperations operations() {
+        if (queryLengths == null && (q.isPacked() || kT.isPacked())) {
+            throw refusal("lengths", "those of packed sequences", null);
+        }
         return new AttentionOperations(
                 graph,
                 name,
@@ -236,6 +293,7 @@ public final class AttentionBuilder {
                 scale,
                 new AttentionOperations.Band(before, after, diagonal),
                 scores,
-                new AttentionOperations.Extras(bias, slopes, sink, queryLengths, keyLengths, dropout, seed, offset));
+                new AttentionOperations.Extras(
+                        bias, slopes, sink, queryLengths, keyLengths, dropout, seed, offset, biasGradient));
     }
 }

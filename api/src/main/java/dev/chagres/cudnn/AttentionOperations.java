@@ -1,5 +1,6 @@
 package dev.chagres.cudnn;
 
+import java.util.Objects;
 import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
@@ -33,7 +34,14 @@ record AttentionOperations(
             @Nullable GraphTensor keyLengths,
             float dropout,
             @Nullable GraphTensor seed,
-            @Nullable GraphTensor offset) {}
+            @Nullable GraphTensor offset,
+            BiasGradient biasGradient) {}
+
+    /** Whether the backward pass gives that of the bias. */
+    enum BiasGradient {
+        NONE,
+        GIVEN
+    }
 
     /** Whether the forward pass gives what gradients read. */
     enum Statistics {
@@ -42,8 +50,31 @@ record AttentionOperations(
     }
 
     SdpaForward forward(GraphTensor v, Statistics statistics) {
-        Sdpa.sized(graph, "attention", name, "v", v, q.dim(0), q.dim(1), kT.dim(3), v.rank() == 4 ? v.dim(3) : 1);
-        GraphTensor x = masked(padded(scaled(products(queriesAndKeys(), q, kT, ".product"))));
+        values("v", v, 2);
+        Softmax softmax = softmax(masked(padded(scaled(products(queriesAndKeys(), q, kT, ".product")))), statistics);
+        GraphTensor powers = softmax.powers();
+        GraphTensor total = softmax.sum();
+        GraphTensor dropped = dropped();
+        GraphTensor weights;
+        if (dropped == null) {
+            weights = typed(q.type(), () -> op(".weights", PointwiseMode.DIV, powers, total));
+        } else {
+            GraphTensor all = op(".allWeights", PointwiseMode.DIV, powers, total);
+            GraphTensor left = op(".leftWeights", PointwiseMode.MUL, all, dropped);
+            weights = typed(q.type(), () -> op(".weights", PointwiseMode.MUL, left, number(".kept", kept())));
+        }
+        return new SdpaForward(products(queriesByKeys(), weights, v, ""), softmax.stats(), dropped);
+    }
+
+    /** Powers of scores, their sum over each row, and its logarithm. */
+    record Softmax(
+            GraphTensor powers, GraphTensor sum, @Nullable GraphTensor stats) {
+        GraphTensor kept() {
+            return Objects.requireNonNull(stats);
+        }
+    }
+
+    Softmax softmax(GraphTensor x, Statistics statistics) {
         GraphTensor most =
                 graph.reduction(name + (extras.sink() == null ? ".max" : ".keyMax"), ReductionMode.MAX, x, COLUMNS);
         GraphTensor sink = extras.sink();
@@ -60,18 +91,20 @@ record AttentionOperations(
         GraphTensor stats = statistics == Statistics.NONE
                 ? null
                 : op(".stats", PointwiseMode.ADD, most, op(".logSum", PointwiseMode.LOG, sum));
-        GraphTensor total = sum;
-        GraphTensor dropped = dropped();
-        GraphTensor weights;
-        if (dropped == null) {
-            weights = typed(q.type(), () -> op(".weights", PointwiseMode.DIV, powers, total));
-        } else {
-            GraphTensor all = op(".allWeights", PointwiseMode.DIV, powers, total);
-            GraphTensor left = op(".leftWeights", PointwiseMode.MUL, all, dropped);
-            weights = typed(q.type(), () -> op(".weights", PointwiseMode.MUL, left, number(".kept", kept())));
+        return new Softmax(powers, sum, stats);
+    }
+
+    /** Checks values, whose heads may be shared by neighbours; {@code tokens} is the dimension of their tokens. */
+    void values(String argument, GraphTensor v, int tokens) {
+        boolean fits = graph.own("attention", name, argument, v).rank() == 4
+                && v.dim(0) == q.dim(0)
+                && v.dim(tokens) == kT.dim(3)
+                && q.dim(1) % v.dim(1) == 0;
+        if (!fits) {
+            String expected = (tokens == 2 ? "[B, Hv, Skv, Dv]" : "[B, Hv, Dv, Skv]") + " with B and Skv of " + kT
+                    + ", where Hv divides H of " + q;
+            throw GraphChecks.refusal("attention", name, argument, expected, v);
         }
-        MatmulLimits limits = new MatmulLimits(extras.queryLengths(), null, extras.keyLengths());
-        return new SdpaForward(products(limits, weights, v, ""), stats, dropped);
     }
 
     SdpaGradients backward(
@@ -80,14 +113,11 @@ record AttentionOperations(
             GraphTensor o,
             GraphTensor stats,
             UnaryOperator<GraphTensor> scoreGradients) {
-        long width = vT.rank() == 4 ? vT.dim(2) : 1;
-        Sdpa.sized(graph, "attention", name, "vT", vT, q.dim(0), q.dim(1), width, kT.dim(3));
-        Sdpa.sized(graph, "attention", name, "dy", dy, q.dim(0), q.dim(1), q.dim(2), width);
-        Sdpa.sized(graph, "attention", name, "o", o, dy.dims());
-        Sdpa.sized(graph, "attention", name, "stats", stats, q.dim(0), q.dim(1), q.dim(2), 1);
+        checkBackward(dy, vT, o, stats);
         GraphTensor dropped = dropped();
         GraphTensor along =
                 graph.reduction(name + ".along", ReductionMode.ADD, op(".dyO", PointwiseMode.MUL, dy, o), COLUMNS);
+        GraphTensor dsink = sinkGradient(along, stats);
         // cuDNN wants this product, also by 1, and its result in memory.
         GraphTensor rowSums = graph.output(
                 op(".rowSums", PointwiseMode.MUL, along, number(".alongFactor", 1 / kept())), DataType.FLOAT);
@@ -99,8 +129,9 @@ record AttentionOperations(
         if (dropped != null && factor != null) {
             weights = op(".weights", PointwiseMode.MUL, op(".leftWeights", PointwiseMode.MUL, shares, dropped), factor);
         }
-        MatmulLimits toKeys = new MatmulLimits(extras.keyLengths(), null, extras.queryLengths());
-        GraphTensor dv = products(toKeys, turned(".weightsT", weights), dy, ".dv");
+        MatmulLimits toKeys = keysByQueries();
+        GraphTensor dv = shared(
+                products(toKeys, turned(".weightsT", weights, q.type()), dy, vT.dim(1), ".dv"), vT.dim(1), ".dv");
 
         GraphTensor ds = products(queriesAndKeys(), dy, vT, ".dWeights");
         if (dropped != null) {
@@ -110,38 +141,93 @@ record AttentionOperations(
         if (factor != null) {
             ds = op(".dKept", PointwiseMode.MUL, ds, factor);
         }
+        GraphTensor dbias = biasGradient(ds);
         ds = op(".dScores", PointwiseMode.MUL, scoreGradients.apply(ds), number(".dScale", scale));
-        GraphTensor dk = products(toKeys, turned(".dScoresT", ds), q, ".dk");
+        GraphTensor dk =
+                shared(products(toKeys, turned(".dScoresT", ds, q.type()), q, kT.dim(1), ".dk"), kT.dim(1), ".dk");
         GraphTensor keys = Layouts.transpose(graph, name + ".keys", kT, 0, 1, COLUMNS, ROWS);
-        GraphTensor dq = products(new MatmulLimits(extras.queryLengths(), null, extras.keyLengths()), ds, keys, ".dq");
-        return new SdpaGradients(dq, dk, dv, rowSums);
+        GraphTensor dq = products(queriesByKeys(), ds, keys, ".dq");
+        return new SdpaGradients(dq, dk, dv, rowSums, dbias, dsink);
     }
 
-    private MatmulLimits queriesAndKeys() {
+    void checkBackward(GraphTensor dy, GraphTensor vT, GraphTensor o, GraphTensor stats) {
+        values("vT", vT, 3);
+        Sdpa.sized(graph, "attention", name, "dy", dy, q.dim(0), q.dim(1), q.dim(2), vT.dim(2));
+        Sdpa.sized(graph, "attention", name, "o", o, dy.dims());
+        Sdpa.sized(graph, "attention", name, "stats", stats, q.dim(0), q.dim(1), q.dim(2), 1);
+    }
+
+    /** Adds products of all heads of queries, in the type of q where heads of keys are fewer: cuDNN sums those. */
+    private GraphTensor products(MatmulLimits limits, GraphTensor a, GraphTensor b, long heads, String part) {
+        return heads == q.dim(1)
+                ? products(limits, a, b, part)
+                : typed(q.type(), () -> products(limits, a, b, part + "OfQueries"));
+    }
+
+    /** Sums what neighbours give that share a head. */
+    GraphTensor shared(GraphTensor ofQueries, long heads, String part) {
+        long[] dims = ofQueries.dims();
+        if (dims[1] == heads) {
+            return ofQueries;
+        }
+        dims[1] = heads;
+        return Pointwises.reduced(graph, name + part, ReductionMode.ADD, ofQueries, dims);
+    }
+
+    /** The gradient of the bias: sums over what it is repeated along. */
+    private @Nullable GraphTensor biasGradient(GraphTensor ds) {
+        GraphTensor bias = extras.bias();
+        return bias == null || extras.biasGradient() == BiasGradient.NONE
+                ? null
+                : Pointwises.reduced(graph, name + ".dbias", ReductionMode.ADD, ds, bias.dims());
+    }
+
+    /** The gradient -exp(sink - stats) o dy of the sink: cuDNN's engine puts the minus, as these operations do not. */
+    private @Nullable GraphTensor sinkGradient(GraphTensor along, GraphTensor stats) {
+        GraphTensor sink = extras.sink();
+        if (sink == null) {
+            return null;
+        }
+        GraphTensor share = op(".sinkShare", PointwiseMode.EXP, op(".sinkBehind", PointwiseMode.SUB, sink, stats));
+        GraphTensor each = op(".dsinkOfRows", PointwiseMode.MUL, share, along);
+        return Pointwises.reduced(graph, name + ".dsink", ReductionMode.ADD, each, sink.dims());
+    }
+
+    MatmulLimits queriesAndKeys() {
         return new MatmulLimits(extras.queryLengths(), extras.keyLengths(), null);
+    }
+
+    /** Products over keys, for each query. */
+    MatmulLimits queriesByKeys() {
+        return new MatmulLimits(extras.queryLengths(), null, extras.keyLengths());
+    }
+
+    /** Products over queries, for each key. */
+    MatmulLimits keysByQueries() {
+        return new MatmulLimits(extras.keyLengths(), null, extras.queryLengths());
     }
 
     private float kept() {
         return 1 / (1 - extras.dropout());
     }
 
-    private GraphTensor turned(String part, GraphTensor x) {
-        return Layouts.transpose(graph, name + part, x, q.type(), 0, 1, COLUMNS, ROWS);
+    GraphTensor turned(String part, GraphTensor x, DataType type) {
+        return Layouts.transpose(graph, name + part, x, type, 0, 1, COLUMNS, ROWS);
     }
 
-    private GraphTensor products(MatmulLimits limits, GraphTensor a, GraphTensor b, String part) {
+    GraphTensor products(MatmulLimits limits, GraphTensor a, GraphTensor b, String part) {
         return graph.matmul(name + part, a, b, limits);
     }
 
-    private GraphTensor number(String part, float value) {
+    GraphTensor number(String part, float value) {
         return graph.scalar(name + part, 4, value);
     }
 
-    private GraphTensor op(String part, PointwiseMode mode, GraphTensor... inputs) {
+    GraphTensor op(String part, PointwiseMode mode, GraphTensor... inputs) {
         return graph.pointwise(name + part, mode, inputs);
     }
 
-    private GraphTensor typed(DataType results, Supplier<GraphTensor> operation) {
+    GraphTensor typed(DataType results, Supplier<GraphTensor> operation) {
         return graph.typed(graph.compute(), results, operation);
     }
 
@@ -174,7 +260,7 @@ record AttentionOperations(
     }
 
     /** The scale, the caller's change, bias and slopes. */
-    private GraphTensor scaled(GraphTensor product) {
+    GraphTensor scaled(GraphTensor product) {
         GraphTensor x = scores.apply(op(".scores", PointwiseMode.MUL, product, number(".scale", scale)));
         Sdpa.sized(graph, "attention", name, "scores", x, product.dims());
         GraphTensor bias = extras.bias();
@@ -194,7 +280,7 @@ record AttentionOperations(
     }
 
     /** Hides what lies beyond the tokens of a sequence. */
-    private GraphTensor padded(GraphTensor x) {
+    GraphTensor padded(GraphTensor x) {
         GraphTensor queries = extras.queryLengths();
         GraphTensor keys = extras.keyLengths();
         if (queries == null || keys == null) {
@@ -210,7 +296,7 @@ record AttentionOperations(
     }
 
     /** Hides the keys after, and then those before the window. */
-    private GraphTensor masked(GraphTensor x) {
+    GraphTensor masked(GraphTensor x) {
         GraphTensor result = x;
         if (band.after() != Long.MAX_VALUE) {
             GraphTensor row = index(".afterRow", ROWS, x);

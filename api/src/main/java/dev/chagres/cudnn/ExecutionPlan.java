@@ -17,6 +17,7 @@ import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.Leaks;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -137,8 +138,11 @@ public final class ExecutionPlan implements AutoCloseable {
 
     private void choose(PlanOptions options) {
         Map<GraphTensor, BackendDescriptor> tensors = new HashMap<>();
-        for (GraphTensor tensor : graph.tensors()) {
-            tensors.put(tensor, kept(describe(tensor)));
+        // A packed tensor names that of its offsets, which is never packed.
+        for (GraphTensor tensor : graph.tensors().stream()
+                .sorted(Comparator.comparing(GraphTensor::isPacked))
+                .toList()) {
+            tensors.put(tensor, kept(describe(tensor, tensors)));
         }
         List<BackendDescriptor> operations = new ArrayList<>();
         for (Operation operation : graph.operations()) {
@@ -245,7 +249,7 @@ public final class ExecutionPlan implements AutoCloseable {
         return descriptor;
     }
 
-    private static BackendDescriptor describe(GraphTensor tensor) {
+    private static BackendDescriptor describe(GraphTensor tensor, Map<GraphTensor, BackendDescriptor> before) {
         Description description = new Description(Cudnn.CUDNN_BACKEND_TENSOR_DESCRIPTOR())
                 .type(Cudnn.CUDNN_ATTR_TENSOR_DATA_TYPE(), tensor.type())
                 .longs(Cudnn.CUDNN_ATTR_TENSOR_DIMENSIONS(), tensor.dims())
@@ -256,7 +260,11 @@ public final class ExecutionPlan implements AutoCloseable {
         if (tensor.isByValue()) {
             description.truth(Cudnn.CUDNN_ATTR_TENSOR_IS_BY_VALUE(), true);
         }
-        return description.make("tensor " + ForeignText.quoted(tensor.name()));
+        GraphTensor offsets = tensor.offsets();
+        if (offsets != null) {
+            description.tensor(Cudnn.CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC(), offsets);
+        }
+        return description.make("tensor " + ForeignText.quoted(tensor.name()), before);
     }
 
     /** Returns the graph. */

@@ -6,8 +6,10 @@ import dev.chagres.internal.Checks;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.Supplier;
+import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -96,6 +98,24 @@ public final class GraphBuilder {
     }
 
     /**
+     * Adds a tensor [B, H, S, D], or with its last two dimensions swapped, of sequences that lie one behind the other. Sequence b begins at element
+     * {@code offsets[b]} and ends before {@code offsets[b + 1]}; of [tokens, H, D] that is {@code cu_seqlens[b] * H * D}. What lies beyond is neither
+     * read, nor written.
+     *
+     * @param strides within a sequence, in elements; the first is at least what the longest sequence spans
+     * @param offsets INT32 or INT64[B + 1, 1, 1, 1], ascending from 0; a GPU does not check them
+     * @param elements of memory, of all sequences
+     * @throws IllegalArgumentException when the name is taken, or sizes, strides, offsets or elements do not fit
+     */
+    public GraphTensor packed(
+            String tensorName, DType dtype, long[] dims, long[] strides, GraphTensor offsets, long elements) {
+        GraphChecks.packed(this, "packed", Checks.given("tensorName", tensorName), dims, strides, offsets, elements);
+        GraphTensor tensor = tensor(tensorName, dtype, dims, strides);
+        tensor.pack(offsets, elements);
+        return tensor;
+    }
+
+    /**
      * Adds a number, in the shape [1, …] of {@code rank} dimensions, for pointwise operations.
      *
      * @throws IllegalArgumentException when the name is taken, the rank is not 1 to 8, or the number is NaN
@@ -128,7 +148,8 @@ public final class GraphBuilder {
     }
 
     /**
-     * Adds the product c[…, M, N] = a[…, M, K] b[…, K, N]; leading dimensions are alike or 1.
+     * Adds the product c[…, M, N] = a[…, M, K] b[…, K, N]; leading dimensions are alike or 1. Of a[B, H, M, K] the heads of b may also divide H:
+     * each belongs to neighbours.
      *
      * @throws IllegalArgumentException when the shapes do not fit
      */
@@ -478,6 +499,19 @@ public final class GraphBuilder {
     }
 
     /**
+     * Gives a result the memory of a {@link #packed} tensor.
+     *
+     * @throws IllegalArgumentException when it is no result of this graph, or strides, offsets or elements do not fit
+     */
+    public GraphTensor packedOutput(
+            GraphTensor result, DataType type, long[] strides, GraphTensor offsets, long elements) {
+        long[] dims = own("packedOutput", name, "result", result).dims();
+        GraphChecks.packed(this, "packedOutput", result.name(), dims, strides, offsets, elements);
+        output(result, type, strides).pack(offsets, elements);
+        return result;
+    }
+
+    /**
      * Makes the graph; the builder takes nothing more.
      *
      * @throws IllegalArgumentException when there is no operation, or a result is neither read nor an output
@@ -490,6 +524,7 @@ public final class GraphBuilder {
         }
         Set<GraphTensor> read = new HashSet<>();
         operations.forEach(operation -> read.addAll(operation.reads()));
+        tensors.stream().map(GraphTensor::offsets).filter(Objects::nonNull).forEach(read::add);
         for (GraphTensor tensor : tensors) {
             boolean lost = tensor.isVirtual()
                     || operations.stream().noneMatch(o -> o.writes().contains(tensor));
@@ -562,6 +597,19 @@ public final class GraphBuilder {
         GraphChecks.checkDims(kind, resultName, dims);
         claim(kind, resultName);
         return keep(GraphTensor.result(this, tensors.size() + 1L, resultName, type, dims, strides));
+    }
+
+    /** Returns the tensor of that name, which is added where there is none. */
+    GraphTensor declared(String tensorName, DataType type, long... dims) {
+        return tensors.stream()
+                .filter(tensor -> tensor.name().equals(tensorName))
+                .findFirst()
+                .orElseGet(() -> tensor(tensorName, type, dims));
+    }
+
+    /** Changes the operation that was added last. */
+    void amend(UnaryOperator<Operation> change) {
+        operations.add(change.apply(operations.removeLast()));
     }
 
     void add(Operation operation) {

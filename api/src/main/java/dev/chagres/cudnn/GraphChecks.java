@@ -57,6 +57,35 @@ final class GraphChecks {
         }
     }
 
+    /** Checks where sequences of a packed tensor lie. */
+    static void packed(
+            GraphBuilder graph,
+            String kind,
+            String name,
+            long[] dims,
+            long[] strides,
+            GraphTensor offsets,
+            long elements) {
+        checkDims(kind, name, dims);
+        checkStrides(kind, name, dims, strides);
+        long longest = 1;
+        for (int i = 1; i < dims.length; i++) {
+            longest += (dims[i] - 1) * strides[i];
+        }
+        if (dims.length != 4 || strides[0] < longest) {
+            String expected = "those of [B, H, S, D] whose first is at least " + longest;
+            throw refusal(kind, name, "strides", expected, Arrays.toString(strides));
+        }
+        GraphTensor begins = graph.own(kind, name, "offsets", offsets);
+        boolean whole = begins.type() == DataType.INT32 || begins.type() == DataType.INT64;
+        if (!begins.hasDims(dims[0] + 1, 1, 1, 1) || !whole || begins.isVirtual() || begins.isPacked()) {
+            throw refusal(kind, name, "offsets", "INT32 or INT64[" + (dims[0] + 1) + ", 1, 1, 1] in memory", offsets);
+        }
+        if (elements < 1 || elements > MOST_ELEMENTS) {
+            throw refusal(kind, name, "elements", "1 to " + MOST_ELEMENTS, elements);
+        }
+    }
+
     /** Checks that a tensor is INT32 of these sizes. */
     static void integers(
             GraphBuilder graph, String kind, String name, String argument, GraphTensor tensor, long... dims) {

@@ -1,6 +1,7 @@
 package dev.chagres.cudnn;
 
 import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A tensor of a graph: a name, a type, sizes and strides, without memory. A virtual tensor never has memory; others are bound to tensors in
@@ -27,6 +28,10 @@ public final class GraphTensor {
     private final double value;
 
     private final boolean byValue;
+    /** Of a packed tensor: where each sequence begins, and the last one ends; null for another. */
+    private @Nullable GraphTensor offsets;
+
+    private long room;
 
     private GraphTensor(GraphBuilder builder, long uid, String name, DataType type, long[] dims, double value) {
         this.builder = builder;
@@ -122,8 +127,11 @@ public final class GraphTensor {
         return count;
     }
 
-    /** Returns the elements of memory from the first to the last, those of gaps included. */
+    /** Returns the elements of memory from the first to the last, those of gaps included; those of all sequences of a packed tensor. */
     public long span() {
+        if (room != 0) {
+            return room;
+        }
         long last = 0;
         for (int i = 0; i < dims.length; i++) {
             last += (dims[i] - 1) * strides[i];
@@ -161,9 +169,25 @@ public final class GraphTensor {
         return Arrays.equals(dims, wanted);
     }
 
+    /** Returns whether sequences lie one behind the other, where offsets say. */
+    public boolean isPacked() {
+        return offsets != null;
+    }
+
+    @Nullable
+    GraphTensor offsets() {
+        return offsets;
+    }
+
+    /** Puts sequences where {@code begins} says, in memory of {@code elements}. */
+    void pack(GraphTensor begins, long elements) {
+        offsets = begins;
+        room = elements;
+    }
+
     /** Returns whether the elements lie without gaps, the last dimension fastest. */
     boolean isRowMajor() {
-        return Arrays.equals(strides, rowMajor(dims));
+        return offsets == null && Arrays.equals(strides, rowMajor(dims));
     }
 
     /** Gives a result memory. */
@@ -176,6 +200,8 @@ public final class GraphTensor {
     /** Returns the name, type and sizes. */
     @Override
     public String toString() {
-        return name + " " + type + Arrays.toString(dims) + (isRowMajor() ? "" : " strides " + Arrays.toString(strides));
+        return name + " " + type + Arrays.toString(dims)
+                + (isRowMajor() ? "" : " strides " + Arrays.toString(strides))
+                + (offsets == null ? "" : " packed by " + offsets.name);
     }
 }

@@ -63,6 +63,10 @@ final class Layouts {
     private static GraphTensor moved(
             GraphBuilder graph, String kind, String name, GraphTensor x, DataType type, long[] dims, long[] strides) {
         GraphTensor y = graph.result(kind, name, type, dims, strides);
+        GraphTensor offsets = x.offsets();
+        if (offsets != null) {
+            y.pack(offsets, x.span());
+        }
         graph.add(new Operation(
                 kind,
                 name,

@@ -19,6 +19,7 @@ import org.jspecify.annotations.Nullable;
  * @param detailName the attribute that names the detail
  * @param gpuRefusal what cuDNN does instead of computing it on a GPU; null where it computes it
  * @param capability ten times the compute capability from which on cuDNN has engines for it; 0 for any
+ * @param capable what that compute capability computes
  */
 record Operation(
         String kind,
@@ -29,7 +30,8 @@ record Operation(
         @Nullable Description detail,
         int detailName,
         @Nullable String gpuRefusal,
-        int capability) {
+        int capability,
+        String capable) {
     Operation {
         reads = List.copyOf(reads);
         writes = List.copyOf(writes);
@@ -37,7 +39,7 @@ record Operation(
 
     /** An operation that cuDNN describes in one. */
     Operation(String kind, String name, List<GraphTensor> reads, List<GraphTensor> writes, Description description) {
-        this(kind, name, reads, writes, description, null, 0, null, 0);
+        this(kind, name, reads, writes, description, null, 0, null, 0, kind);
     }
 
     /** An operation with a detail. */
@@ -49,17 +51,22 @@ record Operation(
             Description description,
             @Nullable Description detail,
             int detailName) {
-        this(kind, name, reads, writes, description, detail, detailName, null, 0);
+        this(kind, name, reads, writes, description, detail, detailName, null, 0, kind);
     }
 
     /** Returns the same, refused on GPUs, where cuDNN does this instead of computing it. */
     Operation refusedOnGpu(String what) {
-        return new Operation(kind, name, reads, writes, description, detail, detailName, what, capability);
+        return new Operation(kind, name, reads, writes, description, detail, detailName, what, capability, capable);
     }
 
     /** Returns the same, refused on GPUs of a lower compute capability, of which ten times is given. */
     Operation needsCapability(int least) {
-        return new Operation(kind, name, reads, writes, description, detail, detailName, gpuRefusal, least);
+        return needsCapability(least, capable);
+    }
+
+    /** The same, where that compute capability is wanted for more than the operation itself. */
+    Operation needsCapability(int least, String what) {
+        return new Operation(kind, name, reads, writes, description, detail, detailName, gpuRefusal, least, what);
     }
 
     boolean isPointwise() {

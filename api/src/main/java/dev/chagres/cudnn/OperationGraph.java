@@ -5,8 +5,11 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
+import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
@@ -27,10 +30,19 @@ public final class OperationGraph {
     OperationGraph(String name, List<GraphTensor> tensors, List<Operation> operations) {
         this.name = name;
         this.operations = List.copyOf(operations);
-        List<GraphTensor> used = new ArrayList<>(tensors);
-        used.removeIf(tensor -> operations.stream()
-                .noneMatch(o -> o.reads().contains(tensor) || o.writes().contains(tensor)));
-        this.tensors = List.copyOf(used);
+        Set<GraphTensor> named = new HashSet<>();
+        for (Operation operation : operations) {
+            named.addAll(operation.reads());
+            named.addAll(operation.writes());
+        }
+        tensors.stream()
+                .filter(named::contains)
+                .map(GraphTensor::offsets)
+                .filter(Objects::nonNull)
+                .toList()
+                .forEach(named::add);
+        List<GraphTensor> used = tensors.stream().filter(named::contains).toList();
+        this.tensors = used;
         bound = used.stream()
                 .filter(tensor -> !tensor.isVirtual() && !tensor.isByValue())
                 .toList();
@@ -88,7 +100,7 @@ public final class OperationGraph {
             }
             if (operation.capability() > capability) {
                 reasons.add("operation " + ForeignText.quoted(operation.name()) + ": cuDNN 9.19 computes "
-                        + operation.kind() + " from compute capability " + operation.capability() / 10 + "."
+                        + operation.capable() + " from compute capability " + operation.capability() / 10 + "."
                         + operation.capability() % 10 + " on, got " + capability / 10 + "." + capability % 10);
             }
         }
@@ -115,7 +127,9 @@ public final class OperationGraph {
         for (GraphTensor tensor : tensors) {
             text.append(tensor.uid()).append(' ').append(tensor.type()).append(Arrays.toString(tensor.dims()));
             text.append(Arrays.toString(tensor.strides())).append(tensor.isVirtual() ? " virtual" : "");
-            text.append(tensor.isByValue() ? " " + tensor.value() : "").append('\n');
+            text.append(tensor.isByValue() ? " " + tensor.value() : "");
+            GraphTensor offsets = tensor.offsets();
+            text.append(offsets == null ? "" : " packed " + offsets.uid()).append('\n');
         }
         for (Operation operation : operations) {
             text.append(operation.description())

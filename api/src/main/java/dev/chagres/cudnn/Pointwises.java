@@ -150,6 +150,12 @@ final class Pointwises {
         if (!mode.isOperation()) {
             return composed(graph, name, mode, x, axes);
         }
+        return reduced(graph, name, mode, x, dims);
+    }
+
+    /** Adds a reduction to sizes that are 1 or divide those of x: then neighbours are reduced, such as heads that share keys. */
+    static GraphTensor reduced(GraphBuilder graph, String name, ReductionMode mode, GraphTensor x, long... dims) {
+        String kind = "reduction " + mode.name();
         GraphTensor y = graph.result(kind, name, graph.intermediate(), dims, GraphTensor.ordered(dims, x));
         graph.add(new Operation(
                 kind,

@@ -25,7 +25,8 @@ final class Products {
         long[] dims = a.dims();
         boolean fits = b.rank() == rank && b.dim(rank - 2) == a.dim(rank - 1);
         for (int i = 0; fits && i < rank - 2; i++) {
-            fits = a.dim(i) == b.dim(i) || a.dim(i) == 1 || b.dim(i) == 1;
+            boolean heads = i == 1 && rank == 4 && a.dim(i) % b.dim(i) == 0;
+            fits = a.dim(i) == b.dim(i) || a.dim(i) == 1 || b.dim(i) == 1 || heads;
             dims[i] = Math.max(a.dim(i), b.dim(i));
         }
         if (!fits) {

@@ -92,7 +92,7 @@ final class Sdpa {
                 reads,
                 description);
         graph.add(new Operation(kind, name, reads, List.of(dq, dk, dv), description));
-        return new SdpaGradients(dq, dk, dv, null);
+        return new SdpaGradients(dq, dk, dv, null, null, null);
     }
 
     private static void check(

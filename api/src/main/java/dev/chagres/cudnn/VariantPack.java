@@ -105,7 +105,7 @@ public final class VariantPack implements AutoCloseable {
         String argument = arguments[index];
         Checks.on(plan.device().stream(), argument, tensor);
         DType dtype = of.type().dtype();
-        boolean gaps = of.span() != of.count();
+        boolean gaps = of.isPacked() || of.span() != of.count();
         long elements = tensor.count();
         if (tensor.dtype() != dtype || (gaps ? elements < of.span() : elements != of.count())) {
             throw new IllegalArgumentException(argument + ": expected " + dtype + " with " + of.span()

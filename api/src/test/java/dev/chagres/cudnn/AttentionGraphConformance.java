@@ -41,7 +41,12 @@ class AttentionGraphConformance {
         SINK,
         LENGTHS,
         DROPOUT,
-        CAPPED
+        CAPPED,
+        BIAS_GRADIENT,
+        /** Four heads of queries, two of keys. */
+        GROUPED,
+        /** One head of keys. */
+        SHARED
     }
 
     private record Case(DType dtype, int queries, int keys, Set<Part> parts) {
@@ -53,6 +58,14 @@ class AttentionGraphConformance {
 
         boolean has(Part part) {
             return parts.contains(part);
+        }
+
+        int heads() {
+            return has(Part.GROUPED) ? 4 : HEADS;
+        }
+
+        int keyHeads() {
+            return has(Part.SHARED) ? 1 : HEADS;
         }
 
         Diagonal diagonal() {
@@ -76,6 +89,10 @@ class AttentionGraphConformance {
                 Case.of(DType.FLOAT16, 64, 128, Part.LENGTHS, Part.CAUSAL, Part.BOTTOM_RIGHT, Part.WINDOW),
                 Case.of(DType.BFLOAT16, 64, 64, Part.DROPOUT, Part.CAUSAL),
                 Case.of(DType.BFLOAT16, 64, 64, Part.CAPPED),
+                Case.of(DType.BFLOAT16, 64, 128, Part.GROUPED, Part.CAUSAL),
+                Case.of(DType.FLOAT16, 64, 64, Part.SHARED, Part.LENGTHS),
+                Case.of(DType.BFLOAT16, 64, 64, Part.BIAS, Part.BIAS_GRADIENT),
+                Case.of(DType.FLOAT32, 5, 7, Part.GROUPED, Part.BIAS, Part.BIAS_GRADIENT, Part.SINK, Part.CAPPED),
                 Case.of(DType.FLOAT32, 7, 9, Part.CAPPED, Part.BIAS, Part.SLOPES, Part.SINK, Part.WINDOW));
     }
 
@@ -90,17 +107,18 @@ class AttentionGraphConformance {
 
         Problem(Case c) {
             this.c = c;
-            model = new AttentionModel(BATCH, HEADS, c.queries, c.keys, WIDTH);
-            q = drawn(c.queries);
-            k = drawn(c.keys);
-            v = drawn(c.keys);
-            dy = drawn(c.queries);
+            model = new AttentionModel(BATCH, c.heads(), c.queries, c.keys, WIDTH);
+            model.keyHeads = c.keyHeads();
+            q = drawn(c.heads() * c.queries);
+            k = drawn(c.keyHeads() * c.keys);
+            v = drawn(c.keyHeads() * c.keys);
+            dy = drawn(c.heads() * c.queries);
             model.after = c.has(Part.CAUSAL) ? 0 : c.has(Part.WINDOW) ? 5 : Long.MAX_VALUE;
             model.before = c.has(Part.WINDOW) ? 3 : Long.MAX_VALUE;
             model.bottomRight = c.has(Part.BOTTOM_RIGHT);
             model.bias = c.has(Part.BIAS) ? open.normal(c.dtype, c.queries * c.keys, 1) : null;
             model.slopes = c.has(Part.SLOPES) ? new double[] {0.5, 0.25} : null;
-            model.sink = c.has(Part.SINK) ? new double[] {1.5, -0.5} : null;
+            model.sink = c.has(Part.SINK) ? Arrays.copyOf(new double[] {1.5, -0.5, 0.25, 0}, c.heads()) : null;
             model.queryLengths = c.has(Part.LENGTHS) ? new int[] {c.queries, c.queries - 13} : null;
             model.keyLengths = c.has(Part.LENGTHS) ? new int[] {c.keys - 5, c.keys} : null;
             if (c.has(Part.CAPPED)) {
@@ -109,19 +127,25 @@ class AttentionGraphConformance {
             }
         }
 
-        private double[] drawn(int tokens) {
-            return open.normal(c.dtype, BATCH * HEADS * tokens * WIDTH, 1);
+        private double[] drawn(int rows) {
+            return open.normal(c.dtype, BATCH * rows * WIDTH, 1);
         }
 
         GraphTensor rows(GraphWitness graph, String name, int tokens, double... elements) {
-            return graph.input(name, c.dtype, elements, BATCH, HEADS, tokens, WIDTH);
+            int heads = elements.length / (BATCH * tokens * WIDTH);
+            return graph.input(name, c.dtype, elements, BATCH, heads, tokens, WIDTH);
+        }
+
+        GraphTensor sink(GraphWitness graph) {
+            return graph.input("sink", DType.FLOAT32, model.sink, 1, c.heads(), 1, 1);
         }
 
         /** The same memory as [B, H, D, S]. */
         GraphTensor turned(GraphWitness graph, String name, double... elements) {
             long head = (long) c.keys * WIDTH;
+            int heads = c.keyHeads();
             GraphTensor tensor = graph.builder.tensor(
-                    name, c.dtype, new long[] {BATCH, HEADS, WIDTH, c.keys}, new long[] {HEADS * head, head, 1, WIDTH});
+                    name, c.dtype, new long[] {BATCH, heads, WIDTH, c.keys}, new long[] {heads * head, head, 1, WIDTH});
             double[] moved = new double[elements.length];
             for (int i = 0; i < moved.length; i++) {
                 int inHead = i % (int) head;
@@ -181,8 +205,7 @@ class AttentionGraphConformance {
         GraphWitness graph = new GraphWitness(open, "attention " + c);
         AttentionBuilder attention = p.described(graph);
         if (p.model.sink != null) {
-            // Gradients have it in the statistics.
-            attention.sink(graph.input("sink", DType.FLOAT32, p.model.sink, 1, HEADS, 1, 1));
+            attention.sink(p.sink(graph));
         }
         SdpaForward result = attention.forwardWithStats(p.rows(graph, "v", c.keys, p.v));
         graph.builder.output(result.o(), DataType.of(c.dtype));
@@ -235,14 +258,23 @@ class AttentionGraphConformance {
             // Rows without tokens have no sum.
             stats[i] = Double.isInfinite(stats[i]) ? 0 : stats[i];
         }
-        SdpaGradients gradients = p.described(graph)
-                .backward(
-                        p.rows(graph, "dy", c.queries, p.dy),
-                        p.turned(graph, "vT", p.v),
-                        p.rows(graph, "o", c.queries, p.model.o),
-                        graph.input("stats", DType.FLOAT32, stats, BATCH, HEADS, c.queries, 1));
-        output(graph, gradients, p);
+        output(graph, gradients(p, graph, stats), p);
         graph.check(1, gradients(c.dtype));
+    }
+
+    private static SdpaGradients gradients(Problem p, GraphWitness graph, double... stats) {
+        AttentionBuilder attention = p.described(graph);
+        if (p.model.sink != null) {
+            attention.sink(p.sink(graph));
+        }
+        if (p.c.has(Part.BIAS_GRADIENT)) {
+            attention.biasGradient();
+        }
+        return attention.backward(
+                p.rows(graph, "dy", p.c.queries, p.dy),
+                p.turned(graph, "vT", p.v),
+                p.rows(graph, "o", p.c.queries, p.model.o),
+                graph.input("stats", DType.FLOAT32, stats, BATCH, p.c.heads(), p.c.queries, 1));
     }
 
     /** Results are read in their type, and weights and gradients of scores are rounded before they are multiplied. */
@@ -259,6 +291,12 @@ class AttentionGraphConformance {
         graph.put(graph.builder.output(gradients.dq(), type), p.model.dq);
         graph.put(graph.builder.output(gradients.dk(), type), p.model.dk);
         graph.put(graph.builder.output(gradients.dv(), type), p.model.dv);
+        if (gradients.dbias() != null) {
+            graph.put(graph.builder.output(gradients.dbias(), type), p.model.dbias);
+        }
+        if (gradients.dsink() != null) {
+            graph.put(graph.builder.output(gradients.dsink(), DataType.FLOAT), p.model.dsink);
+        }
     }
 
     @ParameterizedTest
@@ -364,13 +402,25 @@ class AttentionGraphConformance {
         return all;
     }
 
-    @Test
-    void dropoutOfBothDirectionsIsThatOfTheSeed() {
-        Case c = Case.of(DType.FLOAT32, 16, 16, Part.DROPOUT);
+    static Stream<Case> droppedInBothDirections() {
+        return Stream.of(
+                Case.of(DType.FLOAT32, 16, 16, Part.DROPOUT),
+                Case.of(DType.FLOAT32, 16, 24, Part.DROPOUT, Part.BIAS, Part.BIAS_GRADIENT),
+                Case.of(DType.BFLOAT16, 64, 64, Part.DROPOUT, Part.BIAS, Part.BIAS_GRADIENT),
+                Case.of(DType.FLOAT32, 16, 16, Part.DROPOUT, Part.SINK, Part.GROUPED));
+    }
+
+    @ParameterizedTest
+    @MethodSource("droppedInBothDirections")
+    void dropoutOfBothDirectionsIsThatOfTheSeed(Case c) {
         Problem p = new Problem(c);
-        GraphWitness graph = new GraphWitness(open, "dropout");
-        SdpaForward result = p.described(graph).forwardWithStats(p.rows(graph, "v", c.keys, p.v));
-        graph.builder.output(result.o());
+        GraphWitness graph = new GraphWitness(open, "dropout " + c);
+        AttentionBuilder attention = p.described(graph);
+        if (p.model.sink != null) {
+            attention.sink(p.sink(graph));
+        }
+        SdpaForward result = attention.forwardWithStats(p.rows(graph, "v", c.keys, p.v));
+        graph.builder.output(result.o(), DataType.of(c.dtype));
         graph.builder.output(result.stats());
         graph.builder.output(result.dropped());
         if (!graph.check(Tolerances.attention(c.dtype))) {
@@ -379,14 +429,8 @@ class AttentionGraphConformance {
         }
         dropped(p, graph, result);
         p.model.backward(p.dy, p.q, p.k, p.v);
-        GraphWitness back = new GraphWitness(open, "gradients with dropout");
-        SdpaGradients gradients = p.described(back)
-                .backward(
-                        p.rows(back, "dy", c.queries, p.dy),
-                        p.turned(back, "vT", p.v),
-                        p.rows(back, "o", c.queries, p.model.o),
-                        back.input("stats", DType.FLOAT32, p.model.stats, BATCH, HEADS, c.queries, 1));
-        output(back, gradients, p);
+        GraphWitness back = new GraphWitness(open, "gradients with dropout " + c);
+        output(back, gradients(p, back, p.model.stats), p);
         back.check(1, gradients(c.dtype));
     }
 }

@@ -1,6 +1,7 @@
 package dev.chagres.cudnn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
@@ -80,5 +81,28 @@ class GraphExamplesTest {
         // @end
         assertEquals(3, graph.inputs().size());
         assertEquals(1, graph.outputs().size());
+    }
+
+    @Test
+    void packedSequences() {
+        long tokens = 100;
+        // @start region="packed"
+        GraphBuilder builder = OperationGraph.builder("packed attention");
+        GraphTensor offsets = builder.tensor("offsets", DType.INT32, 3, 1, 1, 1);
+        GraphTensor lengths = builder.tensor("lengths", DType.INT32, 2, 1, 1, 1);
+        long[] rows = {8192, 32, 128, 1};
+        long[] dims = {2, 4, 64, 32};
+        GraphTensor q = builder.packed("q", DType.BFLOAT16, dims, rows, offsets, tokens * 128);
+        GraphTensor kT = builder.packed(
+                "k", DType.BFLOAT16, new long[] {2, 4, 32, 64}, new long[] {8192, 32, 1, 128}, offsets, tokens * 128);
+        GraphTensor v = builder.packed("v", DType.BFLOAT16, dims, rows, offsets, tokens * 128);
+        SdpaForward attention =
+                builder.attention("o", q, kT).lengths(lengths, lengths).forward(v);
+        builder.packedOutput(attention.o(), DataType.BFLOAT16, rows, offsets, tokens * 128);
+        OperationGraph graph = builder.build();
+        // @end
+        assertEquals(5, graph.inputs().size());
+        assertEquals(12800, graph.outputs().getFirst().span());
+        assertTrue(graph.toString().contains("q BFLOAT16[2, 4, 64, 32] strides [8192, 32, 128, 1] packed by offsets"));
     }
 }

@@ -5,6 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.conformance.Tolerance;
+import dev.chagres.witness.Float8Witness;
 import dev.chagres.witness.Rounding;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -20,6 +21,8 @@ final class GraphWitness {
     private final OpenDevice open;
     private final Map<GraphTensor, double[]> values = new HashMap<>();
     private final Map<GraphTensor, Tensor> memory = new LinkedHashMap<>();
+    /** Of packed tensors: where sequences begin, and the last one ends. */
+    private final Map<GraphTensor, long[]> begins = new HashMap<>();
 
     GraphWitness(OpenDevice open, String name) {
         this.open = open;
@@ -50,7 +53,10 @@ final class GraphWitness {
         Arrays.fill(placed, 777);
         long[] dims = tensor.dims();
         for (int i = 0; i < elements.length; i++) {
-            placed[(int) offset(index(dims, i), tensor.strides())] = elements[i];
+            int place = (int) place(tensor, index(dims, i));
+            if (place >= 0) {
+                placed[place] = elements[i];
+            }
         }
         DType dtype = tensor.type().dtype();
         Tensor bound = open.scope().tensor(dtype, placed.length);
@@ -73,6 +79,57 @@ final class GraphWitness {
         }
         memory.put(tensor, bound);
         return put(tensor, elements.clone());
+    }
+
+    /** The offsets of sequences of so many tokens, each of {@code width} elements. */
+    GraphTensor offsets(String name, int width, int... lengths) {
+        double[] first = new double[lengths.length + 1];
+        for (int b = 0; b < lengths.length; b++) {
+            first[b + 1] = first[b] + (double) lengths[b] * width;
+        }
+        return input(builder.tensor(name, DType.INT32, first.length, 1, 1, 1), first);
+    }
+
+    /** Notes where the sequences of a packed tensor lie. */
+    GraphTensor packed(GraphTensor tensor, GraphTensor offsets) {
+        begins.put(
+                tensor,
+                Arrays.stream(of(offsets)).mapToLong(value -> (long) value).toArray());
+        return tensor;
+    }
+
+    /** Returns the element of memory at an index; -1 where a packed tensor has none. */
+    private long place(GraphTensor tensor, long... at) {
+        long[] first = begins.get(tensor);
+        if (first == null) {
+            return offset(at, tensor.strides());
+        }
+        int b = (int) at[0];
+        long[] within = at.clone();
+        within[0] = 0;
+        long offset = offset(within, tensor.strides());
+        return offset < first[b + 1] - first[b] ? first[b] + offset : -1;
+    }
+
+    /** Binds FP8 numbers, each of which the type has. */
+    GraphTensor float8(GraphTensor tensor, double... elements) {
+        DType dtype = tensor.type().dtype();
+        Map<Double, Byte> bits = new HashMap<>();
+        for (int b = -128; b < 128; b++) {
+            bits.put(Float8Witness.value((byte) b, dtype), (byte) b);
+        }
+        input(tensor, Arrays.stream(elements).map(value -> bits.get(value)).toArray());
+        return put(tensor, elements.clone());
+    }
+
+    /** Returns what FP8 numbers that a run wrote stand for. */
+    double[] readFloat8(GraphTensor tensor) {
+        float[] bits = read(tensor);
+        double[] numbers = new double[bits.length];
+        for (int i = 0; i < bits.length; i++) {
+            numbers[i] = Float8Witness.value((byte) bits[i], tensor.type().dtype());
+        }
+        return numbers;
     }
 
     GraphTensor scalar(String name, int rank, float value) {
@@ -272,7 +329,8 @@ final class GraphWitness {
         };
         float[] elements = new float[(int) tensor.count()];
         for (int i = 0; i < elements.length; i++) {
-            elements[i] = placed[(int) offset(index(tensor.dims(), i), tensor.strides())];
+            int place = (int) place(tensor, index(tensor.dims(), i));
+            elements[i] = place < 0 ? 0 : placed[place];
         }
         return elements;
     }
