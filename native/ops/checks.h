@@ -84,23 +84,53 @@ inline int check_scale_sequences_add(const void *x, const void *residual, const 
   return arguments.status();
 }
 
-inline int check_token_dropout_factors(const void *ids, const void *cu_seqlens, const void *cu_seqlens_padded,
-                                       const void *factors, float kept, int layout, int64_t tokens, int64_t sequences) {
-  Arguments arguments("ops_token_dropout_factors");
+/* The numbers of tokens and sequences, and how they belong together. */
+inline void token_places(Arguments &arguments, const void *cu_seqlens_padded, int layout, int64_t tokens, int64_t sequences) {
   arguments.between("layout", layout, OPS_THD, OPS_SBHD)
       .between("tokens", tokens, 0, INT32_MAX)
       .between("sequences", sequences, 1, INT32_MAX);
-  if (!(kept >= 0) || std::isinf(kept)) arguments.refuse("kept", format("%g", kept), "a finite number of at least 0");
   if (layout != OPS_THD && sequences > 0 && tokens % sequences != 0)
     arguments.refuse("tokens", format("%lld", static_cast<long long>(tokens)),
                      format("a multiple of sequences %lld", static_cast<long long>(sequences)));
   if (layout != OPS_THD && cu_seqlens_padded != nullptr)
     arguments.refuse("cu_seqlens_padded", "given", "null for a layout other than OPS_THD (0)");
-  if (arguments.wrong() || tokens == 0) return arguments.status();
-  arguments.pointer("ids", ids, 4, bytes_of({tokens, 4}))
-      .pointer("cu_seqlens", cu_seqlens, 4, bytes_of({sequences + 1, 4}))
-      .pointer("factors", factors, 4, bytes_of({tokens, 4}));
+}
+
+inline void place_pointers(Arguments &arguments, const void *cu_seqlens, const void *cu_seqlens_padded, int64_t sequences) {
+  arguments.pointer("cu_seqlens", cu_seqlens, 4, bytes_of({sequences + 1, 4}));
   if (cu_seqlens_padded != nullptr) arguments.pointer("cu_seqlens_padded", cu_seqlens_padded, 4, bytes_of({sequences + 1, 4}));
+}
+
+inline int check_token_dropout_factors(const void *ids, const void *cu_seqlens, const void *cu_seqlens_padded,
+                                       const void *factors, float kept, int layout, int64_t tokens, int64_t sequences) {
+  Arguments arguments("ops_token_dropout_factors");
+  token_places(arguments, cu_seqlens_padded, layout, tokens, sequences);
+  if (!(kept >= 0) || std::isinf(kept)) arguments.refuse("kept", format("%g", kept), "a finite number of at least 0");
+  if (arguments.wrong() || tokens == 0) return arguments.status();
+  arguments.pointer("ids", ids, 4, bytes_of({tokens, 4}));
+  place_pointers(arguments, cu_seqlens, cu_seqlens_padded, sequences);
+  return arguments.pointer("factors", factors, 4, bytes_of({tokens, 4})).status();
+}
+
+/* of_tokens: x or dx; of_sequences: y or dy. The columns of sequences are few enough to be counted by int64 in bytes. */
+inline int check_sequence_pool(const char *function, const char *tokens_name, const void *of_tokens,
+                               const char *sequences_name, const void *of_sequences, const void *argument,
+                               const void *cu_seqlens, const void *cu_seqlens_padded, int pool, int layout, int64_t tokens,
+                               int64_t sequences, int64_t columns, int dtype) {
+  Arguments arguments(function);
+  arguments.between("pool", pool, OPS_POOL_MEAN, OPS_POOL_MAX).float_dtype("dtype", dtype);
+  token_places(arguments, cu_seqlens_padded, layout, tokens, sequences);
+  arguments.between("columns", columns, 0)
+      .countable("tokens * columns", {tokens, columns, 4})
+      .countable("sequences * columns", {sequences, columns, 4});
+  if (pool != OPS_POOL_MAX && argument != nullptr)
+    arguments.refuse("argument", "given", "null for a pool other than OPS_POOL_MAX (2)");
+  if (arguments.wrong() || columns == 0) return arguments.status();
+  const int64_t size = size_of(dtype);
+  if (tokens != 0) arguments.pointer(tokens_name, of_tokens, size, bytes_of({tokens, columns, size}));
+  place_pointers(arguments, cu_seqlens, cu_seqlens_padded, sequences);
+  arguments.pointer(sequences_name, of_sequences, size, bytes_of({sequences, columns, size}));
+  if (pool == OPS_POOL_MAX) arguments.pointer("argument", argument, 4, bytes_of({sequences, columns, 4}));
   return arguments.status();
 }
 

@@ -33,3 +33,28 @@ __device__ inline int64_t position_of(int64_t t, const int32_t *cu_seqlens, int 
   const int64_t quotient = divide(t, extent);
   return layout == kSbhd ? quotient : t - quotient * extent;
 }
+
+/* The place of a sequence, of which the first `length` tokens are its own. */
+struct Place {
+  int64_t start, size, length;
+};
+
+__device__ inline int64_t within(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+__device__ inline Place place_of(int64_t b, const int32_t *cu_seqlens, const int32_t *starts, int layout, int64_t tokens,
+                                 int64_t sequences) {
+  Place place = {0, divide(tokens, sequences), cu_seqlens[b + 1] - cu_seqlens[b]};
+  if (layout == kThd) {
+    /* The last place goes on to the last token, and the first one begins with the first: those of no sequence get 0, too. */
+    place.start = within(starts[b], 0, tokens);
+    place.size = (b + 1 < sequences ? within(starts[b + 1], place.start, tokens) : tokens) - place.start;
+  } else if (layout == kBshd) {
+    place.start = b * place.size;
+  } else {
+    place.start = b;
+  }
+  place.length = within(place.length, 0, place.size);
+  return place;
+}

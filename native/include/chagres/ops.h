@@ -148,6 +148,27 @@ int ops_token_dropout_factors(const int32_t *ids, const int32_t *cu_seqlens, con
                               float *factors, float kept, int32_t mask, int layout, int64_t tokens, int64_t sequences,
                               OpsStream stream);
 
+/* What a sequence gives of its tokens. */
+typedef enum OpsPool {
+  OPS_POOL_MEAN = 0,
+  OPS_POOL_FIRST = 1,
+  OPS_POOL_MAX = 2
+} OpsPool;
+
+/* Pooling by sequence: y[b, c] is the mean of x[t, c] over the tokens t of sequence b, that of its first token, or the largest,
+ * NaN where one is NaN; 0 of a sequence without tokens. argument, for OPS_POOL_MAX, else null, receives the token that is largest,
+ * the first of them; -1 without tokens. x [T, C], y [B, C], argument int32 [B, C]. Where the tokens of a sequence are:
+ * ops_token_dropout_factors. Sums are FP32. */
+int ops_sequence_pool_forward(const void *x, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, void *y,
+                              int32_t *argument, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns,
+                              int dtype, OpsStream stream);
+
+/* The gradient: dx[t, c] = dy[b, c] / n of each of the n tokens of b, or dy[b, c] of the first or of the one that argument names;
+ * 0 elsewhere, also of tokens of no sequence. */
+int ops_sequence_pool_backward(const void *dy, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded,
+                               const int32_t *argument, void *dx, int pool, int layout, int64_t tokens, int64_t sequences,
+                               int64_t columns, int dtype, OpsStream stream);
+
 /* y[t, :] = table[ids[t] - first, :]; table [V, H], rows first..first+V-1 of a vocabulary, ids int32 [T], y [T, H]. A row
  * whose id is outside these is zero. first is at least 0, and 0 where the table has the whole vocabulary. */
 int ops_embedding_forward(const void *table, const int32_t *ids, void *y, int64_t first, int64_t tokens,

@@ -1,31 +1,16 @@
 /* Operations: token dropout. */
 #include "cuda/capture.h"
 #include "ops/operations.h"
+#include "ops/token_layout.h"
 
 using namespace chagres;
 using namespace chagres::reference;
 
 namespace {
 
-struct Sequences {
-  const int32_t *cu_seqlens;
-  const int32_t *starts;
-  int layout;
-  int64_t tokens, count;
-
-  int64_t start(int64_t b) const {
-    if (layout == OPS_THD) return b == count ? tokens : std::clamp<int64_t>(starts[b], 0, tokens);
-    return layout == OPS_BSHD ? b * (tokens / count) : b;
-  }
-  int64_t size(int64_t b) const {
-    return layout == OPS_THD ? std::max<int64_t>(start(b + 1) - start(b), 0) : tokens / count;
-  }
-  int64_t step() const { return layout == OPS_SBHD ? count : 1; }
-};
-
-void write_factors(const Sequences &sequences, int64_t b, const int32_t *ids, float *factors, float kept, int32_t mask) {
+void write_factors(const TokenPlaces &sequences, int64_t b, const int32_t *ids, float *factors, float kept, int32_t mask) {
   const int64_t start = sequences.start(b), size = sequences.size(b), step = sequences.step();
-  const int64_t length = std::clamp<int64_t>(int64_t{sequences.cu_seqlens[b + 1]} - sequences.cu_seqlens[b], 0, size);
+  const int64_t length = sequences.length(b);
   int64_t masked = 0;
   for (int64_t i = 0; i < length; ++i) masked += ids[start + i * step] == mask ? 1 : 0;
   const float factor =
@@ -46,7 +31,7 @@ int ops_token_dropout_factors(const int32_t *ids, const int32_t *cu_seqlens, con
   if (status != OPS_SUCCESS || tokens == 0) return status;
   if (recorded_by_value(ops_token_dropout_factors, ids, cu_seqlens, cu_seqlens_padded, factors, kept, mask, layout, tokens,
                         sequences, stream)) return OPS_SUCCESS;
-  const Sequences all = {cu_seqlens, cu_seqlens_padded == nullptr ? cu_seqlens : cu_seqlens_padded, layout, tokens, sequences};
+  const TokenPlaces all = {cu_seqlens, cu_seqlens_padded == nullptr ? cu_seqlens : cu_seqlens_padded, layout, tokens, sequences};
   if (layout == OPS_THD) std::fill(factors, factors + all.start(0), 0.0f);
   for (int64_t b = 0; b < sequences; ++b) write_factors(all, b, ids, factors, kept, mask);
   return OPS_SUCCESS;

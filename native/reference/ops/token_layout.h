@@ -32,6 +32,26 @@ struct TokenLayout {
   }
 };
 
+/* Where the tokens of each sequence are, of which the first `length` are its own. */
+struct TokenPlaces {
+  const int32_t *cu_seqlens;
+  const int32_t *starts;
+  int layout;
+  int64_t tokens, count;
+
+  int64_t start(int64_t b) const {
+    if (layout == OPS_THD) return b == count ? tokens : std::clamp<int64_t>(starts[b], 0, tokens);
+    return layout == OPS_BSHD ? b * (tokens / count) : b;
+  }
+  int64_t size(int64_t b) const {
+    return layout == OPS_THD ? std::max<int64_t>(start(b + 1) - start(b), 0) : tokens / count;
+  }
+  int64_t length(int64_t b) const {
+    return std::clamp<int64_t>(int64_t{cu_seqlens[b + 1]} - cu_seqlens[b], 0, size(b));
+  }
+  int64_t step() const { return layout == OPS_SBHD ? count : 1; }
+};
+
 }  // namespace chagres::reference
 
 #endif /* CHAGRES_REFERENCE_TOKEN_LAYOUT_H */

@@ -381,6 +381,27 @@ class Refusals {
     told(call(ip, ip, nullptr, nullptr, 0.88f, OPS_THD, 8, 2), "factors is null; expected a device pointer");
   }
 
+  void sequence_pool() {
+    const auto call = [&](const void *x, const int32_t *seqlens, const int32_t *padded, void *y, int32_t *argument, int pool,
+                          int layout, int64_t tokens, int64_t sequences, int64_t columns) {
+      return ops.sequence_pool_forward(x, seqlens, padded, y, argument, pool, layout, tokens, sequences, columns, 4, nullptr);
+    };
+    const std::string name = "ops_sequence_pool_forward: ";
+    const auto told = [&](int status, const char *text) { refused(status, (name + text).c_str()); };
+    told(call(p, ip, nullptr, p, nullptr, 3, OPS_THD, 8, 2, 4), "pool is 3; expected 0 to 2");
+    told(call(p, ip, nullptr, p, nullptr, OPS_POOL_MEAN, 3, 8, 2, 4), "layout is 3; expected 0 to 2");
+    told(call(p, ip, nullptr, p, nullptr, OPS_POOL_MEAN, OPS_BSHD, 9, 2, 4), "tokens is 9; expected a multiple of sequences 2");
+    told(call(p, ip, nullptr, p, nullptr, OPS_POOL_MEAN, OPS_THD, 8, 2, -1), "columns is -1; expected 0 or more");
+    told(call(p, ip, nullptr, p, ip, OPS_POOL_MEAN, OPS_THD, 8, 2, 4),
+         "argument is given; expected null for a pool other than OPS_POOL_MAX (2)");
+    told(call(p, ip, nullptr, p, nullptr, OPS_POOL_MAX, OPS_THD, 8, 2, 4), "argument is null; expected a device pointer");
+    told(call(nullptr, ip, nullptr, p, nullptr, OPS_POOL_MEAN, OPS_THD, 8, 2, 4), "x is null; expected a device pointer");
+    told(call(p, nullptr, nullptr, p, nullptr, OPS_POOL_MEAN, OPS_THD, 8, 2, 4), "cu_seqlens is null; expected a device pointer");
+    told(call(p, ip, nullptr, nullptr, nullptr, OPS_POOL_MEAN, OPS_THD, 8, 2, 4), "y is null; expected a device pointer");
+    refused(ops.sequence_pool_backward(nullptr, ip, nullptr, nullptr, p, OPS_POOL_FIRST, OPS_THD, 8, 2, 4, 4, nullptr),
+            "ops_sequence_pool_backward: dy is null; expected a device pointer");
+  }
+
   static OpsRotary good_rotary() {
     OpsRotary rotary = {};
     rotary.cu_seqlens = ip;
@@ -472,6 +493,7 @@ void argument_cases(Session &session) {
   refusals.bias_add();
   refusals.drop_path();
   refusals.token_dropout();
+  refusals.sequence_pool();
   refusals.rotary();
   refusals.other();
 }

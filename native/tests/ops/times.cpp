@@ -97,6 +97,14 @@ void hidden_times(Session &session, Stopwatch &watch, int64_t hidden) {
     return ops.token_dropout_factors(ids.data<int32_t>(), cu_seqlens.data<int32_t>(), nullptr, token_factors.data<float>(),
                                      0.88f, 32, OPS_THD, kTokens, static_cast<int64_t>(seqlens.size()) - 1, stream);
   });
+  watch.measure("sequence_pool_forward", sizes, 2 * bytes, [&] {
+    return ops.sequence_pool_forward(x.data(), cu_seqlens.data<int32_t>(), nullptr, y.data(), nullptr, OPS_POOL_MEAN,
+                                     OPS_THD, kTokens, static_cast<int64_t>(seqlens.size()) - 1, hidden, kBf16, stream);
+  });
+  watch.measure("sequence_pool_backward", sizes, 2 * bytes, [&] {
+    return ops.sequence_pool_backward(x.data(), cu_seqlens.data<int32_t>(), nullptr, nullptr, y.data(), OPS_POOL_MEAN,
+                                      OPS_THD, kTokens, static_cast<int64_t>(seqlens.size()) - 1, hidden, kBf16, stream);
+  });
   watch.measure("cast to float32", sizes, 6 * bytes,
                 [&] { return ops.cast(x.data(), kBf16, z.data(), 4, count, stream); });
   watch.measure("accumulate", sizes, 10 * bytes,

@@ -174,6 +174,8 @@ Ops open_library(const std::string &path) {
   find(library, "ops_drop_path_factors", ops.drop_path_factors);
   find(library, "ops_scale_sequences_add", ops.scale_sequences_add);
   find(library, "ops_token_dropout_factors", ops.token_dropout_factors);
+  find(library, "ops_sequence_pool_forward", ops.sequence_pool_forward);
+  find(library, "ops_sequence_pool_backward", ops.sequence_pool_backward);
   find(library, "ops_embedding_forward", ops.embedding_forward);
   find(library, "ops_embedding_backward", ops.embedding_backward);
   find(library, "ops_row_sum", ops.row_sum);

@@ -24,6 +24,8 @@ struct Ops {
   OPS_FUNCTION(drop_path_factors);
   OPS_FUNCTION(scale_sequences_add);
   OPS_FUNCTION(token_dropout_factors);
+  OPS_FUNCTION(sequence_pool_forward);
+  OPS_FUNCTION(sequence_pool_backward);
   OPS_FUNCTION(embedding_forward);
   OPS_FUNCTION(embedding_backward);
   OPS_FUNCTION(row_sum);

@@ -89,6 +89,7 @@ void dropout_cases(Session &session);
 void bias_cases(Session &session);
 void drop_path_cases(Session &session);
 void token_dropout_cases(Session &session);
+void sequence_pool_cases(Session &session);
 void rows_cases(Session &session);
 void embedding_cases(Session &session);
 void row_sum_cases(Session &session);

@@ -48,6 +48,7 @@ const Cases kCases[] = {
     {"bias", bias_cases},
     {"drop_path", drop_path_cases},
     {"token_dropout", token_dropout_cases},
+    {"sequence_pool", sequence_pool_cases},
     {"rows", rows_cases},
     {"embedding", embedding_cases},
     {"row_sum", row_sum_cases},

@@ -51,13 +51,9 @@ public final class TokenDropout {
             throw new IllegalArgumentException(
                     "ids: expected INT32[T] of at most " + Integer.MAX_VALUE + " tokens, got " + Checks.describe(ids));
         }
-        long sequences = sequences(ids, cuSeqlens, format, stream);
+        long sequences = sequences("ids", ids, cuSeqlens, format, stream);
         if (cuSeqlensPadded != null) {
-            if (format != QkvFormat.THD) {
-                throw new IllegalArgumentException("cuSeqlensPadded: expected null for padded tokens, " + format
-                        + ", got " + Checks.describe(cuSeqlensPadded));
-            }
-            Checks.vector(stream, "cuSeqlensPadded", cuSeqlensPadded, DType.INT32, sequences + 1);
+            checkPlaces(cuSeqlensPadded, sequences, format, stream);
             Checks.apart("factors", factors, "cuSeqlensPadded", cuSeqlensPadded);
         }
         if (!(kept >= 0) || Float.isInfinite(kept)) {
@@ -80,16 +76,25 @@ public final class TokenDropout {
                 "ops_token_dropout_factors");
     }
 
-    private static long sequences(Tensor ids, Tensor cuSeqlens, QkvFormat format, Stream stream) {
+    static void checkPlaces(Tensor cuSeqlensPadded, long sequences, QkvFormat format, Stream stream) {
+        if (format != QkvFormat.THD) {
+            throw new IllegalArgumentException("cuSeqlensPadded: expected null for padded tokens, " + format + ", got "
+                    + Checks.describe(cuSeqlensPadded));
+        }
+        Checks.vector(stream, "cuSeqlensPadded", cuSeqlensPadded, DType.INT32, sequences + 1);
+    }
+
+    /** Checks cumulative lengths, and that the rows of {@code tokens} may be of their sequences; returns how many there are. */
+    static long sequences(String argument, Tensor tokens, Tensor cuSeqlens, QkvFormat format, Stream stream) {
         Checks.on(stream, "cuSeqlens", cuSeqlens);
         if (cuSeqlens.rank() != 1 || cuSeqlens.dtype() != DType.INT32 || cuSeqlens.size(0) < 2) {
             throw new IllegalArgumentException(
                     "cuSeqlens: expected INT32[B + 1] with B at least 1, got " + Checks.describe(cuSeqlens));
         }
         long sequences = cuSeqlens.size(0) - 1;
-        if (format != QkvFormat.THD && ids.size(0) % sequences != 0) {
-            throw new IllegalArgumentException("ids: expected a multiple of " + sequences
-                    + " tokens, the sequences of a batch, got " + Checks.describe(ids));
+        if (format != QkvFormat.THD && tokens.size(0) % sequences != 0) {
+            throw new IllegalArgumentException(argument + ": expected a multiple of " + sequences
+                    + " tokens, the sequences of a batch, got " + Checks.describe(tokens));
         }
         return sequences;
     }

@@ -8,6 +8,7 @@ import dev.chagres.ops.QkvHeads;
 import dev.chagres.ops.Rotary;
 import dev.chagres.ops.Rotary.Direction;
 import dev.chagres.ops.RotaryTable;
+import dev.chagres.ops.SequencePool;
 import dev.chagres.ops.TokenPositions;
 import dev.chagres.te.AttentionProblem;
 import dev.chagres.te.AttentionTensors;
@@ -33,6 +34,8 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     private AttentionTensors tensors;
     private Tensor delta;
     private AttentionScores scores;
+    private Tensor lengths;
+    private Tensor pooled;
 
     /** For JMH. */
     public LayerOpsBenchmark() {}
@@ -40,6 +43,7 @@ public class LayerOpsBenchmark extends OperationBenchmark {
     @Override
     void prepare() {
         prepareRotation();
+        preparePooling();
         problem = AttentionBuffers.problem(shape, QkvLayout.T3HD).withMask(MaskType.PADDING);
         tensors = AttentionBuffers.tensors(this, problem, DType.FLOAT32);
         delta = scope.like(tensors.statistics());
@@ -77,6 +81,48 @@ public class LayerOpsBenchmark extends OperationBenchmark {
         near("rotarySplit", packed[Math.toIntExact(value)], at(v, 0), 0);
         join();
         near("rotaryJoin", packed[0], at(qkv, 0), 0.05);
+    }
+
+    private void preparePooling() {
+        int batch = Math.toIntExact(shape.tokens() / shape.length());
+        int[] ends = new int[batch + 1];
+        for (int b = 1; b <= batch; b++) {
+            ends[b] = b * Math.toIntExact(shape.length());
+        }
+        lengths = scope.tensor(DType.INT32, batch + 1L);
+        lengths.set(stream, ends);
+        pooled = empty(DType.BFLOAT16, batch, shape.hidden());
+        double mean = 0;
+        float[] column = read(q, 0, shape.length() * shape.hidden());
+        for (int t = 0; t < shape.length(); t++) {
+            mean += column[Math.toIntExact(t * shape.hidden())] / (double) shape.length();
+        }
+        pool();
+        near("sequencePool", mean, at(pooled, 0), 0.02);
+        poolGradient();
+        near("sequencePool gradient", at(pooled, 0) / shape.length(), at(k, 0), 0.02);
+    }
+
+    private void pool() {
+        SequencePool.forward(q, lengths, null, QkvFormat.BSHD, SequencePool.Kind.MEAN, pooled, null, stream);
+    }
+
+    private void poolGradient() {
+        SequencePool.backward(pooled, lengths, null, QkvFormat.BSHD, SequencePool.Kind.MEAN, null, k, stream);
+    }
+
+    /** The mean of each sequence. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void sequencePoolForward() {
+        repeat(this::pool);
+    }
+
+    /** Its gradient. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void sequencePoolBackward() {
+        repeat(this::poolGradient);
     }
 
     private void rotate() {

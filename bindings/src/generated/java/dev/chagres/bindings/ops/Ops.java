@@ -1727,6 +1727,175 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_POOL_MEAN = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsPool.OPS_POOL_MEAN = 0
+     * }
+     */
+    public static int OPS_POOL_MEAN() {
+        return OPS_POOL_MEAN;
+    }
+    private static final int OPS_POOL_FIRST = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsPool.OPS_POOL_FIRST = 1
+     * }
+     */
+    public static int OPS_POOL_FIRST() {
+        return OPS_POOL_FIRST;
+    }
+    private static final int OPS_POOL_MAX = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsPool.OPS_POOL_MAX = 2
+     * }
+     */
+    public static int OPS_POOL_MAX() {
+        return OPS_POOL_MAX;
+    }
+
+    private static class ops_sequence_pool_forward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_sequence_pool_forward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_sequence_pool_forward(const void *x, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, void *y, int32_t *argument, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_sequence_pool_forward$descriptor() {
+        return ops_sequence_pool_forward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_sequence_pool_forward(const void *x, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, void *y, int32_t *argument, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_sequence_pool_forward$handle() {
+        return ops_sequence_pool_forward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_sequence_pool_forward(const void *x, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, void *y, int32_t *argument, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_sequence_pool_forward$address() {
+        return ops_sequence_pool_forward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_sequence_pool_forward(const void *x, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, void *y, int32_t *argument, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_sequence_pool_forward(long x, long cu_seqlens, long cu_seqlens_padded, long y, long argument, int pool, int layout, long tokens, long sequences, long columns, int dtype, MemorySegment stream) {
+        var mh$ = ops_sequence_pool_forward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_sequence_pool_forward", x, cu_seqlens, cu_seqlens_padded, y, argument, pool, layout, tokens, sequences, columns, dtype, stream);
+            }
+            return (int)mh$.invokeExact(x, cu_seqlens, cu_seqlens_padded, y, argument, pool, layout, tokens, sequences, columns, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_sequence_pool_backward {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_INT,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_LONG,
+            Ops.C_INT,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_sequence_pool_backward");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_sequence_pool_backward(const void *dy, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, const int32_t *argument, void *dx, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static FunctionDescriptor ops_sequence_pool_backward$descriptor() {
+        return ops_sequence_pool_backward.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_sequence_pool_backward(const void *dy, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, const int32_t *argument, void *dx, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MethodHandle ops_sequence_pool_backward$handle() {
+        return ops_sequence_pool_backward.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_sequence_pool_backward(const void *dy, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, const int32_t *argument, void *dx, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static MemorySegment ops_sequence_pool_backward$address() {
+        return ops_sequence_pool_backward.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_sequence_pool_backward(const void *dy, const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, const int32_t *argument, void *dx, int pool, int layout, int64_t tokens, int64_t sequences, int64_t columns, int dtype, OpsStream stream)
+     * }
+     */
+    public static int ops_sequence_pool_backward(long dy, long cu_seqlens, long cu_seqlens_padded, long argument, long dx, int pool, int layout, long tokens, long sequences, long columns, int dtype, MemorySegment stream) {
+        var mh$ = ops_sequence_pool_backward.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_sequence_pool_backward", dy, cu_seqlens, cu_seqlens_padded, argument, dx, pool, layout, tokens, sequences, columns, dtype, stream);
+            }
+            return (int)mh$.invokeExact(dy, cu_seqlens, cu_seqlens_padded, argument, dx, pool, layout, tokens, sequences, columns, dtype, stream);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 
     private static class ops_embedding_forward {
         public static final FunctionDescriptor DESC = FunctionDescriptor.of(

@@ -38,6 +38,7 @@ class PageExamplesTest {
         "cudnn.md, cudnn/GraphExamplesTest, plan",
         "cudnn-attention.md, cudnn/GraphExamplesTest, attention",
         "cudnn-attention.md, cudnn/GraphExamplesTest, packed",
+        "passes.md, layer/SequencePoolingConformance, pooling",
         "cudnn.md, cudnn/PlanChoicesTest, choices",
         "fine-tuning.md, parameter/TrainableTest, trainable",
         "fine-tuning.md, adapter/LoraExampleTest, lora",
