@@ -118,7 +118,6 @@ final class Barrier {
             }
             Thread.onSpinWait();
         }
-        boolean interrupted = false;
         sleeping.set(rank, Thread.currentThread());
         try {
             while (meeting.failure() == null && !hasCome(rank, peer, send, receive)) {
@@ -128,14 +127,12 @@ final class Barrier {
                     break;
                 }
                 LockSupport.park(this);
-                // The wait has its own timeout; the thread sees the interrupt afterwards.
-                interrupted |= Thread.interrupted();
+                if (Thread.currentThread().isInterrupted() && !hasCome(rank, peer, send, receive)) {
+                    meeting.failInterrupted(rank);
+                }
             }
         } finally {
             sleeping.set(rank, null);
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
         }
     }
 

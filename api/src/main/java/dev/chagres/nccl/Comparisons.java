@@ -73,6 +73,7 @@ final class Comparisons implements CallExchange {
                 throw new IllegalStateException(call.title() + " was not announced by rank " + endpoint.rank());
             }
             meeting.await(
+                    endpoint.rank(),
                     () -> comparison.waiting == 0
                             || missing(comparison, callers).stream().anyMatch(arrivals::isLeft),
                     endpoint.config().timeout().toMillis(),

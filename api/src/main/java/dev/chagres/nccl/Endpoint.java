@@ -76,6 +76,16 @@ final class Endpoint implements AutoCloseable {
         return exchange;
     }
 
+    /** Fails the rank, and its peers in this program, because its thread was interrupted in a wait for others. Any thread; no lock is held. */
+    void failInterrupted() {
+        ThreadRanks present = meeting;
+        if (present == null) {
+            failures.fail(RankFailure.interrupted(rank));
+        } else {
+            present.failInterrupted(rank);
+        }
+    }
+
     Device device() {
         return device;
     }

@@ -6,7 +6,7 @@ import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 
 /**
- * A lock, and waits with it until the guarded state has changed. Waits have their own timeouts, so an interrupt does not end them: the
+ * A lock, and waits with it until the guarded state has changed. An interrupt ends a wait for other ranks, and no other: those are short, and the
  * thread sees it afterwards.
  *
  * <p>Threading: thread-safe.
@@ -32,20 +32,33 @@ final class Monitor {
         changed.signalAll();
     }
 
+    /** How a wait has ended. */
+    enum End {
+        HOLDS,
+        TIME_IS_UP,
+        INTERRUPTED
+    }
+
     /**
      * Waits, with the lock held, until the condition holds or the time is up, by the {@link RunningClock}; returns whether the condition
-     * holds.
+     * holds. An interrupt is seen after the wait.
      */
     boolean waitUntil(BooleanSupplier condition, long timeoutMillis) {
-        if (condition.getAsBoolean()) {
-            return true;
-        }
+        return await(condition, timeoutMillis, End.TIME_IS_UP) == End.HOLDS;
+    }
+
+    /** The same, which an interrupt ends, too; the thread stays interrupted. */
+    End waitUntilInterrupted(BooleanSupplier condition, long timeoutMillis) {
+        return await(condition, timeoutMillis, End.INTERRUPTED);
+    }
+
+    private End await(BooleanSupplier condition, long timeoutMillis, End earliest) {
         long timeout = TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
         RunningClock clock = new RunningClock();
         boolean interrupted = false;
-        boolean holds = false;
+        boolean holds = condition.getAsBoolean();
         long left = timeout;
-        while (!holds && left > 0) {
+        while (!holds && left > 0 && !(interrupted && earliest == End.INTERRUPTED)) {
             try {
                 var _ = changed.awaitNanos(Math.min(left, LOOK_NANOS));
             } catch (InterruptedException _) {
@@ -57,7 +70,7 @@ final class Monitor {
         if (interrupted) {
             Thread.currentThread().interrupt();
         }
-        return holds;
+        return holds ? End.HOLDS : left > 0 ? End.INTERRUPTED : End.TIME_IS_UP;
     }
 
     /** Runs {@code body} without the lock, however often the thread has taken it, and takes it as often again. */

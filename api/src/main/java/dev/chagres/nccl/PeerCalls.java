@@ -108,11 +108,11 @@ final class PeerCalls {
         }
     }
 
-    /** Waits, no longer than that, until what was said of {@code key} by process is enough; returns what it was then. */
+    /** Waits, no longer than that or an interrupt, until what was said of {@code key} by process is enough; returns what it was then. */
     Map<Integer, String> await(String key, long millis, Predicate<Map<Integer, String>> enough) {
         monitor.lock();
         try {
-            monitor.waitUntil(() -> enough.test(heard.getOrDefault(key, Map.of())), millis);
+            var _ = monitor.waitUntilInterrupted(() -> enough.test(heard.getOrDefault(key, Map.of())), millis);
             return said(key);
         } finally {
             monitor.unlock();

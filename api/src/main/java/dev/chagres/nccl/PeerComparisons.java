@@ -119,7 +119,9 @@ final class PeerComparisons implements CallExchange {
         if (enough.test(said)) {
             return said; // A rank that has failed meanwhile had announced its call, too.
         }
-        if (endpoint.failure() == null) {
+        if (endpoint.failure() == null && Thread.currentThread().isInterrupted()) {
+            endpoint.failInterrupted();
+        } else if (endpoint.failure() == null) {
             List<Integer> behind = place.behind(SAID + key);
             List<Integer> missing = wanted.stream()
                     .filter(one -> !said.containsKey(one))

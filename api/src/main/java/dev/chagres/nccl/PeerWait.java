@@ -29,6 +29,8 @@ final class PeerWait {
     /** The number of the thread's current wait, from 1 on; outside of a wait minus the number of the last one, or 0. */
     @SuppressWarnings("unused") // through UNDER_WAY
     private long underWay;
+    /** Who is in the current wait, or was in the last one. */
+    private @Nullable Thread thread;
     /** When the current or last wait began. */
     private long sinceNanos;
     /** The call that the thread waits to compare with its peers', or null. */
@@ -41,6 +43,7 @@ final class PeerWait {
 
     void begin() {
         sinceNanos = System.nanoTime();
+        thread = Thread.currentThread();
         UNDER_WAY.setRelease(this, ++begun);
     }
 
@@ -56,6 +59,12 @@ final class PeerWait {
     /** Returns the number of the wait that the thread is in, 0 outside and while it compares calls. Any thread. */
     long number() {
         return Math.max(0, (long) UNDER_WAY.getAcquire(this));
+    }
+
+    /** Returns whether the thread that is in a wait was interrupted. Any thread. */
+    boolean isInterrupted() {
+        Thread waiting = number() == 0 ? null : thread;
+        return waiting != null && waiting.isInterrupted();
     }
 
     /** Returns how many waits have begun. Any thread. */

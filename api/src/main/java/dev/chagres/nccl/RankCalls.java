@@ -261,6 +261,12 @@ final class RankCalls {
         return mayBeLaunching ? Long.MIN_VALUE + peerWait.count() : 0;
     }
 
+    /** Returns whether the thread was interrupted while it waits for its peers, or for work of the device. Any thread. */
+    boolean isInterrupted() {
+        return peerWait.isInterrupted()
+                || (peerWait.number() == 0 && state.waits().isInterrupted());
+    }
+
     /**
      * Returns the ranks of this program that keep this one waiting: those that are missed where it is to call NCCL, or those behind it
      * while it waits for work of the device. Any thread.

@@ -7,7 +7,8 @@ import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Another rank failed, or did not call a collective within the communicator's timeout. The communicator can only be closed or shrunk.
+ * Another rank failed, or did not call a collective within the communicator's timeout, or a thread was interrupted while it waited for other ranks. The
+ * communicator can only be closed or shrunk.
  *
  * <p>Threading: immutable.
  */

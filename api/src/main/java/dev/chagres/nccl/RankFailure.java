@@ -63,6 +63,12 @@ record RankFailure(
         return new RankFailure(missing, waited, who, null, null);
     }
 
+    /** The failure of all ranks because the thread of one was interrupted while it waited for others. */
+    static RankFailure interrupted(int rank) {
+        return new RankFailure(
+                List.of(rank), "the thread of rank " + rank + " was interrupted while it waited for other ranks", null);
+    }
+
     /** Returns the same with the files of these ranks, which it begins to write where the user wants them. */
     RankFailure recorded(List<Endpoint> endpoints) {
         if (records != null) {

@@ -125,6 +125,19 @@ final class ThreadRanks {
         return failure;
     }
 
+    /** Returns the communicator of a rank that is open. */
+    Endpoint endpoint(int rank) {
+        monitor.lock();
+        try {
+            return endpoints.stream()
+                    .filter(one -> one.rank() == rank)
+                    .findFirst()
+                    .orElseThrow();
+        } finally {
+            monitor.unlock();
+        }
+    }
+
     Comparisons comparisons() {
         return comparisons;
     }
@@ -151,7 +164,7 @@ final class ThreadRanks {
             came[rank] = true;
             cameCount++;
             monitor.changed();
-            await(() -> cameCount == ranks, timeoutMillis, waiting, this::absent, FailureAttribution::only);
+            await(rank, () -> cameCount == ranks, timeoutMillis, waiting, this::absent, FailureAttribution::only);
         } finally {
             monitor.unlock();
         }
@@ -168,17 +181,22 @@ final class ThreadRanks {
     }
 
     /**
-     * Waits, with the lock held, until the condition holds; fails all ranks when the time is up, and throws why they failed. {@code missing}
-     * is asked with the lock held, {@code blame} without it.
+     * Waits, with the lock held, until the condition holds; fails all ranks when the time is up or the thread of rank {@code interrupted} is
+     * interrupted, and throws why they failed. {@code missing} is asked with the lock held, {@code blame} without it.
      */
     void await(
+            int interrupted,
             BooleanSupplier condition,
             long timeoutMillis,
             Called waiting,
             Supplier<List<Integer>> missing,
             Function<List<Integer>, FailureAttribution> blame) {
         long begin = System.nanoTime();
-        if (!monitor.waitUntil(() -> condition.getAsBoolean() || failure != null, timeoutMillis)) {
+        Monitor.End end =
+                monitor.waitUntilInterrupted(() -> condition.getAsBoolean() || failure != null, timeoutMillis);
+        if (end == Monitor.End.INTERRUPTED) {
+            monitor.unlocked(() -> failInterrupted(interrupted));
+        } else if (end == Monitor.End.TIME_IS_UP) {
             List<Integer> late = missing.get();
             // A thread that fails the root from here, and one that fails this from the root, must not wait for each
             // other's lock.
@@ -240,6 +258,11 @@ final class ThreadRanks {
             endpoint.failures().revoke();
         }
         descendants.split().forEach(child -> child.fail(told));
+    }
+
+    /** Fails these ranks because the thread of {@code rank} was interrupted in a wait for others. No meeting's lock is held. */
+    void failInterrupted(int rank) {
+        root().fail(RankFailure.interrupted(number(rank)));
     }
 
     /** Fails these ranks because {@code rank} has closed its communicator, unless it reports a reason in a moment. */

@@ -6,8 +6,8 @@ import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A thread that ends the wait of a rank whose peers do not come within the timeout: that rank itself is inside NCCL, and cannot check the
- * time.
+ * A thread that ends the wait of a rank whose peers do not come within the timeout, or whose thread is interrupted: that rank itself is inside NCCL
+ * or CUDA, and notices neither.
  *
  * <p>Threading: thread-safe.
  */
@@ -54,6 +54,7 @@ final class Watchdog {
         RunningClock clock = new RunningClock();
         while (true) {
             Endpoint late;
+            List<Endpoint> interrupted;
             synchronized (WATCHED) {
                 try {
                     // Without a communicator there is nothing to check until one is added.
@@ -63,7 +64,9 @@ final class Watchdog {
                     return;
                 }
                 late = firstLate(clock.look());
+                interrupted = interrupted();
             }
+            interrupted.forEach(Watchdog::endInterrupted);
             if (late != null) {
                 if (late.calls().peerWait().number() != 0) {
                     timeOut(late);
@@ -71,6 +74,22 @@ final class Watchdog {
                     timeOutIfAnyIsBehind(late);
                 }
             }
+        }
+    }
+
+    private static List<Endpoint> interrupted() {
+        return WATCHED.keySet().stream()
+                .filter(endpoint ->
+                        endpoint.failure() == null && endpoint.calls().isInterrupted())
+                .toList();
+    }
+
+    /** Ends the wait of a rank whose thread was interrupted; a wait for work of the device alone ends by itself. */
+    private static void endInterrupted(Endpoint waiting) {
+        boolean forPeers =
+                waiting.calls().peerWait().number() != 0 || !behind(waiting).isEmpty();
+        if (forPeers && waiting.failure() == null) {
+            waiting.failInterrupted();
         }
     }
 

@@ -18,6 +18,7 @@ import dev.chagres.launch.Ranks;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CyclicBarrier;
@@ -183,6 +184,64 @@ class DeviceWaitsTest {
         meanwhile.run();
         waits.end();
         waits.check();
+    }
+
+    /** Interrupts rank 0 when it waits, which {@code waits} does on its thread. */
+    private static RankFailedException interrupted(OfRank0 waits) {
+        DevicesNeeded.assume(2);
+        CompletableFuture<Thread> first = new CompletableFuture<>();
+        CompletableFuture<RankFailedException> told = new CompletableFuture<>();
+        Ranks.local(2).each(rank -> {
+            Communicator world = rank.communicator();
+            if (rank.index() == 1) {
+                Thread thread = first.get();
+                RankCalls calls = Objects.requireNonNull(world.endpoint().meeting())
+                        .endpoint(0)
+                        .calls();
+                while (calls.waitingForPeers() == 0) {
+                    Thread.onSpinWait();
+                }
+                thread.interrupt();
+                doNothingUntilOthersFail(world);
+                return;
+            }
+            first.complete(Thread.currentThread());
+            told.complete(assertThrows(RankFailedException.class, () -> waits.run(rank, world)));
+            assertTrue(Thread.interrupted(), "the interrupt was lost");
+        });
+        return told.join();
+    }
+
+    @Test
+    void anInterruptEndsACollective() {
+        RankFailedException failed = interrupted((rank, world) -> {
+            try (Scope scope = rank.device().openScope()) {
+                Tensor x = scope.tensor(DType.FLOAT32, 4);
+                world.allReduce(x, x, Reduction.SUM, rank.device().stream());
+                rank.device().stream().synchronize();
+            }
+        });
+        assertEquals(List.of(0), failed.ranks());
+        assertEquals("allReduce of 4 FLOAT32, SUM", failed.collective());
+        assertTrue(
+                String.valueOf(failed.getMessage())
+                        .endsWith(": the thread of rank 0 was interrupted while it waited for other ranks"),
+                failed::getMessage);
+    }
+
+    @Test
+    void anInterruptEndsAWaitForTheDeviceWhereARankIsBehind() {
+        RankFailedException failed = interrupted((rank, world) -> {
+            give(world, Operation.RECEIVE, 1);
+            HostWaits waits = world.endpoint().state().waits();
+            waits.begin();
+            while (world.endpoint().failure() == null) {
+                Thread.onSpinWait();
+            }
+            waits.end();
+            waits.check();
+        });
+        assertEquals(List.of(0), failed.ranks());
     }
 
     @Test

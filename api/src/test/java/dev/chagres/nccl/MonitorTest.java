@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -85,6 +86,20 @@ class MonitorTest {
             comes();
             assertTrue(monitor.waitUntil(() -> come, HANGS_MILLIS));
             assertTrue(Thread.interrupted(), "the interrupt was lost");
+        } finally {
+            monitor.unlock();
+        }
+    }
+
+    @Test
+    void anInterruptEndsAWaitForOtherRanks() {
+        monitor.lock();
+        try {
+            Thread.currentThread().interrupt();
+            assertEquals(Monitor.End.INTERRUPTED, monitor.waitUntilInterrupted(() -> false, HANGS_MILLIS));
+            assertEquals(Monitor.End.HOLDS, monitor.waitUntilInterrupted(() -> true, HANGS_MILLIS));
+            assertTrue(Thread.interrupted(), "the interrupt was lost");
+            assertEquals(Monitor.End.TIME_IS_UP, monitor.waitUntilInterrupted(() -> false, 1));
         } finally {
             monitor.unlock();
         }

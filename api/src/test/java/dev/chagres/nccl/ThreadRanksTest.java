@@ -47,6 +47,7 @@ class ThreadRanksTest {
             meeting.monitor().lock();
             try {
                 meeting.await(
+                        0,
                         () -> false,
                         TIMEOUT_MILLIS,
                         Called.in(name, "test"),

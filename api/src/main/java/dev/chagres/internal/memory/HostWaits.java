@@ -35,6 +35,9 @@ public final class HostWaits {
     @SuppressWarnings("unused") // through PRESENT
     private long present;
 
+    /** Who was in the last wait. */
+    private @Nullable Thread thread;
+
     private int failures;
     private @Nullable Interruptible interruptible;
 
@@ -49,6 +52,7 @@ public final class HostWaits {
     public void begin() {
         Interruptible known = interruptible;
         failures = known == null ? 0 : known.failures();
+        thread = Thread.currentThread();
         PRESENT.setRelease(this, ++count);
     }
 
@@ -71,6 +75,12 @@ public final class HostWaits {
         if (known != null && known.failures() > 0) {
             known.throwNew(0);
         }
+    }
+
+    /** Returns whether the thread that is in a wait was interrupted, which a wait inside CUDA does not notice. Any thread. */
+    public boolean isInterrupted() {
+        Thread waiting = present() == 0 ? null : thread;
+        return waiting != null && waiting.isInterrupted();
     }
 
     /** Returns the number of the wait that the thread is in, 0 outside. Any thread. */
