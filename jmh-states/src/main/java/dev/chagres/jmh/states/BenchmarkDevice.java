@@ -3,9 +3,15 @@ package dev.chagres.jmh.states;
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Event;
+import dev.chagres.Graph;
 import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.Provider;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.cuda.CudaRuntime;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.util.SplittableRandom;
 import org.jspecify.annotations.NullUnmarked;
 import org.openjdk.jmh.annotations.Level;
@@ -30,6 +36,7 @@ public class BenchmarkDevice {
     private static final int DRAWN = 1_000_003;
 
     private static final long SEED = 1;
+    private static final int BUS_ID_BYTES = 32;
 
     private Device device;
     private dev.chagres.Scope scope;
@@ -48,6 +55,15 @@ public class BenchmarkDevice {
         begun = device.openEvent();
         done = device.openEvent();
         random = new SplittableRandom(SEED);
+        DeviceProfiler.counted(0);
+        if (device.provider() == Provider.CUDA) {
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment id = arena.allocate(BUS_ID_BYTES);
+                Status.cuda(
+                        CudaRuntime.cudaDeviceGetPCIBusId(id, BUS_ID_BYTES, device.index()), "cudaDeviceGetPCIBusId");
+                DeviceProfiler.opened(id.getString(0));
+            }
+        }
     }
 
     /** Closes what was opened. */
@@ -125,6 +141,19 @@ public class BenchmarkDevice {
     public void untilIdle(Runnable work) {
         work.run();
         stream().synchronize();
+    }
+
+    /**
+     * Returns how many kernels, copies and fills the work enqueues on {@link #stream()}, which it does not do: they are captured as a graph. For the
+     * benchmark's {@code @Setup}, after a run of the same work; {@link DeviceProfiler} shows the number.
+     *
+     * @throws dev.chagres.bindings.CaptureException when the work cannot be captured, since it waits or allocates
+     */
+    public long countNodes(Runnable work) {
+        try (Graph graph = stream().capture(work)) {
+            DeviceProfiler.counted(graph.nodes());
+            return graph.nodes();
+        }
     }
 
     /**

@@ -66,6 +66,13 @@ class BenchmarkDeviceTest {
         assertEquals(2, score(results, "device.calls"));
         assertTrue(score(results, "device.memory") >= 4000, results.toString());
         assertFalse(profiler.getDescription().isBlank());
+        profiler.beforeIteration(null, null);
+        assertEquals(2, state.countNodes(() -> {
+            Elementwise.add(x, x, x, state.stream());
+            Elementwise.add(x, x, x, state.stream());
+        }));
+        assertEquals(4, x.toFloats(state.stream())[999], "captured, not run");
+        assertEquals(2, score(profiler.afterIteration(null, null, null), "device.nodes"));
     }
 
     private static double score(Collection<? extends Result<?>> results, String label) {
