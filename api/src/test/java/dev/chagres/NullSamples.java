@@ -36,6 +36,7 @@ import dev.chagres.ops.NormFunction;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.ProductPlan;
 import dev.chagres.ops.ResidualNorm;
+import dev.chagres.ops.SequencePool;
 import dev.chagres.ops.StepRange;
 import dev.chagres.ops.StepRanges;
 import dev.chagres.ops.StepState;
@@ -138,6 +139,7 @@ final class NullSamples implements AutoCloseable {
         sample(QkvFormat.class, QkvFormat.BSHD);
         sample(CuSeqlens.class, lengths);
         sample(Bias.class, Bias.PRESENT);
+        sample(SequencePool.Kind.class, SequencePool.Kind.MEAN);
         sample(ClampedSwiglu.class, ClampedSwiglu.standard());
         sample(BranchOrder.class, BranchOrder.PARALLEL);
         sample(ResidualSource.class, ResidualSource.INPUT);
