@@ -26,6 +26,7 @@ import org.openjdk.jmh.results.Result;
 @Tag("L0")
 class ClockSamplerTest {
     /** A library of one GPU, 0000:1B:00.0. */
+    @SuppressWarnings("unused") // The functions are found by their names.
     private static final class MadeUp {
         final Arena arena = Arena.ofShared();
         final Map<String, MemorySegment> functions = new HashMap<>();
