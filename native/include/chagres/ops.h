@@ -760,6 +760,35 @@ int ops_range_push(const char *name);
 /* Ends the range that the calling thread began last. OPS_INVALID_ARGUMENT when the thread has none open. */
 int ops_range_pop(void);
 
+/* What OpsActivity is of. */
+enum OpsActivityKind { OPS_ACTIVITY_KERNEL = 0, OPS_ACTIVITY_COPY = 1, OPS_ACTIVITY_FILL = 2, OPS_ACTIVITY_RANGE = 3 };
+
+/* A kernel, copy or fill that a GPU ran, or a range of host time. */
+typedef struct OpsActivity {
+  const char *name; /* host string */
+  int64_t begin;    /* nanoseconds */
+  int64_t end;      /* 0 for a range that was open still */
+  int64_t range;    /* the number of the range that enqueued it, or that it was begun in; 0 for none */
+  int64_t number;   /* of a range, from 1 on */
+  int64_t bytes;    /* of copies and fills */
+  int64_t stream;   /* CUPTI's number of the stream; of a range that of its thread */
+  int32_t device;
+  int32_t kind; /* OpsActivityKind */
+} OpsActivity;
+
+/* Records from now on the ranges of all threads and, through NVIDIA's CUPTI, what GPUs run. cupti (host string): the library's
+ * path; "" records ranges alone, as the reference always does. now (host, written): the time by the clock of the records.
+ * OPS_NOT_OPEN when the library cannot be opened, OPS_INVALID_ARGUMENT while another recording runs. */
+int ops_activity_begin(const char *cupti, int64_t *now);
+
+/* Ends the recording: what is not done yet is not recorded, so wait for the devices before. count (host, written): records,
+ * dropped (host, written): those that there was no room for. */
+int ops_activity_end(int64_t *count, int64_t *dropped);
+
+/* Copies the first `count` records of the recording that has ended to activities (host [count]). Names stay until the next
+ * ops_activity_begin. */
+int ops_activity_read(OpsActivity *activities, int64_t count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,16 +1,22 @@
-/* Ranges for profilers: counted alone, since no GPU computes. */
+/* Ranges for profilers: counted, and recorded where somebody asks for it. */
 #include "../../ops/range.h"
+
+#include "../../ops/activity.h"
 
 using namespace chagres::ops;
 
 int ops_range_push(const char *name) try {
   const int status = check_range_push(name);
-  if (status == OPS_SUCCESS) ++open_ranges();
-  return status;
+  if (status != OPS_SUCCESS) return status;
+  activity::recorder().push_range(name);
+  ++open_ranges();
+  return OPS_SUCCESS;
 } OPS_CATCH
 
 int ops_range_pop(void) try {
   const int status = check_range_pop();
-  if (status == OPS_SUCCESS) --open_ranges();
-  return status;
+  if (status != OPS_SUCCESS) return status;
+  activity::recorder().pop_range();
+  --open_ranges();
+  return OPS_SUCCESS;
 } OPS_CATCH

@@ -243,6 +243,23 @@ int range_pop() {
   return status == OPS_SUCCESS ? ops_range_pop() : status;
 }
 
+/* With no recording under way, a refusal would be right. */
+int activity_end(int64_t *count, int64_t *dropped) {
+  int64_t now = 0;
+  ops_activity_begin("", &now);
+  const int status = ops_activity_end(count, dropped);
+  int64_t unread = 0;
+  if (status != OPS_SUCCESS) ops_activity_end(&unread, &unread);
+  return status;
+}
+
+int activity_begin(const char *cupti, int64_t *now) {
+  const int status = ops_activity_begin(cupti, now);
+  int64_t unread = 0;
+  if (status == OPS_SUCCESS) ops_activity_end(&unread, &unread);
+  return status;
+}
+
 std::vector<Case> library() {
   return {
       CASE(ops_open, "cudart", "nvrtc", "include", "cache"),
@@ -250,6 +267,9 @@ std::vector<Case> library() {
       CASE(ops_compile_all, 9, 0, f.out<int>()),
       CASE(ops_range_push, "range"),
       CASE_OF("ops_range_pop", &range_pop),
+      CASE_OF("ops_activity_begin", &activity_begin, "", f.out<int64_t>()),
+      CASE_OF("ops_activity_end", &activity_end, f.out<int64_t>(), f.out<int64_t>()),
+      CASE(ops_activity_read, f.out<OpsActivity>(), 0),
   };
 }
 

@@ -211,6 +211,9 @@ Ops open_library(const std::string &path) {
   find(library, "ops_dequantize_blocks", ops.dequantize_blocks);
   find(library, "ops_range_push", ops.range_push);
   find(library, "ops_range_pop", ops.range_pop);
+  find(library, "ops_activity_begin", ops.activity_begin);
+  find(library, "ops_activity_end", ops.activity_end);
+  find(library, "ops_activity_read", ops.activity_read);
   return ops;
 }
 

@@ -61,6 +61,9 @@ struct Ops {
   OPS_FUNCTION(dequantize_blocks);
   OPS_FUNCTION(range_push);
   OPS_FUNCTION(range_pop);
+  OPS_FUNCTION(activity_begin);
+  OPS_FUNCTION(activity_end);
+  OPS_FUNCTION(activity_read);
 #undef OPS_FUNCTION
 };
 

@@ -106,6 +106,7 @@ void attention_merge_cases(Session &session);
 void argument_cases(Session &session);
 void graph_cases(Session &session);
 void range_cases(Session &session);
+void activity_cases(Session &session);
 void print_times(Session &session, const std::string &only); /* of a stem, or, where it is empty, of all */
 
 }  // namespace chagres::tests

@@ -63,6 +63,7 @@ const Cases kCases[] = {
     {"attention_merge", attention_merge_cases},
     {"graph", graph_cases},
     {"range", range_cases},
+    {"activity", activity_cases},
 };
 
 bool is_stem(const std::string &text) {

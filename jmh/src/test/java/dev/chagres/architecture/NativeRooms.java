@@ -35,7 +35,8 @@ record NativeRooms(Path root) {
     private static final Set<String> LIBRARY_FUNCTIONS = Set.of("ops_open", "ops_last_error", "ops_compile_all");
 
     /** Functions of ops.h that a thread computes: no kernel stands behind them. */
-    private static final Set<String> HOST_FUNCTIONS = Set.of("ops_range_push", "ops_range_pop");
+    private static final Set<String> HOST_FUNCTIONS =
+            Set.of("ops_range_push", "ops_range_pop", "ops_activity_begin", "ops_activity_end", "ops_activity_read");
 
     /** Functions of ops.h that a vendor's kernels compute. */
     private static final Set<String> VENDOR_FUNCTIONS = Set.of("ops_matrix_product");

@@ -23,6 +23,8 @@ import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.PendingCheckpoint;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.estimate.FlopCount;
+import dev.chagres.estimate.KernelTimes;
+import dev.chagres.estimate.KernelTrace;
 import dev.chagres.estimate.Lengths;
 import dev.chagres.estimate.PassTrace;
 import dev.chagres.io.ModelFiles;
@@ -31,6 +33,7 @@ import dev.chagres.io.SafetensorsException;
 import dev.chagres.launch.Rank;
 import dev.chagres.ops.MatrixProduct;
 import dev.chagres.ops.ProductPlan;
+import dev.chagres.ops.Range;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.LossScaler;
@@ -128,6 +131,11 @@ final class ModelTraining implements Training {
     private double firstFlops = Double.NaN;
     /** Of the step that is captured; launches have rates of their own. */
     private float rate;
+
+    /** What profilers call the part of a step behind its layers. */
+    private final Range updating = new Range("gradients' norm and optimizer");
+    /** Null where nobody records layers. */
+    private KernelTrace.@Nullable Observer recording;
 
     /** False from where a step changes the state to its end. */
     private boolean whole = true;
@@ -281,7 +289,25 @@ final class ModelTraining implements Training {
         }
     }
 
-    /** Makes steps whose layers are measured, behind two that are not; {@code trace} receives their calls. */
+    @Override
+    public void beginRecording(KernelTrace trace) {
+        KernelTrace.Observer made = trace.observer();
+        passes().forEach(one -> one.observe(made));
+        recording = made;
+    }
+
+    @Override
+    public void endRecording() {
+        KernelTrace.Observer present = recording;
+        if (present != null) {
+            recording = null;
+            passes().forEach(one -> one.forget(present));
+            present.close();
+        }
+        device.synchronize();
+    }
+
+    /** Makes steps whose layers are measured, behind two that are not, then as many whose kernels are; {@code trace} receives their calls. */
     StepEstimate.Profiled profiled(Batch batch, Lengths lengths, int steps, OutputStream trace) throws IOException {
         millisOf(batch, 2);
         try (var profile = new PassProfile(device);
@@ -296,10 +322,15 @@ final class ModelTraining implements Training {
                 one.forget(profile);
                 one.forget(calls);
             }
-            calls.write(trace);
             FlopCount.Flops all = count.flops();
             var ofStep =
                     new FlopCount.Flops(all.forward() / steps, all.backward() / steps, all.recomputation() / steps);
+            KernelTimes kernels = kernels(batch, steps);
+            if (kernels.source() == KernelTrace.Source.CUPTI) {
+                kernels.write(trace);
+            } else {
+                calls.write(trace);
+            }
             return new StepEstimate.Profiled(
                     profile.rows(),
                     count.rates(profile, steps),
@@ -307,7 +338,20 @@ final class ModelTraining implements Training {
                     millis / steps,
                     steps,
                     bestTeraflops(),
-                    device.peakMemoryUse());
+                    device.peakMemoryUse(),
+                    kernels);
+        }
+    }
+
+    private KernelTimes kernels(Batch batch, int steps) {
+        try (KernelTrace kernels = KernelTrace.begin()) {
+            beginRecording(kernels);
+            try {
+                millisOf(batch, steps);
+            } finally {
+                endRecording();
+            }
+            return kernels.end();
         }
     }
 
@@ -385,9 +429,18 @@ final class ModelTraining implements Training {
     /** Enqueues a step of a graph: its rate is that of the launch. */
     private void enqueue(List<ModelInput> microBatches) {
         gradients.compute(microBatches, Objects.requireNonNull(captured));
-        gradientNorm.compute();
-        keepMeasured();
-        optimizer.step(rate, gradientNorm);
+        update(rate);
+    }
+
+    private void update(float learningRate) {
+        updating.push();
+        try {
+            gradientNorm.compute();
+            keepMeasured();
+            optimizer.step(learningRate, gradientNorm);
+        } finally {
+            Range.pop();
+        }
     }
 
     /** Waits for the statistics of a step whose casts are measured, and keeps them; a captured one has none. */
@@ -491,9 +544,7 @@ final class ModelTraining implements Training {
         whole = quantizers == null; // A recipe may change scales in forward.
         gradients.compute(uploads, readback);
         whole = false;
-        gradientNorm.compute();
-        keepMeasured();
-        optimizer.step(learningRate, gradientNorm);
+        update(learningRate);
         readback.finish(gradientNorm.norm());
         whole = true;
     }
@@ -663,6 +714,7 @@ final class ModelTraining implements Training {
             captured.close();
         }
         readback.close();
+        updating.close();
         if (evaluation != null) {
             evaluation.close();
         }

@@ -12,6 +12,7 @@ import dev.chagres.batch.TrainedModel;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.estimate.FlopCount;
+import dev.chagres.estimate.KernelTrace;
 import dev.chagres.estimate.Lengths;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
@@ -385,6 +386,16 @@ final class RankedTraining implements Training {
             training.readBytes();
             return counts.getFirst();
         });
+    }
+
+    @Override
+    public void beginRecording(KernelTrace trace) {
+        tell(training -> training.beginRecording(trace));
+    }
+
+    @Override
+    public void endRecording() {
+        tell(ModelTraining::endRecording);
     }
 
     /** Returns those of rank 0. */

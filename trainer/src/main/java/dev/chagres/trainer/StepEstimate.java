@@ -10,6 +10,7 @@ import dev.chagres.batch.TokenSequences;
 import dev.chagres.estimate.DryRun;
 import dev.chagres.estimate.FlopCount;
 import dev.chagres.estimate.FlopCount.Flops;
+import dev.chagres.estimate.KernelTimes;
 import dev.chagres.estimate.Lengths;
 import dev.chagres.nccl.Operation;
 import dev.chagres.pass.PassProfile;
@@ -149,6 +150,7 @@ public record StepEstimate(
      * @param steps how many were measured
      * @param bestTeraflops what a large product in the model's type reached on this device
      * @param memory which parts of the program held memory when it held most
+     * @param kernels of as many other steps, by name
      */
     public record Profiled(
             List<PassProfile.Row> rows,
@@ -157,7 +159,8 @@ public record StepEstimate(
             double stepMillis,
             int steps,
             double bestTeraflops,
-            MemoryUse memory) {
+            MemoryUse memory,
+            KernelTimes kernels) {
         /** Copies the list. */
         public Profiled {
             rows = List.copyOf(rows);

@@ -14,6 +14,7 @@ import dev.chagres.trainer.SavingPlan.Recipes;
 import dev.chagres.trainer.TrainingPlan.Start;
 import dev.chagres.trainer.command.FastaOptions;
 import dev.chagres.trainer.command.FileChecks;
+import dev.chagres.trainer.plan.ProfileOptions;
 import java.io.File;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -203,6 +204,9 @@ final class TrainOptions {
     @Mixin
     private final EvaluationPlan.Options evaluation = new EvaluationPlan.Options();
 
+    @Mixin
+    private final ProfileOptions profile = new ProfileOptions();
+
     /** Returns the provider that was asked for, null when the system property is to decide. */
     @Nullable
     String provider() {
@@ -220,6 +224,7 @@ final class TrainOptions {
         ranks.check();
         batches.check(ranks);
         margins.check();
+        profile.check();
         updates.check();
         updates.check(ranks.layout().tensorRanks(), saving.save());
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
@@ -406,7 +411,8 @@ final class TrainOptions {
                 saving.plan(recipe != null ? Recipes.SAME_WEIGHTS : Recipes.SAME, scheduleDefaults()),
                 ranks.isSilent() ? null : report,
                 ranks.isSilent() ? null : plot,
-                ranks.isSilent() ? evaluated.silent() : evaluated);
+                ranks.isSilent() ? evaluated.silent() : evaluated,
+                profile.wanted(ranks.isSilent()));
     }
 
     private static Start decoder(Path folder) {

@@ -7,6 +7,7 @@ import dev.chagres.batch.StepResult;
 import dev.chagres.checkpoint.CheckpointFolder;
 import dev.chagres.checkpoint.RunState;
 import dev.chagres.estimate.FlopCount;
+import dev.chagres.estimate.KernelTrace;
 import dev.chagres.estimate.Lengths;
 import dev.chagres.io.RecipeDifferences;
 import dev.chagres.io.SafetensorsException;
@@ -211,6 +212,12 @@ interface Training extends AutoCloseable {
     default List<FlopCount> countedStep(Batch batch, Lengths lengths) {
         return List.of();
     }
+
+    /** Records the layers of the steps to come, on each rank of this process, until {@link #endRecording}. */
+    default void beginRecording(KernelTrace trace) {}
+
+    /** Waits for the devices, and records no more. */
+    default void endRecording() {}
 
     /** Tells ranks in other processes, before {@link #close}, that this one ends by {@code cause}: they end, too. */
     default void fail(Throwable cause) {}

@@ -14,6 +14,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.trainer.command.BuildVersion;
+import dev.chagres.trainer.plan.ProfileOptions;
 import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
@@ -42,6 +43,7 @@ import org.jspecify.annotations.Nullable;
  * @param report where the report goes, null for none
  * @param plot where the picture goes, null for none
  * @param evaluation on what the run is evaluated
+ * @param profile of which steps kernels are recorded, null for none
  */
 record TrainingPlan(
         Start start,
@@ -62,7 +64,8 @@ record TrainingPlan(
         SavingPlan saving,
         @Nullable Path report,
         @Nullable Path plot,
-        EvaluationPlan evaluation) {
+        EvaluationPlan evaluation,
+        ProfileOptions.@Nullable Wanted profile) {
     private static final float MAX_NORM = 1;
 
     /**
@@ -183,6 +186,7 @@ record TrainingPlan(
                 "--save-every " + saving.times(),
                 "--keep-last, --keep-every, --keep-best " + saving.retention(),
                 "--resume " + saving.resumed(),
+                "--profile " + (profile == null ? "none" : profile.steps()),
                 evaluation.purpose());
     }
 

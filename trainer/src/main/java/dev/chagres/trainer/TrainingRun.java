@@ -5,6 +5,8 @@ import dev.chagres.batch.Batches;
 import dev.chagres.batch.DataPosition;
 import dev.chagres.batch.StepResult;
 import dev.chagres.checkpoint.CheckpointFolder;
+import dev.chagres.estimate.KernelTimes;
+import dev.chagres.estimate.KernelTrace;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.recipe.CastStatistics;
 import dev.chagres.trainer.callback.Evaluation;
@@ -158,7 +160,7 @@ public final class TrainingRun {
      * @throws TrainingException when it cannot be written; the old file is then as it was
      */
     public void save(Path file, Map<String, String> description) {
-        ensureAtCheckpoint();
+        ensureAtCheckpoint("save");
         naming(wording, () -> model.save(file, position(made - 1), texts(description)));
     }
 
@@ -185,7 +187,7 @@ public final class TrainingRun {
      *     such failures end the run after a later step
      */
     public void saveInBackground(CheckpointFolder folder, Map<String, String> description) {
-        ensureAtCheckpoint();
+        ensureAtCheckpoint("save");
         followSave(true);
         saving = made;
         follow(model.beginSave(folder, made, position(made - 1), texts(description)));
@@ -221,9 +223,32 @@ public final class TrainingRun {
         }
     }
 
-    private void ensureAtCheckpoint() {
+    /**
+     * Records, from a checkpoint on, the kernels that this process's ranks run and the layers that enqueue them.
+     *
+     * @throws IllegalStateException when the run is at no checkpoint, or another recording runs
+     */
+    public KernelTrace beginRecording() {
+        ensureAtCheckpoint("beginRecording");
+        KernelTrace trace = KernelTrace.begin();
+        model.beginRecording(trace);
+        return trace;
+    }
+
+    /**
+     * Ends, at a checkpoint, what {@link #beginRecording} has begun.
+     *
+     * @throws IllegalStateException when the run is at no checkpoint
+     */
+    public KernelTimes endRecording(KernelTrace trace) {
+        ensureAtCheckpoint("endRecording");
+        model.endRecording();
+        return trace.end();
+    }
+
+    private void ensureAtCheckpoint(String call) {
         if (!atCheckpoint) {
-            throw new IllegalStateException("save: expected a call of onCheckpoint, where the state is whole");
+            throw new IllegalStateException(call + ": expected a call of onCheckpoint, where the state is whole");
         }
     }
 
@@ -251,9 +276,7 @@ public final class TrainingRun {
      * @throws IllegalStateException when the run is at no checkpoint
      */
     public Evaluation.@Nullable Result evaluate(Evaluation evaluation) {
-        if (!atCheckpoint) {
-            throw new IllegalStateException("evaluate: expected a call of onCheckpoint, where the state is whole");
-        }
+        ensureAtCheckpoint("evaluate");
         if (broken) {
             return null;
         }

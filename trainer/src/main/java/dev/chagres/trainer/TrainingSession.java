@@ -14,6 +14,8 @@ import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.EarlyStopping;
 import dev.chagres.trainer.callback.Evaluation;
 import dev.chagres.trainer.callback.TensorBoard;
+import dev.chagres.trainer.plan.ProfileOptions;
+import dev.chagres.trainer.plan.StepProfile;
 import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
@@ -300,7 +302,9 @@ final class TrainingSession {
         List<Callback> callbacks = new ArrayList<>();
         callbacks.add(report(followers.files(), progress));
         earlyStopping = plan.evaluation().earlyStopping();
-        Stream.of(followers.tensorBoard(), earlyStopping, followers.evaluation(), checkpoints)
+        ProfileOptions.Wanted profile = plan.profile();
+        StepProfile recorded = profile == null ? null : profile.callback(out.text());
+        Stream.of(followers.tensorBoard(), earlyStopping, followers.evaluation(), recorded, checkpoints)
                 .filter(Objects::nonNull)
                 .forEach(callbacks::add);
         return callbacks;

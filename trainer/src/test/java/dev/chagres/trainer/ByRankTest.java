@@ -215,4 +215,41 @@ class ByRankTest {
                         report.toString()));
         assertNull(JSON.std.mapFrom(Files.readAllLines(report).getLast()).get("byRank"));
     }
+
+    private int train(String options) {
+        return Train.run(
+                DevicePlatform.opener(),
+                new StandardOutput(out, StandardCharsets.UTF_8),
+                new PrintStream(out, true, StandardCharsets.UTF_8),
+                options.split(" "));
+    }
+
+    @Test
+    void stepsAreRecordedOnEachRank() throws IOException {
+        Assumptions.assumeTrue(Device.count() >= 2, "skipped: fewer devices than ranks");
+        Path to = folder.resolve("profile");
+        int status = train("--model tiny --recipe fp32 --steps 7 --tokens-per-step 512 --context 64 --ranks 2"
+                + " --strategy zero2 --profile 2 --profile-out " + to);
+        String told = out.toString(StandardCharsets.UTF_8);
+        assertEquals(0, status, told);
+        assertTrue(told.contains("profile of 2 steps: " + to.resolve("kernels.txt")), told);
+        Map<String, Object> trace = JSON.std.mapFrom(Files.readString(to.resolve("trace.json")));
+        // Each of two ranks makes a step's update twice.
+        assertEquals(
+                4,
+                ((List<?>) trace.get("traceEvents"))
+                        .stream()
+                                .filter(event ->
+                                        ((Map<?, ?>) event).get("name").equals("gradients' norm and optimizer"))
+                                .count());
+    }
+
+    @Test
+    void profilesRefuseWrongOptions() {
+        assertEquals(2, train("--profile 0"));
+        assertEquals(2, train("--profile-out here"));
+        String told = out.toString(StandardCharsets.UTF_8);
+        assertTrue(told.contains("--profile: expected at least 1, got 0"), told);
+        assertTrue(told.contains("--profile-out: expected --profile beside it, got none"), told);
+    }
 }

@@ -66,7 +66,8 @@ class CapturedRanksTest {
                 SavingPlan.NONE,
                 null,
                 null,
-                EvaluationPlan.NONE);
+                EvaluationPlan.NONE,
+                null);
     }
 
     private static Trained train(ModelTraining training, TrainingPlan plan) {

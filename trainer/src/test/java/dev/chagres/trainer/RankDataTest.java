@@ -72,7 +72,8 @@ class RankDataTest {
                 SavingPlan.NONE,
                 null,
                 null,
-                EvaluationPlan.NONE);
+                EvaluationPlan.NONE,
+                null);
     }
 
     private static SequencePacker packer(TrainingPlan plan) {

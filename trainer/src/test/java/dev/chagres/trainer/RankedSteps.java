@@ -76,7 +76,8 @@ final class RankedSteps {
                 SavingPlan.NONE,
                 null,
                 null,
-                EvaluationPlan.NONE);
+                EvaluationPlan.NONE,
+                null);
     }
 
     private static List<Step> steps(ModelTraining training, TrainingPlan plan) {

@@ -61,7 +61,8 @@ class ReportWriterTest {
             SavingPlan.NONE,
             null,
             null,
-            EvaluationPlan.NONE);
+            EvaluationPlan.NONE,
+            null);
     private static final RunText.RunDescription RUN = new RunText.RunDescription(
             "reference",
             "CPU \"quoted\"",
@@ -130,7 +131,8 @@ class ReportWriterTest {
                 PLAN.saving(),
                 null,
                 null,
-                EvaluationPlan.NONE);
+                EvaluationPlan.NONE,
+                null);
         try (var report = new ReportWriter(file)) {
             EffectiveWindows made = new EffectiveWindows(WeightGather.COPY_ENGINE, GradientReduction.COPY_ENGINE, null);
             report.begin(new RunText.RunDescription("reference", "CPU", Map.of(), 1, plan, made));

@@ -4676,5 +4676,224 @@ public class Ops extends Ops$shared {
            throw new AssertionError("should not reach here", ex$);
         }
     }
+    private static final int OPS_ACTIVITY_KERNEL = (int)0L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsActivityKind.OPS_ACTIVITY_KERNEL = 0
+     * }
+     */
+    public static int OPS_ACTIVITY_KERNEL() {
+        return OPS_ACTIVITY_KERNEL;
+    }
+    private static final int OPS_ACTIVITY_COPY = (int)1L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsActivityKind.OPS_ACTIVITY_COPY = 1
+     * }
+     */
+    public static int OPS_ACTIVITY_COPY() {
+        return OPS_ACTIVITY_COPY;
+    }
+    private static final int OPS_ACTIVITY_FILL = (int)2L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsActivityKind.OPS_ACTIVITY_FILL = 2
+     * }
+     */
+    public static int OPS_ACTIVITY_FILL() {
+        return OPS_ACTIVITY_FILL;
+    }
+    private static final int OPS_ACTIVITY_RANGE = (int)3L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsActivityKind.OPS_ACTIVITY_RANGE = 3
+     * }
+     */
+    public static int OPS_ACTIVITY_RANGE() {
+        return OPS_ACTIVITY_RANGE;
+    }
+
+    private static class ops_activity_begin {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_activity_begin");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_activity_begin(const char *cupti, int64_t *now)
+     * }
+     */
+    public static FunctionDescriptor ops_activity_begin$descriptor() {
+        return ops_activity_begin.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_activity_begin(const char *cupti, int64_t *now)
+     * }
+     */
+    public static MethodHandle ops_activity_begin$handle() {
+        return ops_activity_begin.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_activity_begin(const char *cupti, int64_t *now)
+     * }
+     */
+    public static MemorySegment ops_activity_begin$address() {
+        return ops_activity_begin.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_activity_begin(const char *cupti, int64_t *now)
+     * }
+     */
+    public static int ops_activity_begin(MemorySegment cupti, MemorySegment now) {
+        var mh$ = ops_activity_begin.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_activity_begin", cupti, now);
+            }
+            return (int)mh$.invokeExact(cupti, now);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_activity_end {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_POINTER
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_activity_end");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_activity_end(int64_t *count, int64_t *dropped)
+     * }
+     */
+    public static FunctionDescriptor ops_activity_end$descriptor() {
+        return ops_activity_end.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_activity_end(int64_t *count, int64_t *dropped)
+     * }
+     */
+    public static MethodHandle ops_activity_end$handle() {
+        return ops_activity_end.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_activity_end(int64_t *count, int64_t *dropped)
+     * }
+     */
+    public static MemorySegment ops_activity_end$address() {
+        return ops_activity_end.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_activity_end(int64_t *count, int64_t *dropped)
+     * }
+     */
+    public static int ops_activity_end(MemorySegment count, MemorySegment dropped) {
+        var mh$ = ops_activity_end.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_activity_end", count, dropped);
+            }
+            return (int)mh$.invokeExact(count, dropped);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
+
+    private static class ops_activity_read {
+        public static final FunctionDescriptor DESC = FunctionDescriptor.of(
+            Ops.C_INT,
+            Ops.C_POINTER,
+            Ops.C_LONG
+        );
+
+        public static final MemorySegment ADDR = SYMBOL_LOOKUP.findOrThrow("ops_activity_read");
+
+        public static final MethodHandle HANDLE = Linker.nativeLinker().downcallHandle(ADDR, DESC);
+    }
+
+    /**
+     * Function descriptor for:
+     * {@snippet lang=c :
+     * int ops_activity_read(OpsActivity *activities, int64_t count)
+     * }
+     */
+    public static FunctionDescriptor ops_activity_read$descriptor() {
+        return ops_activity_read.DESC;
+    }
+
+    /**
+     * Downcall method handle for:
+     * {@snippet lang=c :
+     * int ops_activity_read(OpsActivity *activities, int64_t count)
+     * }
+     */
+    public static MethodHandle ops_activity_read$handle() {
+        return ops_activity_read.HANDLE;
+    }
+
+    /**
+     * Address for:
+     * {@snippet lang=c :
+     * int ops_activity_read(OpsActivity *activities, int64_t count)
+     * }
+     */
+    public static MemorySegment ops_activity_read$address() {
+        return ops_activity_read.ADDR;
+    }
+
+    /**
+     * {@snippet lang=c :
+     * int ops_activity_read(OpsActivity *activities, int64_t count)
+     * }
+     */
+    public static int ops_activity_read(MemorySegment activities, long count) {
+        var mh$ = ops_activity_read.HANDLE;
+        try {
+            if (TRACE_DOWNCALLS) {
+                traceDowncall("ops_activity_read", activities, count);
+            }
+            return (int)mh$.invokeExact(activities, count);
+        } catch (Error | RuntimeException ex) {
+           throw ex;
+        } catch (Throwable ex$) {
+           throw new AssertionError("should not reach here", ex$);
+        }
+    }
 }
 

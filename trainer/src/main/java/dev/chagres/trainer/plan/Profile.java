@@ -17,12 +17,11 @@ import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.Callable;
-import org.knowm.xchart.BitmapEncoder;
-import org.knowm.xchart.CategoryChart;
-import org.knowm.xchart.CategoryChartBuilder;
+import java.util.stream.Collectors;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
@@ -44,15 +43,13 @@ import picocli.CommandLine.Spec;
         description = "Makes steps of a model on full batches, and tells what takes their time.",
         footer = {
             "",
-            "Writes layers.txt, slowest.png and trace.json, which https://ui.perfetto.dev",
-            "opens. Times are of events around the calls of layers: kernels by name are seen",
-            "by Nsight Systems, for which layers have NVTX ranges.",
+            "Writes layers.txt, kernels.txt, kernels.png, memory.png, and trace.json, which",
+            "https://ui.perfetto.dev opens. Kernels are told by CUPTI; without it times are of",
+            "events around the calls of layers, for which profilers have NVTX ranges.",
             "Exit status: 0 done, 1 failed, 2 wrong options."
         })
 public final class Profile implements Callable<Integer> {
     private static final int SLOWEST = 10;
-    private static final int WIDTH = 1000;
-    private static final int HEIGHT = 600;
 
     @Option(
             names = "--model",
@@ -155,7 +152,6 @@ public final class Profile implements Callable<Integer> {
         }
         Path layers = folder.resolve("layers.txt");
         Files.writeString(layers, profiled.rates() + System.lineSeparator());
-        List<StepEstimate.Profiled.Kind> slowest = profiled.slowest(SLOWEST);
         out.printf(
                 Locale.ROOT,
                 "%,.2f ms a step, enqueued one by one; %,.3f TFLOP/s of the model, %,.3f with recomputation: %.1f %% of the best product, %,.3f%n",
@@ -164,8 +160,8 @@ public final class Profile implements Callable<Integer> {
                 profiled.flops().all() / profiled.stepMillis() / 1e9,
                 100 * profiled.flops().all() / profiled.stepMillis() / 1e9 / profiled.bestTeraflops(),
                 profiled.bestTeraflops());
-        out.printf(Locale.ROOT, "%-40s %10s %8s%n", "slowest layers", "ms a step", "share");
-        for (StepEstimate.Profiled.Kind one : slowest) {
+        out.printf(Locale.ROOT, "%-40s %10s %8s%n", "slowest kinds of layers", "ms a step", "share");
+        for (StepEstimate.Profiled.Kind one : profiled.slowest(SLOWEST)) {
             out.printf(
                     Locale.ROOT,
                     "%-40s %10.3f %6.1f %%%n",
@@ -174,29 +170,10 @@ public final class Profile implements Callable<Integer> {
                     100 * one.millis() / profiled.stepMillis());
         }
         out.println("memory: " + profiled.memory());
-        Path picture = folder.resolve("slowest.png");
-        draw(slowest, picture);
-        out.println("written: " + layers + ", " + trace + (Files.exists(picture) ? ", " + picture : ""));
-    }
-
-    /** Where Java finds no font there is no picture, which a line says. */
-    private void draw(List<StepEstimate.Profiled.Kind> slowest, Path picture) throws IOException {
-        try {
-            CategoryChart chart = new CategoryChartBuilder()
-                    .width(WIDTH)
-                    .height(HEIGHT)
-                    .title("Milliseconds of a step by kind of layer")
-                    .yAxisTitle("ms")
-                    .build();
-            chart.getStyler().setXAxisLabelRotation(30).setLegendVisible(false);
-            chart.addSeries(
-                    "ms",
-                    slowest.stream().map(StepEstimate.Profiled.Kind::name).toList(),
-                    slowest.stream().map(StepEstimate.Profiled.Kind::millis).toList());
-            Files.write(picture, BitmapEncoder.getBitmapBytes(chart, BitmapEncoder.BitmapFormat.PNG));
-        } catch (RuntimeException | LinkageError e) {
-            err.println(
-                    "profile: no picture: Java needs fonts: apt-get install fontconfig fonts-dejavu-core (" + e + ")");
-        }
+        var kernels = new ProfileReport(profiled.kernels(), steps, folder, err);
+        out.print(kernels.text());
+        List<Path> written = new ArrayList<>(List.of(layers, trace));
+        written.addAll(kernels.write());
+        out.println("written: " + written.stream().map(Path::toString).collect(Collectors.joining(", ")));
     }
 }

@@ -73,6 +73,10 @@ class ProfileTest {
                         .anyMatch(event -> ((Map<?, ?>) event).get("name").equals("memory of the pass")),
                 "memory");
         assertTrue(Files.readString(to.resolve("layers.txt")).contains("layers.1"), "layers");
+        assertTrue(told.contains("slowest layers, of the host's time"), told);
+        assertTrue(told.contains("the reference computes on the host, whose times these are"), told);
+        assertTrue(Files.readString(to.resolve("kernels.txt")).contains("gradients' norm and optimizer"), "kernels");
+        assertTrue(Files.size(to.resolve("kernels.png")) > 0 && Files.size(to.resolve("memory.png")) > 0, "pictures");
     }
 
     private static boolean isOf(Map<?, ?> slice, String layer, String direction) {

@@ -1,0 +1,134 @@
+package dev.chagres.ops;
+
+import dev.chagres.bindings.NativeLibraries;
+import dev.chagres.bindings.Status;
+import dev.chagres.bindings.ops.Ops;
+import dev.chagres.bindings.ops.OpsActivity;
+import dev.chagres.internal.Checks;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * A kernel, copy or fill that a GPU ran, or a {@link Range} of host time. {@code dev.chagres.estimate.KernelTrace} makes tables of them.
+ *
+ * <p>Threading: immutable; a recording is one of the whole process.
+ *
+ * <p>Source: {@code ops_activity_begin}, {@code ops_activity_end} and {@code ops_activity_read} in {@code ops.h}.
+ *
+ * @param name of the kernel or the range; of copies and fills their kind
+ * @param kind what it is
+ * @param begin nanoseconds of the recording's clock
+ * @param end likewise; 0 of a range that was open still
+ * @param range the number of the range that enqueued it, or that it was begun in; 0 for none
+ * @param number of a range, from 1 on
+ * @param device its index; of a range 0
+ * @param stream CUPTI's number of the stream; of a range that of its thread
+ */
+public record ActivityRecord(
+        String name, Kind kind, long begin, long end, long range, long number, int device, long stream) {
+    /** What a record is of. */
+    public enum Kind {
+        /** A kernel. */
+        KERNEL,
+        /** A copy. */
+        COPY,
+        /** A fill. */
+        FILL,
+        /** A range of host time. */
+        RANGE
+    }
+
+    /**
+     * What was recorded.
+     *
+     * @param records in the order in which they were told
+     * @param dropped how many there was no room for
+     */
+    public record Recording(List<ActivityRecord> records, long dropped) {
+        /** Copies the list. */
+        public Recording {
+            records = List.copyOf(records);
+        }
+    }
+
+    /** Checks that name and kind are there. */
+    public ActivityRecord {
+        Checks.given("name", name);
+        Checks.given("kind", kind);
+    }
+
+    /** Returns its time in nanoseconds. */
+    public long nanos() {
+        return Math.max(0, end - begin);
+    }
+
+    /**
+     * Begins to record, on all threads.
+     *
+     * @param cupti the path of CUPTI's library; an empty text for ranges alone
+     * @return the time by the recording's clock
+     * @throws IllegalStateException when another recording runs, or the process has opened another CUPTI
+     * @throws dev.chagres.bindings.OpsException when the library cannot be opened, or refuses
+     * @throws dev.chagres.bindings.MissingLibraryException when the provider's libraries cannot be opened
+     */
+    public static long beginRecording(String cupti) {
+        Checks.given("cupti", cupti);
+        NativeLibraries.ensureLoaded();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment now = arena.allocate(ValueLayout.JAVA_LONG);
+            int status = Ops.ops_activity_begin(arena.allocateFrom(cupti), now);
+            if (status == Ops.OPS_INVALID_ARGUMENT()) {
+                throw new IllegalStateException("a recording of kernels runs already; end it before the next");
+            }
+            Status.ops(status, "ops_activity_begin");
+            return now.get(ValueLayout.JAVA_LONG, 0);
+        }
+    }
+
+    /**
+     * Ends the recording. What devices have not done by now is not recorded.
+     *
+     * @throws dev.chagres.bindings.OpsException when none runs
+     */
+    public static Recording endRecording() {
+        NativeLibraries.ensureLoaded();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment counts = arena.allocate(ValueLayout.JAVA_LONG, 2);
+            Status.ops(
+                    Ops.ops_activity_end(counts, counts.asSlice(ValueLayout.JAVA_LONG.byteSize())), "ops_activity_end");
+            long count = counts.getAtIndex(ValueLayout.JAVA_LONG, 0);
+            MemorySegment structs = arena.allocate(OpsActivity.layout(), count);
+            Status.ops(Ops.ops_activity_read(structs, count), "ops_activity_read");
+            return new Recording(records(structs, count), counts.getAtIndex(ValueLayout.JAVA_LONG, 1));
+        }
+    }
+
+    private static List<ActivityRecord> records(MemorySegment structs, long count) {
+        Kind[] kinds = Kind.values();
+        Map<Long, String> names = new HashMap<>();
+        List<ActivityRecord> records = new ArrayList<>();
+        for (long i = 0; i < count; i++) {
+            MemorySegment one = OpsActivity.asSlice(structs, i);
+            String name = names.computeIfAbsent(
+                    OpsActivity.name(one).address(),
+                    address -> MemorySegment.ofAddress(address)
+                            .reinterpret(Long.MAX_VALUE)
+                            .getString(0));
+            records.add(new ActivityRecord(
+                    name,
+                    kinds[OpsActivity.kind(one)],
+                    OpsActivity.begin(one),
+                    OpsActivity.end(one),
+                    OpsActivity.range(one),
+                    OpsActivity.number(one),
+                    OpsActivity.device(one),
+                    OpsActivity.stream(one)));
+        }
+        return records;
+    }
+}
