@@ -82,7 +82,7 @@ class Memory {
     if (size == 0) return kCudaSuccess;
     const int device = current_device();
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    if (thread_counts && type != MemoryType::Host) {
+    if (thread_counts) {
       void *unpromised = map_unpromised(size);
       if (unpromised == nullptr) return kCudaMemoryAllocation;
       allocations_[reinterpret_cast<uintptr_t>(unpromised)] = {size, type, device, false, flags, true};

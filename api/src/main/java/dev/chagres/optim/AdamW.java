@@ -3,7 +3,9 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.internal.Numbers;
+import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.ops.StepState;
@@ -162,6 +164,15 @@ public final class AdamW extends FlatOptimizer {
             return new Config(beta1, beta2, epsilon, weightDecay, decayMode, momentDType, masters, newCorrection);
         }
 
+        /**
+         * Returns the same with moments and masters in the host's memory.
+         *
+         * @throws IllegalArgumentException when moments have eight bits
+         */
+        public OffloadedConfig offloaded() {
+            return new OffloadedConfig(this);
+        }
+
         @Override
         public AdamW make(Parameters parameters, List<ParameterGroup> groups) {
             return new AdamW(parameters, this, groups);
@@ -185,6 +196,8 @@ public final class AdamW extends FlatOptimizer {
     private final @Nullable StepUpdate coded;
 
     private final @Nullable AdamUpdate update;
+    /** Where moments and masters lie in the host's memory. */
+    private final @Nullable OffloadedUpdate offloaded;
 
     /**
      * Allocates memory for the state, in a scope of its own: mean, square and, for 16-bit weights, masters with the present values of the
@@ -220,11 +233,58 @@ public final class AdamW extends FlatOptimizer {
         Tensor gradients = parameters.gradients();
         coded = isCoded ? begun(() -> new StepUpdate(config.step(), ranges, gradients, state, null)) : null;
         update = isCoded ? null : begun(() -> new AdamUpdate(config, ranges, gradients, state));
+        offloaded = null;
+    }
+
+    private AdamW(Parameters parameters, OffloadedConfig config, List<ParameterGroup> own, List<UpdateRange> ranges) {
+        AdamW.Config updates = config.updates();
+        super(
+                parameters,
+                "AdamW" + updates.text(),
+                new OptimizerState(
+                        "AdamW",
+                        parameters,
+                        updates.momentDType(),
+                        VECTORS,
+                        MasterCopies.of(parameters, updates.masters()),
+                        ranges,
+                        own,
+                        hostBytes(parameters, updates, ranges)));
+        coded = null;
+        update = null;
+        offloaded = begun(() -> new OffloadedUpdate(config, parameters, ranges, state));
+    }
+
+    /** Makes one with moments and masters in the host's memory. */
+    static AdamW offloaded(Parameters parameters, OffloadedConfig config, List<ParameterGroup> groups) {
+        List<ParameterGroup> own = check(parameters, config, groups);
+        return new AdamW(
+                parameters,
+                config,
+                own,
+                UpdateRange.of(parameters, config.updates().weightDecay(), own));
+    }
+
+    /** Returns the bytes of two moments and the masters. */
+    private static long hostBytes(Parameters parameters, Config config, List<UpdateRange> ranges) {
+        long count = parameters.gradients().count();
+        long masters = ranges.stream().allMatch(UpdateRange::isFloat32)
+                ? Float.BYTES
+                : count * (config.masters() == Masters.REMAINDER ? Short.BYTES : Float.BYTES);
+        return 2 * pinned(count * config.momentDType().byteSize()) + pinned(masters);
+    }
+
+    private static long pinned(long bytes) {
+        long rest = DeviceMemory.ALIGNMENT - 1;
+        return Math.max(DeviceMemory.ALIGNMENT, (bytes + rest) & ~rest);
     }
 
     /** Returns which kernels run a step, and why others do not. */
     @Override
     public String explain() {
+        if (offloaded != null) {
+            return offloaded.explain();
+        }
         return update == null ? Checks.given("coded", coded).explain() : update.explain();
     }
 
@@ -234,6 +294,17 @@ public final class AdamW extends FlatOptimizer {
             update.run(gradientScale, skip);
         } else if (coded != null) {
             coded.run(gradientScale, skip);
+        } else if (offloaded != null) {
+            offloaded.run(gradientScale, skip);
         }
+    }
+
+    @Override
+    public void close() {
+        if (offloaded != null) {
+            Inside.state(state.scope().stream()).ensureCloses();
+            offloaded.close();
+        }
+        super.close();
     }
 }

@@ -44,6 +44,11 @@ public record AveragedConfig(OptimizerConfig updates, float decay) implements Op
         return made;
     }
 
+    @Override
+    public boolean isCapturable() {
+        return updates.isCapturable();
+    }
+
     /** Returns this with other masters of the optimizer's. */
     @Override
     public AveragedConfig withMasters(AdamW.Masters masters) {

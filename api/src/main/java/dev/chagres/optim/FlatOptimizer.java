@@ -131,6 +131,11 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
     }
 
     @Override
+    public final long hostBytes() {
+        return state.hostBytes();
+    }
+
+    @Override
     public final void step(float rate, GradientNorm norm) {
         if (Checks.given("norm", norm).parameters() != parameters) {
             throw new IllegalArgumentException("norm: expected that of this optimizer's parameters, got another");
@@ -225,7 +230,7 @@ abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lio
     }
 
     @Override
-    public final void close() {
+    public void close() {
         state.close();
         parameters.access().forgetOptimizer(this);
     }

@@ -87,8 +87,11 @@ public interface Optimizer extends StateOwner, AutoCloseable {
      */
     void endEvaluation();
 
-    /** Returns the bytes of the state. */
+    /** Returns the bytes of the state on the device. */
     long byteSize();
+
+    /** Returns the bytes of the state in the host's memory: 0 but of an {@link OffloadedConfig}. */
+    long hostBytes();
 
     /** Returns which kernels run a step, and why others do not. */
     String explain();

@@ -16,6 +16,9 @@ public sealed interface OptimizerConfig
                 SGD.Config,
                 Lion.Config,
                 Adafactor.Config,
+                OffloadedConfig,
+                SGD.Config,
+                Lion.Config,
                 Muon.Config,
                 ScheduleFreeAdamW.Config,
                 AveragedConfig {
@@ -38,6 +41,11 @@ public sealed interface OptimizerConfig
      */
     default AveragedConfig withAverage(float decay) {
         return new AveragedConfig(this, decay);
+    }
+
+    /** Returns whether steps of it can be captured in graphs. */
+    default boolean isCapturable() {
+        return true;
     }
 
     /**

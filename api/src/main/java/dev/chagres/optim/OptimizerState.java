@@ -6,6 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.memory.PinnedMemory;
 import dev.chagres.ops.StepState;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
@@ -27,6 +28,8 @@ final class OptimizerState implements AutoCloseable {
     private final String name;
     private final Parameters parameters;
     private final Scope scope;
+    /** Where vectors and masters lie: {@link #scope}, or memory of the host. */
+    private final Scope kept;
     /** What masters are kept, and where. */
     @FunctionalInterface
     interface Masters {
@@ -61,29 +64,61 @@ final class OptimizerState implements AutoCloseable {
             Masters kind,
             List<UpdateRange> ranges,
             List<ParameterGroup> groups) {
+        this(name, parameters, dtype, endings, kind, ranges, groups, 0);
+    }
+
+    /**
+     * The same with vectors and masters in page-locked memory of the host.
+     *
+     * @param hostBytes of them; 0 for the device's memory
+     */
+    OptimizerState(
+            String name,
+            Parameters parameters,
+            DType dtype,
+            List<String> endings,
+            Masters kind,
+            List<UpdateRange> ranges,
+            List<ParameterGroup> groups,
+            long hostBytes) {
         this.name = name;
         this.parameters = parameters;
         Stream stream = parameters.scope().stream();
         scope = stream.device().openScope(stream).countedAs(MemoryUse.Holder.OPTIMIZER);
+        Scope host = null;
         try {
+            host = hostBytes == 0 ? scope : onHost(stream, hostBytes);
+            kept = host;
             long count = parameters.gradients().count();
             for (String ending : endings) {
-                vectors.add(new StateVector(ending, scope.tensor(dtype, count), 1));
+                vectors.add(new StateVector(ending, kept.tensor(dtype, count), 1));
                 if (dtype == DType.BYTE) {
                     long scales = Math.ceilDiv(count, (long) StepState.BLOCK);
                     String ofScales = ending + StateVector.SCALES;
-                    vectors.add(new StateVector(ofScales, scope.tensor(DType.FLOAT32, scales), 1, StepState.BLOCK));
+                    vectors.add(new StateVector(ofScales, kept.tensor(DType.FLOAT32, scales), 1, StepState.BLOCK));
                 }
             }
             vectors.forEach(vector -> vector.elements().zero(stream));
-            masters = kind.in(ranges, scope, List.copyOf(vectors));
+            masters = kind.in(ranges, kept, List.copyOf(vectors));
             masters.take();
             numbers =
                     new StepScalars(name, scope, groups); // Last, since the scope does not close it if something fails.
         } catch (RuntimeException | Error failure) {
+            if (host != null) {
+                host.close();
+            }
             scope.close();
             throw failure;
         }
+    }
+
+    private static Scope onHost(Stream stream, long bytes) {
+        return Inside.openScope(stream, PinnedMemory.allocate(Inside.state(stream), stream.handle(), bytes));
+    }
+
+    /** Returns the bytes of the host's memory. */
+    long hostBytes() {
+        return kept == scope ? 0 : kept.reservedBytes();
     }
 
     /** Adds an average of the weights, which is saved as the other vectors are. */
@@ -242,6 +277,7 @@ final class OptimizerState implements AutoCloseable {
         if (average != null) {
             average.close();
         }
+        kept.close();
         scope.close();
     }
 }

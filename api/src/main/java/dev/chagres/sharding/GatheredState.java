@@ -3,6 +3,7 @@ package dev.chagres.sharding;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.memory.PinnedMemory;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.optim.StateVector;
 import dev.chagres.parameter.FlatGroup;
@@ -78,6 +79,11 @@ final class GatheredState {
                     vector.elements(),
                     vector.countOf(updated.of(piece.gradientOffset())),
                     vector.countOf(updated.of(piece.count())));
+            if (PinnedMemory.holds(own.address())) { // NCCL takes memory of the device
+                Tensor there = room.like(own);
+                there.copyFrom(stream, own);
+                own = there;
+            }
             Communicator copies = ranks.splitsOptimizer() ? ranks.copies() : null;
             Tensor part = copies == null ? own : gathered(own, copies, room);
             handOut(group, piece, vector.with(ofCopy(part, room)), room, sink);

@@ -51,7 +51,8 @@ class EveryOptimizerTest {
         ADAFACTOR_WITH_MEAN(Adafactor.Config.standard().withBeta1(0.5f), 0.2f),
         MUON(Muon.Config.standard(), 0.1f),
         SCHEDULE_FREE(ScheduleFreeAdamW.Config.standard().withWeightDecay(0.01f), 0.3f),
-        AVERAGED(AdamW.Config.standard().withAverage(0.5f), 0.1f);
+        AVERAGED(AdamW.Config.standard().withAverage(0.5f), 0.1f),
+        OFFLOADED(new OffloadedConfig(AdamW.Config.standard(), 1024), 0.1f);
 
         private final OptimizerConfig config;
         private final float rate;
@@ -200,7 +201,7 @@ class EveryOptimizerTest {
     }
 
     @ParameterizedTest
-    @EnumSource
+    @EnumSource(names = "OFFLOADED", mode = EnumSource.Mode.EXCLUDE)
     void aGraphStepsAtTheRateOfEachLaunch(Kind kind) {
         try (Parameters parameters = kind.parameters(DType.BFLOAT16);
                 Parameters others = kind.parameters(DType.BFLOAT16);

@@ -73,7 +73,7 @@ class FullyShardedTest {
     @EnumSource(ZeroStage.class)
     void anyOptimizerUpdatesItsShards(ZeroStage zero) {
         DevicesNeeded.assume(2);
-        for (Variant variant : List.of(Variant.SGD, Variant.AVERAGED, Variant.SCHEDULE_FREE)) {
+        for (Variant variant : List.of(Variant.SGD, Variant.AVERAGED, Variant.SCHEDULE_FREE, Variant.OFFLOADED)) {
             RankedRun.ofOne(4, DType.BFLOAT16, variant)
                     .assertSame(
                             Ranks.local(2).run(rank -> RankedRun.of(rank, stage(zero), 2, DType.BFLOAT16, variant)));
@@ -95,6 +95,17 @@ class FullyShardedTest {
         RankedRun.ofOne(4, DType.BFLOAT16, Variant.EIGHT_BITS, new Span(3, 3, two, one));
         assertArrayEquals(Files.readAllBytes(four), Files.readAllBytes(two));
         assertArrayEquals(Files.readAllBytes(four), Files.readAllBytes(one));
+    }
+
+    @Test
+    void offloadedStatesAreSavedAsThoseOnTheDevice(@TempDir Path folder) throws IOException {
+        DevicesNeeded.assume(2);
+        Sharing sharing = stage(ZeroStage.THREE);
+        for (Variant variant : List.of(Variant.PLAIN, Variant.OFFLOADED)) {
+            Span trained = new Span(0, 3, null, folder.resolve(variant.name()));
+            Ranks.local(2).run(rank -> RankedRun.of(rank, sharing, 2, DType.BFLOAT16, variant, trained));
+        }
+        assertArrayEquals(Files.readAllBytes(folder.resolve("PLAIN")), Files.readAllBytes(folder.resolve("OFFLOADED")));
     }
 
     /** Stage 3 sums each micro-batch, also one that comes after the last. */

@@ -23,6 +23,7 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.GradientNorm;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.Muon;
+import dev.chagres.optim.OffloadedConfig;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.optim.ParameterGroup;
 import dev.chagres.optim.SGD;
@@ -96,7 +97,9 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
         /** Moments of Adam in eight bits. */
         EIGHT_BITS,
         /** Adam beside an average of the weights. */
-        AVERAGED;
+        AVERAGED,
+        /** Masters and moments of Adam in the host's memory. */
+        OFFLOADED;
 
         /** Makes the passes of training compute by this variant's recipe, if it has one; returns its state. */
         private @Nullable Quantizers autocast(Parameters parameters, Pass pass) {
@@ -139,6 +142,7 @@ public record RankedRun(float[] losses, float[] norms, Map<String, Saved> first,
                 case SCHEDULE_FREE -> new ScheduleFreeAdamW(parameters, ScheduleFreeAdamW.Config.standard(), groups);
                 case EIGHT_BITS -> new AdamW(parameters, adam().withMomentDType(DType.BYTE));
                 case AVERAGED -> adam().withAverage(0.9f).make(parameters, groups);
+                case OFFLOADED -> new OffloadedConfig(adam(), 1024).make(parameters, List.of());
                 default -> new AdamW(parameters, adam(), this == GROUPS ? groups : List.of());
             };
         }

@@ -279,6 +279,11 @@ final class ModelTraining implements Training {
     }
 
     @Override
+    public long hostBytes() {
+        return optimizer.hostBytes();
+    }
+
+    @Override
     public List<FlopCount> countedStep(Batch batch, Lengths lengths) {
         firstFlops = 0; // counted here
         try (var count = FlopCount.of(lengths, passes())) {

@@ -7,10 +7,13 @@ import dev.chagres.optim.AveragedConfig;
 import dev.chagres.optim.LearningRateSchedule.Decay;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.Muon;
+import dev.chagres.optim.OffloadedConfig;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.ScheduleFreeAdamW;
+import dev.chagres.trainer.command.EnumOption;
 import java.nio.file.Path;
+import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
 
@@ -81,6 +84,37 @@ final class OptimizerOptions {
                             + " 0.999: it is what is evaluated")
     private @Nullable Float ema;
 
+    /** Values of {@code --offload}. */
+    enum Offload {
+        /** Moments and masters. */
+        OPTIMIZER;
+
+        @Override
+        public String toString() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
+    static final class OfOffload extends EnumOption<Offload> {
+        OfOffload() {
+            super(Offload.class);
+        }
+    }
+
+    @Option(
+            names = "--offload",
+            converter = OfOffload.class,
+            paramLabel = "optimizer",
+            description =
+                    "keep moments and masters of adamw in page-locked memory of the host, and copy them to the device and back"
+                            + " beside the steps, which are not captured then (default: nothing)")
+    private @Nullable Offload offload;
+
+    /** Returns whether steps can be captured. */
+    boolean isCapturable() {
+        return offload == null;
+    }
+
     /**
      * Checks what does not depend on the platform.
      *
@@ -93,6 +127,11 @@ final class OptimizerOptions {
         if (ema != null && optimizer == Choice.SCHEDULE_FREE) {
             throw new IllegalArgumentException(
                     "--ema: expected an optimizer that keeps no average of its own, got schedule-free");
+        }
+        if (offload != null && optimizer != Choice.ADAMW) {
+            throw new IllegalArgumentException(
+                    "--offload: expected --optimizer adamw beside it, whose moments and masters are streamed, got "
+                            + optimizer);
         }
         if (weightDecay != null && !(weightDecay >= 0 && weightDecay < Float.POSITIVE_INFINITY)) {
             throw new IllegalArgumentException("--weight-decay: expected a number of at least 0, got " + weightDecay);
@@ -140,7 +179,7 @@ final class OptimizerOptions {
         Lion.Config lion = Lion.Config.standard().withWeightDecay(decay);
         SGD.Config sgd = new SGD.Config(momentum != null ? momentum : MOMENTUM, decay);
         return switch (optimizer) {
-            case ADAMW -> adam;
+            case ADAMW -> offload == null ? adam : adam.offloaded();
             case ADAMW_8_BIT -> adam.withMomentDType(DType.BYTE);
             case LION -> lion;
             case LION_8_BIT -> lion.withMomentDType(DType.BYTE);
@@ -159,6 +198,7 @@ final class OptimizerOptions {
     private static Choice choice(OptimizerConfig config) {
         return switch (config) {
             case AdamW.Config adam -> adam.momentDType() == DType.BYTE ? Choice.ADAMW_8_BIT : Choice.ADAMW;
+            case OffloadedConfig _ -> Choice.ADAMW;
             case Lion.Config lion -> lion.momentDType() == DType.BYTE ? Choice.LION_8_BIT : Choice.LION;
             case Adafactor.Config _ -> Choice.ADAFACTOR;
             case Muon.Config _ -> Choice.MUON;

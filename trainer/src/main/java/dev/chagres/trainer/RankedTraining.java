@@ -371,6 +371,14 @@ final class RankedTraining implements Training {
     }
 
     @Override
+    public long hostBytes() {
+        return ask(ModelTraining::hostBytes).stream()
+                .mapToLong(Long::longValue)
+                .max()
+                .orElse(0);
+    }
+
+    @Override
     public double countedFlops() {
         return processes()
                 ? 0

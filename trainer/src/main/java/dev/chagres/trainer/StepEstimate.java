@@ -34,6 +34,7 @@ import java.util.TreeMap;
  * @param attentionFlops those of attention
  * @param collectiveBytes that the collectives of rank 0 move in a step; nothing on one rank
  * @param tokens of a step of all ranks
+ * @param hostBytes page-locked memory of the host that a rank's optimizer holds; 0 where its state is on the device
  */
 public record StepEstimate(
         List<MemoryUse> memory,
@@ -41,7 +42,8 @@ public record StepEstimate(
         Map<Integer, Double> productFlops,
         double attentionFlops,
         Map<Operation, Long> collectiveBytes,
-        long tokens) {
+        long tokens,
+        long hostBytes) {
     private static final int STEPS = 3;
     private static final int[] BITS = {32, 16, 8};
 
@@ -94,7 +96,14 @@ public record StepEstimate(
         }
         Map<Operation, Long> moved = new EnumMap<>(Operation.class);
         training.rankSteps().stream().limit(1).forEach(step -> moved.putAll(step.bytes()));
-        return new StepEstimate(training.memoryUse(), most.flops(), byBits, most.ofAttention(), moved, batch.tokens());
+        return new StepEstimate(
+                training.memoryUse(),
+                most.flops(),
+                byBits,
+                most.ofAttention(),
+                moved,
+                batch.tokens(),
+                training.hostBytes());
     }
 
     /**

@@ -233,6 +233,11 @@ final class TrainOptions {
                             + " weights, gradients, layers or tokens are not captured, got on beside "
                             + ranks.layout());
         }
+        if (graph == GraphChoice.ON && !updates.isCapturable()) {
+            throw new IllegalArgumentException(
+                    "--graph: expected off or auto beside --offload, for steps that copy their state from the host's memory are"
+                            + " not captured, got on");
+        }
         if (graph == GraphChoice.ON && ranks.arePolled()) {
             throw new IllegalArgumentException("--graph: expected off or auto beside"
                     + " -Dchagres.collective.calls=non-blocking, for collectives whose calls are polled are not captured,"
@@ -350,7 +355,8 @@ final class TrainOptions {
     }
 
     private ModelSetup.Steps steps(boolean gpu) {
-        boolean captured = graph == GraphChoice.ON || (graph == GraphChoice.AUTO && gpu && ranks.count() == 1);
+        boolean captured = graph == GraphChoice.ON
+                || (graph == GraphChoice.AUTO && gpu && ranks.count() == 1 && updates.isCapturable());
         return captured ? ModelSetup.Steps.CAPTURED : ModelSetup.Steps.ENQUEUED;
     }
 

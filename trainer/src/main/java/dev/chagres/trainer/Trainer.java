@@ -231,6 +231,12 @@ public final class Trainer {
                     "withCapturedSteps: expected ranks that have all weights, layers and tokens of"
                             + " their micro-batches, got " + setup.layout());
         }
+        if (setup.enqueuing().steps() == Steps.CAPTURED
+                && !setup.updates().optimizer().isCapturable()) {
+            throw new IllegalStateException(
+                    "withCapturedSteps: expected an optimizer with its state on the device, got "
+                            + setup.updates().optimizer());
+        }
         SavedRun before = SavedRun.of(resumed, Wording.CALLS);
         if (before.steps() >= steps) {
             return 0;

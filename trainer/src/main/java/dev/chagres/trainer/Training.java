@@ -199,6 +199,11 @@ interface Training extends AutoCloseable {
         return List.of();
     }
 
+    /** Returns the bytes of the host's memory that a rank's optimizer holds. */
+    default long hostBytes() {
+        return 0;
+    }
+
     /** Returns the operations of products and attention that all ranks of this process enqueued in the first step; 0 where nobody counts. */
     default double countedFlops() {
         return 0;

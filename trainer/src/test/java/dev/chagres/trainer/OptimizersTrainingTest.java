@@ -23,6 +23,7 @@ import dev.chagres.optim.AdamW;
 import dev.chagres.optim.LearningRateSchedule;
 import dev.chagres.optim.Lion;
 import dev.chagres.optim.Muon;
+import dev.chagres.optim.OffloadedConfig;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.SGD.Momentum;
@@ -134,6 +135,43 @@ class OptimizersTrainingTest {
         double[] whole = train(trainer, STEPS);
         train(trainer.withSave(file, 2), 4);
         assertArrayEquals(new double[] {whole[4], whole[5]}, train(trainer.withResume(file), STEPS));
+    }
+
+    /** Moments and masters in the host's memory: the bits of those on the device, alone and sharded, and in files. */
+    @Test
+    void offloadedStateHasTheBitsOfTheDevices(@TempDir Path folder) throws InterruptedException {
+        AdamW.Config adam = AdamW.Config.standard();
+        Path file = folder.resolve("state");
+        for (int ranks : new int[] {1, 2}) {
+            if (ranks > 1) {
+                assumeDevices(ranks);
+            }
+            Trainer trainer = Kind.SGD
+                    .trainer()
+                    .withDtype(DType.BFLOAT16)
+                    .withMesh(MeshShape.ofOne().with(MeshDimension.SHARD, ranks));
+            if (ranks > 1) {
+                trainer = trainer.withSharding(FullyShardedConfig.of(ZeroStage.THREE));
+            }
+            Trainer offloaded = trainer.withOptimizer(new OffloadedConfig(adam, 4096), 1);
+            double[] expected = train(trainer.withOptimizer(adam, 1), STEPS);
+            assertArrayEquals(expected, train(offloaded, STEPS));
+            train(offloaded.withSave(file, 2), 4);
+            assertArrayEquals(
+                    new double[] {expected[4], expected[5]},
+                    train(trainer.withOptimizer(adam, 1).withResume(file), STEPS));
+            assertArrayEquals(new double[] {expected[4], expected[5]}, train(offloaded.withResume(file), STEPS));
+        }
+    }
+
+    @Test
+    void offloadedStateIsNotCaptured() {
+        AdamW.Config adam = AdamW.Config.standard();
+        Trainer trainer = Kind.SGD.trainer().withOptimizer(adam.offloaded(), 1).withCapturedSteps();
+        String text = assertThrows(IllegalStateException.class, () -> train(trainer, 1))
+                .getMessage();
+        assertEquals(
+                "withCapturedSteps: expected an optimizer with its state on the device, got " + adam.offloaded(), text);
     }
 
     /** A file of four ranks, each with a quarter of every group, is that of one rank and of two. */

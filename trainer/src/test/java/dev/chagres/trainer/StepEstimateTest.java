@@ -21,6 +21,7 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.Lion;
+import dev.chagres.optim.OffloadedConfig;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.sharding.FullyShardedConfig;
@@ -40,7 +41,8 @@ class StepEstimateTest {
         Lion.Config.standard(),
         Adafactor.Config.standard(),
         new SGD.Config(0.9f, 0.01f),
-        ModelSetup.ADAM.withMasters(AdamW.Masters.REMAINDER)
+        ModelSetup.ADAM.withMasters(AdamW.Masters.REMAINDER),
+        new OffloadedConfig(ModelSetup.ADAM, 1024)
     };
 
     private final SplittableRandom random = new SplittableRandom(38);
@@ -65,12 +67,13 @@ class StepEstimateTest {
                 context,
                 packing == BatchLayout.PADDED ? 1 : microBatches);
         RankLayout layout = layout(random.nextInt(8));
-        boolean captured = layout.isCapturable() && random.nextBoolean();
+        OptimizerConfig optimizer = optimizer(recipe);
+        boolean captured = layout.isCapturable() && random.nextBoolean() && optimizer.isCapturable();
         return ModelSetup.of(config, shape)
                 .with(new ModelSetup.Precision(
                         recipe.dtype(), recipe.quantizedWeight().orElse(null)))
                 .with(layout)
-                .with(new ModelSetup.Updates(optimizer(recipe), 1))
+                .with(new ModelSetup.Updates(optimizer, 1))
                 .with(new ModelSetup.Enqueuing(
                         ProductPlan.FIRST,
                         MultiprocessorMargin.NONE,

@@ -197,6 +197,11 @@ class TrainOptionsTest {
                         + " beside it, for steps with sharded weights, gradients, layers or tokens are not captured,"
                         + " got on beside"
                         + " zero2",
+                "--offload optimizer --optimizer lion | --offload: expected --optimizer adamw beside it, whose moments and masters are"
+                        + " streamed, got lion",
+                "--offload activations | Invalid value for option '--offload': expected one of optimizer, got activations",
+                "--offload optimizer --graph on | --graph: expected off or auto beside --offload, for steps that copy their state"
+                        + " from the host's memory are not captured, got on",
                 "--ranks 65536 --accumulate 65536 | --accumulate, --ranks: expected at most 2147483647 micro-batches in all, got"
                         + " 65536 on each of 65536",
                 "--ranks 9 | --ranks: expected 1 to 8, for each rank needs a device of its own and the CPU reference has 8, got 9;"

@@ -104,7 +104,7 @@ public final class Plan implements Callable<Integer> {
             split = ",",
             converter = OfUpdates.class,
             paramLabel = "NAME,…",
-            description = "of adamw, adamw8bit, lion, lion8bit, sgd (default: adamw)")
+            description = "of adamw, adamw-offloaded, adamw8bit, lion, lion8bit, sgd (default: adamw)")
     private List<Choice.Updates> optimizers = List.of(Choice.Updates.ADAMW);
 
     @Option(
@@ -310,7 +310,7 @@ public final class Plan implements Callable<Integer> {
                 context);
         out.printf(
                 Locale.ROOT,
-                "%-8s %10s %9s %9s %8s %10s %12s %7s %10s%n",
+                "%-8s %10s %9s %15s %8s %10s %12s %7s %10s%n",
                 "strategy",
                 "accumulate",
                 "recompute",
@@ -324,7 +324,7 @@ public final class Plan implements Callable<Integer> {
             double seconds = row.time.seconds();
             out.printf(
                     Locale.ROOT,
-                    "%-8s %10d %9s %9s %7.1f%s %10.1f %,12.0f %7.0f %8.1f %%%n",
+                    "%-8s %10d %9s %15s %7.1f%s %10.1f %,12.0f %7.0f %8.1f %%%n",
                     gpus == 1 ? "-" : row.choice.strategy(),
                     row.choice.accumulate(),
                     row.choice.recompute(),
@@ -339,6 +339,12 @@ public final class Plan implements Callable<Integer> {
         Row best = rows.getFirst();
         out.println("memory of the first: " + worst(best.estimate) + "; CUDA and its libraries about "
                 + String.format(Locale.ROOT, "%,.0f MiB", (CONTEXT + (gpus > 1 ? NCCL : 0)) / (1 << 20)));
+        if (best.estimate.hostBytes() > 0) {
+            out.printf(
+                    Locale.ROOT,
+                    "page-locked memory of the host: %,.1f GiB for each rank%n",
+                    best.estimate.hostBytes() / GIB);
+        }
         if (steps.model().esm() != null) {
             out.println("./chagres train --model " + model + " --recipe " + recipe + " --context " + context + " "
                     + best.choice.options(steps));
@@ -360,6 +366,7 @@ public final class Plan implements Callable<Integer> {
             one.put("recompute", row.choice.recompute().toString());
             one.put("optimizer", row.choice.optimizer().toString());
             one.put("memoryBytes", (long) row.bytes);
+            one.put("hostBytes", row.estimate.hostBytes());
             Map<String, Long> holders = new LinkedHashMap<>();
             worst(row.estimate).bytes().forEach((holder, bytes) -> holders.put(holder.toString(), bytes));
             one.put("holders", holders);
