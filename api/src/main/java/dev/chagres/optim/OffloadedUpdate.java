@@ -92,7 +92,7 @@ final class OffloadedUpdate implements AutoCloseable {
                 }
             }
             long size = Math.min(config.chunk(), Math.max(1, count));
-            int needed = (int) Math.clamp(Math.ceilDiv(count, size), 1, SLOTS);
+            int needed = Math.clamp(Math.ceilDiv(count, size), 1, SLOTS);
             for (int i = 0; i < needed; i++) {
                 Slot slot = new Slot(device, opened);
                 for (Stored vector : vectors) {
