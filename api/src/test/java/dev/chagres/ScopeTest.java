@@ -264,6 +264,29 @@ class ScopeTest {
         assertTrue(again.isLive(), "what could not be had is not asked for again");
     }
 
+    /** The largest holder decides what the error advises. */
+    @Test
+    void tellsWhatWouldHelpWhereMemoryIsOut() {
+        for (MemoryUse.Holder holder : MemoryUse.Holder.values()) {
+            try (Scope one = device.openScope().countedAs(holder)) {
+                one.tensor(DType.BYTE, 64 << 20);
+                String text = String.valueOf(assertThrows(CudaException.class, () -> one.tensor(DType.BYTE, 1L << 50))
+                        .getMessage());
+                assertTrue(text.contains(" are held already: " + holder + " 64.0 MiB"), text);
+                String help = switch (holder) {
+                    case OPTIMIZER ->
+                        "; an optimizer with states of eight bits, state in the host's memory (AdamW.Config.offloaded), or state"
+                                + " that ranks shard (ZeroStage.ONE) takes less";
+                    case ACTIVATIONS, TEMPORARY, RECOMPUTATION ->
+                        "; smaller micro-batches, or layers that are recomputed, take less";
+                    case GRADIENTS -> "; gradients that ranks shard (ZeroStage.TWO) take less";
+                    default -> "; ";
+                };
+                assertTrue(text.contains(help), text);
+            }
+        }
+    }
+
     @Test
     void countsBytes() {
         assertEquals(0, scope.reservedBytes());

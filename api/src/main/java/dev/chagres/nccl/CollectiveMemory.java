@@ -115,7 +115,7 @@ public final class CollectiveMemory implements AutoCloseable {
         int status = Nccl.ncclMemAlloc(out, byteSize);
         MemorySegment memory = out.get(ValueLayout.ADDRESS, 0);
         if (status != Nccl.ncclSuccess()) {
-            throw Status.outOfCollectiveMemory(status, "ncclMemAlloc", byteSize, free(out));
+            throw Status.outOfCollectiveMemory(status, "ncclMemAlloc", byteSize, free(out), state.holders());
         }
         OF_NCCL.put(memory.address(), byteSize);
         return memory;

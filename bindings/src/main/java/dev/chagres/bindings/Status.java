@@ -149,16 +149,23 @@ public final class Status {
      * @param function such as {@code ncclMemAlloc}
      * @param wanted bytes that were asked for
      * @param free bytes that the device has free, -1 where it does not say
+     * @param holders who holds memory, and what would help, behind a colon; empty for nobody
      */
-    public static NcclException outOfCollectiveMemory(int status, String function, long wanted, long free) {
+    public static NcclException outOfCollectiveMemory(
+            int status, String function, long wanted, long free, String holders) {
         String sizes = wanted + " bytes were asked for" + (free < 0 ? "" : ", the device has " + free + " free");
-        String mend = free < 0 || wanted > free ? "; ask for less, or give memory of the device back" : "";
+        String mend = free < 0 || wanted > free ? "; ask for less, or give memory of the device back" + holders : "";
         return ncclFailure(status, function, sizes + mend);
     }
 
     /** Returns the exception of a failed allocation of page-locked memory of the host, with what was asked for. */
     public static CudaException outOfHostMemory(int status, String function, long wanted) {
-        return cudaFailure(status, function, wanted + " bytes of page-locked memory of the host were asked for");
+        return cudaFailure(
+                status,
+                function,
+                wanted + " bytes of page-locked memory of the host were asked for; the host has too little"
+                        + " free, or the process may not lock so much (ulimit -l): keep less of the optimizer's state there, or save through"
+                        + " smaller buffers");
     }
 
     private static NcclException ncclFailure(int status, String function, String detail) {

@@ -306,6 +306,11 @@ public final class DeviceState {
         held.describing(description);
     }
 
+    /** Returns who holds memory, and what would help, behind a colon; empty for nobody. */
+    public String holders() {
+        return held.holders();
+    }
+
     /** Returns the bytes of each holder now. */
     public long[] bytesByHolder() {
         return held.byHolder();

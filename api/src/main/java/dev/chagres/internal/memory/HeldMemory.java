@@ -48,7 +48,7 @@ final class HeldMemory {
         int status = CudaRuntime.cudaMalloc(out, byteSize);
         waits.end();
         if (status == CudaRuntime.cudaErrorMemoryAllocation()) {
-            throw Status.outOfMemory(status, "cudaMalloc", byteSize, bytes, describe.apply(byHolder));
+            throw Status.outOfMemory(status, "cudaMalloc", byteSize, bytes, holders());
         }
         Status.cuda(status, "cudaMalloc");
         hold(byteSize, holder);
@@ -58,6 +58,11 @@ final class HeldMemory {
     /** Sets what errors say of who holds memory. */
     void describing(Function<long[], String> newDescription) {
         describe = newDescription;
+    }
+
+    /** Returns what errors say of who holds memory. */
+    String holders() {
+        return describe.apply(byHolder);
     }
 
     /** Counts allocated device memory. */
