@@ -59,7 +59,8 @@ record SavingPlan(
                 ? Checkpoints.file(target)
                 : Checkpoints.in(target).with(retention);
         Checkpoints timed = times.interval == null ? made.withEvery(times.every) : made.withEvery(times.interval);
-        return timed.withMode(times.mode).withFailure(times.failure);
+        Checkpoints chosen = timed.withMode(times.mode).withFailure(times.failure);
+        return retention == null ? chosen : chosen.withPinnedBytes(times.buffer);
     }
 
     /**
@@ -69,9 +70,13 @@ record SavingPlan(
      * @param interval after so much time; null for none
      * @param mode when training goes on
      * @param failure what a failure does
+     * @param buffer bytes of page-locked memory of the host that each rank takes at most
      */
-    record Times(int every, @Nullable Duration interval, Checkpoints.Mode mode, Checkpoints.Failure failure) {
-        static final Times AT_END = new Times(0, null, Checkpoints.Mode.BACKGROUND, Checkpoints.Failure.ENDS_RUN);
+    record Times(
+            int every, @Nullable Duration interval, Checkpoints.Mode mode, Checkpoints.Failure failure, long buffer) {
+        static final long BUFFER = 512L << 20;
+        static final Times AT_END =
+                new Times(0, null, Checkpoints.Mode.BACKGROUND, Checkpoints.Failure.ENDS_RUN, BUFFER);
     }
 
     /**
@@ -106,6 +111,25 @@ record SavingPlan(
      * @param time null where it is steps
      */
     private record Interval(int number, @Nullable Duration time) {}
+
+    /**
+     * Reads the value of {@code --save-buffer}: MiB or GiB.
+     *
+     * <p>Threading: thread-safe.
+     */
+    static final class OfBuffer implements ITypeConverter<Long> {
+        private static final Pattern TEXT = Pattern.compile("([0-9]{1,7})([MG])(?:iB)?");
+
+        @Override
+        public Long convert(String value) {
+            Matcher parts = TEXT.matcher(value);
+            if (!parts.matches()) {
+                throw new TypeConversionException(
+                        "expected a size such as 512M or 16G, got " + ForeignText.plain(value));
+            }
+            return Long.parseLong(parts.group(1)) << (parts.group(2).equals("M") ? 20 : 30);
+        }
+    }
 
     /** Reads the value of {@code --save-mode}. */
     static final class OfMode extends EnumOption<Checkpoints.Mode> {
@@ -162,6 +186,8 @@ record SavingPlan(
 
     /** Options of {@code train} that say where the state of a run goes, and which one it begins with. */
     static final class Options {
+        private static final long LEAST_BUFFER = 32L << 20;
+
         @Option(
                 names = "--save",
                 converter = OfTarget.class,
@@ -187,6 +213,15 @@ record SavingPlan(
                 description = "with --save DIR/: background copies and writes while training goes on, blocking waits"
                         + " (default: background)")
         private Checkpoints.Mode mode = Checkpoints.Mode.BACKGROUND;
+
+        @Option(
+                names = "--save-buffer",
+                converter = OfBuffer.class,
+                paramLabel = "SIZE",
+                description =
+                        "with --save DIR/ in the background, page-locked memory of the host that each rank takes at most, such as"
+                                + " 16G: as much as its part of the state, and no step waits for the disk (default: 512M)")
+        private @Nullable Long buffer;
 
         @Option(
                 names = "--save-failure",
@@ -264,7 +299,12 @@ record SavingPlan(
         /** Returns the files as the plan has them. */
         SavingPlan plan(Recipes recipes, Map<String, String> defaults) {
             Retention kept = isFolder() ? new Retention(keepLast, keepEvery, keepBest) : null;
-            var times = new Times(every.time == null ? every.number : 0, every.time, mode, failure);
+            var times = new Times(
+                    every.time == null ? every.number : 0,
+                    every.time,
+                    mode,
+                    failure,
+                    buffer == null ? Times.BUFFER : buffer);
             return new SavingPlan(save(), kept, times, resume(), recipes, otherData ? Data.OTHER : Data.SAME, defaults);
         }
 
@@ -289,6 +329,7 @@ record SavingPlan(
                                 + ": expected --save DIR/ beside it, a folder whose name ends with a slash or that"
                                 + " exists, got " + (save == null ? "none" : save.path));
             }
+            checkBuffer();
             TrainOptions.requireAtLeast("--keep-last", keepLast, 0);
             TrainOptions.requireAtLeast("--keep-every", keepEvery, 0);
             TrainOptions.requireAtLeast("--keep-best", keepBest, 0);
@@ -308,6 +349,20 @@ record SavingPlan(
             if (otherData && resume == null && !resumeSaved) {
                 throw new IllegalArgumentException(
                         "--resume-with-other-data: expected --resume or --resume-saved beside it, got none");
+            }
+        }
+
+        private void checkBuffer() {
+            if (buffer == null) {
+                return;
+            }
+            if (!isFolder() || mode == Checkpoints.Mode.BLOCKING) {
+                throw new IllegalArgumentException(
+                        "--save-buffer: expected --save DIR/ beside it, and background saves, got "
+                                + (isFolder() ? "--save-mode blocking" : save == null ? "none" : save.path));
+            }
+            if (buffer < LEAST_BUFFER) {
+                throw new IllegalArgumentException("--save-buffer: expected at least 32M, got " + (buffer >> 20) + "M");
             }
         }
     }

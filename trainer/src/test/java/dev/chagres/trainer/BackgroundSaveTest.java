@@ -125,7 +125,7 @@ class BackgroundSaveTest {
     @Test
     void optionsSayWhenAndHow() {
         assertEquals(
-                new SavingPlan.Times(500, null, Checkpoints.Mode.BACKGROUND, Checkpoints.Failure.ENDS_RUN),
+                new SavingPlan.Times(500, null, Checkpoints.Mode.BACKGROUND, Checkpoints.Failure.ENDS_RUN, 512L << 20),
                 times("--save=x/", "--save-every=500"));
         assertEquals(
                 Duration.ofSeconds(90), times("--save=x/", "--save-every=90s").interval());
@@ -134,7 +134,8 @@ class BackgroundSaveTest {
         SavingPlan.Times hours =
                 times("--save=x/", "--save-every=2h", "--save-mode=blocking", "--save-failure=continues");
         assertEquals(
-                new SavingPlan.Times(0, Duration.ofHours(2), Checkpoints.Mode.BLOCKING, Checkpoints.Failure.CONTINUES),
+                new SavingPlan.Times(
+                        0, Duration.ofHours(2), Checkpoints.Mode.BLOCKING, Checkpoints.Failure.CONTINUES, 512L << 20),
                 hours);
         assertRefused(
                 "expected steps such as 500, or a time such as 90s, 30m or 2h, got 30 min",
@@ -144,6 +145,19 @@ class BackgroundSaveTest {
         assertRefused("--save-every: expected --save beside it, which is written, got none", "--save-every=3m");
         assertRefused("--save-mode: expected --save DIR/ beside it", "--save=x", "--save-mode=blocking");
         assertRefused("--save-failure: expected --save DIR/ beside it", "--save=x", "--save-failure=continues");
+        assertEquals(16L << 30, times("--save=x/", "--save-buffer=16G").buffer());
+        assertEquals(64L << 20, times("--save=x/", "--save-buffer=64MiB").buffer());
+        assertRefused("expected a size such as 512M or 16G, got 16", "--save=x/", "--save-buffer=16");
+        assertRefused("--save-buffer: expected at least 32M, got 31M", "--save=x/", "--save-buffer=31M");
+        assertRefused(
+                "--save-buffer: expected --save DIR/ beside it, and background saves, got --save-mode blocking",
+                "--save=x/",
+                "--save-mode=blocking",
+                "--save-buffer=1G");
+        assertRefused(
+                "--save-buffer: expected --save DIR/ beside it, and background saves, got x",
+                "--save=x",
+                "--save-buffer=1G");
         assertRefused("expected one of background, blocking, got async", "--save=x/", "--save-mode=async");
     }
 

@@ -140,6 +140,20 @@ public final class Checkpoints implements Callback, AutoCloseable {
     }
 
     /**
+     * Returns the same that takes at most so much page-locked memory of the host on each rank while it saves in the background, as {@link
+     * CheckpointFolder#withPinnedBytes} says.
+     *
+     * @throws IllegalArgumentException when one file is replaced, or they are less than 32 MiB
+     */
+    public Checkpoints withPinnedBytes(long bytes) {
+        CheckpointFolder all = folder;
+        if (all == null) {
+            throw new IllegalArgumentException("bytes: expected checkpoints in a folder, got the file " + file);
+        }
+        return new Checkpoints(file, all.withPinnedBytes(bytes), plan);
+    }
+
+    /**
      * Tries, before anything is computed, whether it can save, and keeps other runs from the place until it is closed.
      *
      * @throws dev.chagres.io.SafetensorsException when it cannot be written
