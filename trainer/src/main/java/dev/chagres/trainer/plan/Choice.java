@@ -39,8 +39,30 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
         ZERO2,
         /** Weights, too. */
         ZERO3,
+        /** As zero3 within each of two copies of the model. */
+        HSDP,
         /** Each layer's matrices. */
-        TP;
+        TP,
+        /** The layers. */
+        PP,
+        /** The tokens of each micro-batch. */
+        CP;
+
+        private static final int COPIES = 2;
+
+        /** Returns whether all ranks compute the same micro-batches. */
+        boolean sharesMicroBatches() {
+            return this == TP || this == PP || this == CP;
+        }
+
+        /** Returns among how many ranks the optimizer's state is divided. */
+        int updateRanks(int gpus) {
+            return switch (this) {
+                case DDP, CP -> 1;
+                case HSDP -> gpus / COPIES;
+                default -> gpus;
+            };
+        }
 
         @Override
         public String toString() {
@@ -94,7 +116,7 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
 
     /** Returns how many ranks have micro-batches of their own. */
     int dataRanks(Steps steps) {
-        return strategy == Strategy.TP ? 1 : steps.gpus;
+        return strategy.sharesMicroBatches() ? 1 : steps.gpus;
     }
 
     /** Returns whether each micro-batch can have a sequence, and heads divide. */
@@ -102,7 +124,13 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
         int parts = dataRanks(steps) * accumulate;
         boolean whole =
                 steps.tokens % (BatchShape.TOKEN_MULTIPLE * parts) == 0 && steps.tokens / parts >= steps.context;
-        boolean divides = strategy != Strategy.TP || steps.model.keyHeads() % steps.gpus == 0;
+        boolean divides = switch (strategy) {
+            case TP -> steps.model.keyHeads() % steps.gpus == 0;
+            case HSDP -> steps.gpus > Strategy.COPIES && steps.gpus % Strategy.COPIES == 0;
+            case PP -> steps.model.layers() >= steps.gpus;
+            case CP -> steps.model.keyHeads() % steps.gpus == 0 && steps.model.esm() != null;
+            default -> true;
+        };
         return whole && divides && (steps.gpus > 1 || strategy == Strategy.DDP);
     }
 
@@ -123,6 +151,12 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
                 yield captured(replicated);
             }
             case TP -> captured(trainer.withMesh(one.with(MeshDimension.TENSOR, steps.gpus)));
+            case HSDP ->
+                trainer.withMesh(one.with(MeshDimension.REPLICATE, Strategy.COPIES)
+                                .with(MeshDimension.SHARD, steps.gpus / Strategy.COPIES))
+                        .withSharding(FullyShardedConfig.of(ZeroStage.THREE));
+            case PP -> trainer.withMesh(one.with(MeshDimension.PIPELINE, steps.gpus));
+            case CP -> trainer.withMesh(one.with(MeshDimension.CONTEXT, steps.gpus));
             case ZERO1 -> sharded(trainer, ZeroStage.ONE, steps.gpus);
             case ZERO2 -> sharded(trainer, ZeroStage.TWO, steps.gpus);
             case ZERO3 -> sharded(trainer, ZeroStage.THREE, steps.gpus);
@@ -149,8 +183,7 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
 
     /** Returns the bytes that a rank's update reads and writes, of so many parameters in all. */
     double updateBytes(double parameters, int gpus) {
-        boolean whole = strategy == Strategy.DDP;
-        return optimizer.bytes * parameters / (whole ? 1 : gpus);
+        return optimizer.bytes * parameters / strategy.updateRanks(gpus);
     }
 
     /** Returns the options of {@code ./chagres train}. */

@@ -247,7 +247,7 @@ public final class Plan implements Callable<Integer> {
             out.println(json(rows, measured, steps));
         } else {
             table(rows, steps);
-            measured.forEach(one -> out.println("measured " + one));
+            tellMeasured(measured, steps);
         }
         return 0;
     }
@@ -267,8 +267,9 @@ public final class Plan implements Callable<Integer> {
                         if (all || fits) {
                             rows.add(row);
                         }
-                        if (fits && !all) {
-                            break; // more micro-batches would be smaller ones
+                        if (fits && !all && strategy != Choice.Strategy.PP) {
+                            break; // more micro-batches would be smaller ones; those of a pipeline wait less for each
+                            // other
                         }
                     }
                 }
@@ -279,14 +280,14 @@ public final class Plan implements Callable<Integer> {
 
     private Row row(Choice choice, Choice.Steps steps) {
         StepEstimate estimate = choice.trainer(steps).estimate();
-        boolean splits = choice.strategy() == Choice.Strategy.TP;
         double length = meanLength == null ? Math.min(context, steps.tokens()) : meanLength;
-        var division = new StepTime.Division(gpus, splits, linkBytes(), length, context);
+        var division =
+                new StepTime.Division(gpus, choice.strategy(), choice.accumulate(), linkBytes(), length, context);
         double weights = estimate.productFlops().values().stream()
                         .mapToDouble(Double::doubleValue)
                         .sum()
                 / (6.0 * steps.tokens() / choice.dataRanks(steps))
-                * (splits ? gpus : 1);
+                * (choice.strategy().sharesMicroBatches() ? gpus : 1);
         StepTime time = StepTime.of(
                 steps.model(),
                 estimate,
@@ -411,7 +412,53 @@ public final class Plan implements Callable<Integer> {
             }
             measured.add(one);
         }
+        measured.sort(Comparator.comparingDouble(Plan::rate).reversed());
         return measured;
+    }
+
+    /** The fastest first, whose command is told. */
+    private void tellMeasured(List<Map<String, Object>> measured, Choice.Steps steps) {
+        if (measured.isEmpty()) {
+            return;
+        }
+        out.printf(
+                Locale.ROOT,
+                "%-32s %14s %14s %8s %12s %12s%n",
+                "measured, the fastest first",
+                "tokens/s",
+                "predicted",
+                "ratio",
+                "GiB held",
+                "estimated");
+        for (Map<String, Object> one : measured) {
+            if (!(one.get("tokensPerSecond") instanceof Number rate)
+                    || !(one.get("heldBytes") instanceof Number held)
+                    || !(one.get("estimatedTokensPerSecond") instanceof Number predicted)
+                    || !(one.get("estimatedBytes") instanceof Number estimated)) {
+                out.printf(Locale.ROOT, "%-32s failed: %s%n", one.get("choice"), one.get("failed"));
+                continue;
+            }
+            out.printf(
+                    Locale.ROOT,
+                    "%-32s %,14d %,14d %8.3f %12.2f %12.2f%n",
+                    one.get("choice"),
+                    rate.longValue(),
+                    predicted.longValue(),
+                    predicted.doubleValue() / rate.doubleValue(),
+                    held.doubleValue() / GIB,
+                    estimated.doubleValue() / GIB);
+        }
+        Map<String, Object> best = measured.getFirst();
+        if (best.containsKey("tokensPerSecond") && steps.model().esm() != null) {
+            out.println(
+                    "measured best: ./chagres train --model " + model + " --recipe " + recipe + " --context " + context
+                            + " "
+                            + Choice.parse(String.valueOf(best.get("choice"))).options(steps));
+        }
+    }
+
+    private static double rate(Map<String, Object> measured) {
+        return measured.get("tokensPerSecond") instanceof Number rate ? rate.doubleValue() : 0;
     }
 
     private Map<String, Object> measuredApart(Choice choice, Choice.Steps steps) {

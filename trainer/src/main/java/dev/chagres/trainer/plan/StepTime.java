@@ -14,7 +14,7 @@ import java.util.Map;
  * @param attention seconds of attention
  * @param elementwise seconds of norms, activations, residual sums and casts, which wait for memory
  * @param update seconds of the optimizer and the gradients' norm
- * @param communication seconds of collectives that nothing hides
+ * @param communication seconds of collectives that nothing hides, and in which stages of a pipeline wait for others
  */
 record StepTime(double products, double attention, double elementwise, double update, double communication) {
     /** Bytes a second that kernels read and write. */
@@ -34,8 +34,23 @@ record StepTime(double products, double attention, double elementwise, double up
     /** The share of a step in which collectives of data-parallel ranks can hide. */
     private static final double HIDING = 0.5;
 
-    /** How a step is divided. */
-    record Division(int ranks, boolean splitsLayers, double linkBytes, double meanLength, int context) {}
+    /**
+     * How a step is divided.
+     *
+     * @param strategy what ranks split or shard
+     * @param microBatches of a rank
+     */
+    record Division(
+            int ranks, Choice.Strategy strategy, int microBatches, double linkBytes, double meanLength, int context) {
+        boolean splitsLayers() {
+            return strategy == Choice.Strategy.TP;
+        }
+
+        /** Returns by how much a stage's time grows while it waits for micro-batches of others: (p - 1) / m. */
+        double bubble() {
+            return strategy == Choice.Strategy.PP ? (ranks - 1.0) / microBatches : 0;
+        }
+    }
 
     static StepTime of(
             PlannedModel model, StepEstimate step, boolean quantized, double updateBytes, Division division) {
@@ -47,7 +62,7 @@ record StepTime(double products, double attention, double elementwise, double up
         double attention = step.attentionFlops()
                 * (division.meanLength / division.context)
                 / (Math.min(620, 6.0 * model.headDim()) * 1e12);
-        double share = division.splitsLayers ? OF_SPLIT_LAYERS : 1.0 / division.ranks;
+        double share = division.splitsLayers() ? OF_SPLIT_LAYERS : 1.0 / division.ranks;
         double ownTokens = step.tokens() * share;
         double tensors = quantized ? TENSORS_QUANTIZED : TENSORS;
         double elementwise =
@@ -55,7 +70,9 @@ record StepTime(double products, double attention, double elementwise, double up
         double update = updateBytes / (MEMORY * UPDATE_SHARE);
         double compute = among * (products + attention + elementwise);
         double moved = moved(step.collectiveBytes(), division.ranks) / division.linkBytes;
-        double exposed = division.splitsLayers ? moved : Math.max(0.03 * moved, moved - HIDING * compute);
+        double exposed = division.strategy.sharesMicroBatches()
+                ? moved + division.bubble() * compute
+                : Math.max(0.03 * moved, moved - HIDING * compute);
         return new StepTime(among * products, among * attention, among * elementwise, update, exposed);
     }
 
@@ -63,6 +80,9 @@ record StepTime(double products, double attention, double elementwise, double up
     private static double moved(Map<Operation, Long> bytes, int ranks) {
         double sum = 0;
         for (Map.Entry<Operation, Long> one : bytes.entrySet()) {
+            if (one.getKey() == Operation.RECEIVE) {
+                continue; // sent by another rank at the same time
+            }
             double rounds = one.getKey() == Operation.ALL_REDUCE ? 2 : 1;
             sum += rounds * (ranks - 1) / ranks * one.getValue();
         }

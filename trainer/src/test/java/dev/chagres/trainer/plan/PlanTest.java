@@ -72,12 +72,46 @@ class PlanTest {
     void comparesStrategies() {
         assertEquals(
                 0, run("--model", "tiny", "--gpus", "2", "--context", "64", "--tokens-per-step", "256"), this::err);
-        for (String strategy : List.of("ddp", "zero1", "zero2", "zero3", "tp")) {
+        for (String strategy : List.of("ddp", "zero1", "zero2", "zero3", "tp", "pp", "cp")) {
             assertTrue(out().contains("\n" + strategy + " "), out());
         }
         assertTrue(
                 out().contains("./chagres train --model tiny --recipe bf16 --context 64 --ranks 2 --strategy "), out());
         assertTrue(out().contains("memory of the first: "), out());
+    }
+
+    /** Two copies of a sharded model need four GPUs; a pipeline's stages wait less the more micro-batches there are. */
+    @Test
+    void hybridsAndPipelinesOfFour() throws IOException {
+        List<?> choices =
+                choices("--model", "8M", "--gpus", "4", "--context", "256", "--tokens-per-step", "1024", "--json");
+        double state = 0;
+        double before = Double.MAX_VALUE;
+        for (int accumulate : new int[] {1, 2, 4}) {
+            Map<?, ?> pipeline = choice(choices, "pp", accumulate);
+            double exposed = ((Number) pipeline.get("exposedCommunicationSeconds")).doubleValue();
+            assertTrue(exposed < before, accumulate + ": " + exposed);
+            before = exposed;
+            state = optimizerBytes(pipeline);
+        }
+        assertTrue(state < 0.6 * optimizerBytes(choice(choices, "ddp", 1)), "a stage's state: " + state);
+        double hybrid = optimizerBytes(choice(choices, "hsdp", 1));
+        assertEquals(2, hybrid / optimizerBytes(choice(choices, "zero3", 1)), 0.3);
+        assertTrue(hybrid < optimizerBytes(choice(choices, "cp", 1)), "context-parallel ranks have the whole state");
+    }
+
+    private static Map<?, ?> choice(List<?> choices, String strategy, int accumulate) {
+        return choices.stream()
+                .map(one -> (Map<?, ?>) one)
+                .filter(one -> one.get("strategy").equals(strategy)
+                        && one.get("recompute").equals("none")
+                        && one.get("accumulate").equals(accumulate))
+                .findFirst()
+                .orElseThrow(() -> new AssertionError(strategy + " " + accumulate + " of " + choices));
+    }
+
+    private static double optimizerBytes(Map<?, ?> choice) {
+        return ((Number) ((Map<?, ?>) choice.get("holders")).get("optimizer")).doubleValue();
     }
 
     @Test
