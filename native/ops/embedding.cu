@@ -9,6 +9,8 @@
 
 constexpr int kRows = 64;
 constexpr int kWarps = 6;
+constexpr int kStep = 32 * kWarps; /* tokens that the warps look at together */
+constexpr int kAhead = 8;          /* times that, whose ids are on their way at once */
 
 /* Adds tokens base .. base + 31: lane i brings token base + i's row of the table, -1 for a token of other blocks. All
  * loads are under way before the first sum, which waits for memory; without a branch, so that the compiler keeps them
@@ -47,15 +49,28 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
   /* Lanes past the last column add up column 0 again; their sums are not used. */
   const int64_t column = first_column + lane * N < hidden ? first_column + lane * N : 0;
 
-  for (int i = threadIdx.x; i < kWarps * kTable; i += 32 * kWarps) tables[i] = 0;
+  for (int i = threadIdx.x; i < kWarps * kTable; i += kStep) tables[i] = 0;
   __syncthreads();
-  for (int64_t base = begin + warp * 32; base < end; base += kWarps * 32) {
-    int64_t row = base + lane < end ? ids[base + lane] - first - first_row : -1;
-    if (row >= rows) row = -1;
-    add_tokens<T, N>(dy + column, tables + warp * kTable, static_cast<int32_t>(row < 0 ? -1 : row), base, hidden);
+  for (int64_t base = begin + warp * 32; base < end; base += kAhead * kStep) {
+    int32_t row[kAhead]; /* of the block's vocabulary rows; -1: of other blocks */
+    bool hits = false;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t token = base + k * kStep + lane, own = token < end ? ids[token] - first - first_row : -1;
+      row[k] = own >= 0 && own < rows ? static_cast<int32_t>(own) : -1;
+      hits |= row[k] >= 0;
+    }
+    if (__ballot_sync(0xffffffffu, hits) == 0) continue; /* of a large vocabulary most often */
+#pragma unroll 1
+    for (int k = 0; k < kAhead; ++k) {
+      int32_t mine = -1;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) mine = i == k ? row[i] : mine;
+      add_tokens<T, N>(dy + column, tables + warp * kTable, mine, base + k * kStep, hidden);
+    }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < rows * 32 * N; i += 32 * kWarps) {
+  for (int i = threadIdx.x; i < rows * 32 * N; i += kStep) {
     const int64_t target = first_column + i % (32 * N);
     if (target >= hidden) continue;
     float total = tables[i];
