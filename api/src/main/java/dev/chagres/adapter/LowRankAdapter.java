@@ -184,8 +184,7 @@ public final class LowRankAdapter {
      */
     public static @Nullable LowRankAdapter of(long inputs, List<Section> sections, Split split, ModelPlan plan) {
         Checks.atLeastOne("inputs", inputs);
-        Checks.given("split", split);
-        Checks.given("plan", plan);
+        Checks.given("split", split, "plan", plan);
         List<Adapted> adapted = new ArrayList<>();
         for (Section section : Checks.givenAll("sections", sections)) {
             LoraConfig own = plan.adapter(section.name());

@@ -60,8 +60,7 @@ public final class CuSeqlens {
      * @throws IllegalArgumentException when there are none, the first is not 0, or they decrease
      */
     public static CuSeqlens of(Scope scope, int... offsets) {
-        Checks.given("scope", scope);
-        Checks.given("offsets", offsets);
+        Checks.given("scope", scope, "offsets", offsets);
         try (HostBuffer host = HostBuffer.pageable(scope.device(), 4L * offsets.length)) {
             MemorySegment.copy(offsets, 0, host.segment(), ValueLayout.JAVA_INT, 0, offsets.length);
             CuSeqlens copy = new CuSeqlens();

@@ -161,8 +161,7 @@ public final class RingSequences implements AutoCloseable {
     public void set(Sequences sequences, long[] bounds, int[] own, Order order, Scope scope) {
         whole = null;
         check(sequences);
-        Checks.given("bounds", bounds);
-        Checks.given("own", own);
+        Checks.given("bounds", bounds, "own", own);
         CuSeqlens offsets = sequences.cuSeqlens();
         chunks.set(offsets, sequences.tokens(), bounds);
         checkOwn(own);

@@ -72,8 +72,7 @@ public final class RotaryEmbedding {
      * @throws IllegalArgumentException when there are no positions, or too many angles, or one that FLOAT32 does not hold
      */
     public static RotaryEmbedding of(Scope scope, int positions, RotaryConfig config) {
-        Checks.given("scope", scope);
-        Checks.given("config", config);
+        Checks.given("scope", scope, "config", config);
         Checks.atLeastOne("positions", positions);
         int rotated = config.rotatedDim();
         if ((long) positions * rotated > MOST_ANGLES) {

@@ -194,8 +194,7 @@ public final class RunState {
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public void save(Path file, Map<String, String> metadata) {
-        Checks.given("file", file);
-        Checks.given("metadata", metadata);
+        Checks.given("file", file, "metadata", metadata);
         if (strategy == null) {
             Safetensors.save(file, ofOneRank(), stream(), metadata);
         } else {
@@ -245,8 +244,7 @@ public final class RunState {
     }
 
     private PendingCheckpoint begin(CheckpointFolder folder, long step, Map<String, String> metadata, long most) {
-        Checks.given("folder", folder);
-        Checks.given("metadata", metadata);
+        Checks.given("folder", folder, "metadata", metadata);
         if (step < 0) {
             throw new IllegalArgumentException("step: expected 0 or more, got " + step);
         }

@@ -111,8 +111,7 @@ final class ShardedState {
      * @throws dev.chagres.nccl.RankFailedException when another rank failed or did not come
      */
     public void save(Path file, Map<String, String> metadata) {
-        Checks.given("file", file);
-        Checks.given("metadata", metadata);
+        Checks.given("file", file, "metadata", metadata);
         transfer(begin(Call.SAVE), transfer -> {
             List<TensorSource> sources = new ArrayList<>();
             for (int i = 0; i < tensors.size(); i++) {

@@ -272,6 +272,38 @@ public final class Checks {
         return value;
     }
 
+    /** The same of two values. */
+    public static void given(String argument, @Nullable Object value, String second, @Nullable Object secondValue) {
+        given(argument, value);
+        given(second, secondValue);
+    }
+
+    /** The same of three values. */
+    public static void given(
+            String argument,
+            @Nullable Object value,
+            String second,
+            @Nullable Object secondValue,
+            String third,
+            @Nullable Object thirdValue) {
+        given(argument, value, second, secondValue);
+        given(third, thirdValue);
+    }
+
+    /** The same of four values. */
+    public static void given(
+            String argument,
+            @Nullable Object value,
+            String second,
+            @Nullable Object secondValue,
+            String third,
+            @Nullable Object thirdValue,
+            String fourth,
+            @Nullable Object fourthValue) {
+        given(argument, value, second, secondValue);
+        given(third, thirdValue, fourth, fourthValue);
+    }
+
     /** Returns a copy of {@code values} after a check that each is there. */
     public static <V> List<V> givenAll(String argument, @Nullable List<? extends @Nullable V> values) {
         int index = 0;

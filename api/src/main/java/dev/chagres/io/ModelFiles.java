@@ -35,8 +35,7 @@ public interface ModelFiles {
     record Named(String name, Shape shape) {
         /** Checks that both are there. */
         public Named {
-            Checks.given("name", name);
-            Checks.given("shape", shape);
+            Checks.given("name", name, "shape", shape);
         }
     }
 }

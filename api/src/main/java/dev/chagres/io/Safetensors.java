@@ -65,8 +65,7 @@ public final class Safetensors {
      *     a number that cannot be, such as a negative number of steps, or an FP8 scale that is 0
      */
     public static void load(Path file, State state, Stream stream) {
-        Checks.given("state", state);
-        Checks.given("stream", stream);
+        Checks.given("state", state, "stream", stream);
         try (SafetensorsFile opened = SafetensorsFile.open(file)) {
             load(opened, state, stream);
         }
@@ -84,8 +83,7 @@ public final class Safetensors {
      * @throws SafetensorsException as {@link #load} does
      */
     public static RecipeDifferences loadUnderOtherRecipe(Path file, State state, Stream stream) {
-        Checks.given("state", state);
-        Checks.given("stream", stream);
+        Checks.given("state", state, "stream", stream);
         RecipeDifferences differences;
         try (SafetensorsFile opened = SafetensorsFile.open(file)) {
             differences = RecipeDifferences.between(opened, state);
@@ -125,8 +123,7 @@ public final class Safetensors {
      * @throws IllegalArgumentException when the state has numbers of the host, or a source has another spec than it was asked for
      */
     public static void loadFrom(TensorSource.Lookup sources, State state, Stream stream) {
-        Checks.given("sources", sources);
-        Checks.given("stream", stream);
+        Checks.given("sources", sources, "stream", stream);
         if (!Checks.given("state", state).numbers().isEmpty()) {
             throw new IllegalArgumentException("state: expected tensors alone, got numbers of the host: "
                     + state.numbers().keySet());
@@ -295,8 +292,7 @@ public final class Safetensors {
      * @throws SafetensorsException when there is one
      */
     public static void checkElements(SafetensorsEntry entry, Values may, long offset, MemorySegment piece) {
-        Checks.given("entry", entry);
-        Checks.given("piece", piece);
+        Checks.given("entry", entry, "piece", piece);
         if (Checks.given("may", may) == Values.ANY) {
             return;
         }

@@ -23,8 +23,7 @@ public record TensorSpec(String name, DType dtype, Shape shape) {
      *     format has no such type, or when no long can hold the number of bits
      */
     public TensorSpec {
-        Checks.given("dtype", dtype);
-        Checks.given("shape", shape);
+        Checks.given("dtype", dtype, "shape", shape);
         if (Checks.given("name", name).equals(Names.METADATA)) {
             throw new IllegalArgumentException("name: expected any but " + Names.METADATA
                     + ", under which the format keeps the metadata; give the tensor another name");

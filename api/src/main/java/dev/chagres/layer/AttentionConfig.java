@@ -48,10 +48,7 @@ public record AttentionConfig(
      *     cannot be divided evenly
      */
     public AttentionConfig {
-        Checks.given("mask", mask);
-        Checks.given("dropout", dropout);
-        Checks.given("qkNorm", qkNorm);
-        Checks.given("order", order);
+        Checks.given("mask", mask, "dropout", dropout, "qkNorm", qkNorm, "order", order);
         Checks.given("softmaxType", softmaxType);
         Checks.atLeastOne("heads", heads);
         if (keyHeads < 1 || heads % keyHeads != 0) {

@@ -41,9 +41,7 @@ public final class CrossAttention extends AttentionLayer {
      * @param memory holds m, from which keys and values are computed
      */
     public CrossAttention(CrossAttentionConfig config, SharedInput memory, ModelPlan plan) {
-        Checks.given("config", config);
-        Checks.given("memory", memory);
-        Checks.given("plan", plan);
+        Checks.given("config", config, "memory", memory, "plan", plan);
         this(
                 NormLayer.of(config.norm(), plan.child("norm").forTokenParts()),
                 new CrossAttentionBranch(config, memory, plan),

@@ -24,10 +24,7 @@ public record CrossAttentionConfig(
      * @throws IllegalArgumentException when {@code memoryColumns} is not positive
      */
     public CrossAttentionConfig {
-        Checks.given("norm", norm);
-        Checks.given("attention", attention);
-        Checks.given("bias", bias);
-        Checks.given("initializer", initializer);
+        Checks.given("norm", norm, "attention", attention, "bias", bias, "initializer", initializer);
         Checks.atLeastOne("memoryColumns", memoryColumns);
     }
 

@@ -27,8 +27,7 @@ public final class LayerNorm extends NormLayer {
 
     /** Declares the parameters in {@code plan}. */
     public LayerNorm(NormConfig config, ModelPlan plan) {
-        Checks.given("config", config);
-        Checks.given("plan", plan);
+        Checks.given("config", config, "plan", plan);
         super(plan.name(), config, plan.declare("weight", config.initializer(), config.size()));
         bias = plan.declare("bias", Initializer.zeros(), config.size());
     }

@@ -46,10 +46,7 @@ public final class LayerNormLinear extends NormedBranch {
             throw new IllegalArgumentException(
                     "mode: expected NONE or COLUMN, for a norm reads whole rows, got ROW; use Linear");
         }
-        Checks.given("normConfig", normConfig);
-        Checks.given("bias", bias);
-        Checks.given("initializer", initializer);
-        Checks.given("plan", plan);
+        Checks.given("normConfig", normConfig, "bias", bias, "initializer", initializer, "plan", plan);
         this(
                 NormLayer.of(normConfig, plan.child("norm")),
                 new Linear(normConfig.size(), outputs, bias, mode, initializer, plan.child("linear")),

@@ -39,8 +39,7 @@ public final class LayerNormMlp extends NormedBranch {
 
     /** Declares the parameters in {@code plan}. */
     public LayerNormMlp(MlpConfig config, ModelPlan plan) {
-        Checks.given("config", config);
-        Checks.given("plan", plan);
+        Checks.given("config", config, "plan", plan);
         this(NormLayer.of(config.norm(), plan.child("norm").forTokenParts()), new MlpBranch(config, plan), plan);
     }
 

@@ -75,9 +75,7 @@ public final class Linear extends Layer {
      *     split
      */
     public Linear(long inputs, long outputs, Bias bias, ParallelMode mode, Initializer initializer, ModelPlan plan) {
-        Checks.given("bias", bias);
-        Checks.given("initializer", initializer);
-        Checks.given("mode", mode);
+        Checks.given("bias", bias, "initializer", initializer, "mode", mode);
         if (Checks.given("plan", plan).tensorParallel().isSequenceParallel() && mode != ParallelMode.NONE) {
             throw new IllegalArgumentException(
                     "mode: " + plan.name() + " expected NONE where ranks are sequence-parallel,"

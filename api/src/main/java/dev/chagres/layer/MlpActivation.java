@@ -26,9 +26,7 @@ import org.jspecify.annotations.Nullable;
 public record MlpActivation(Activation kind, GeluForm gelu, ClampedSwiglu clampedSwiglu) {
     /** Checks that everything is given. */
     public MlpActivation {
-        Checks.given("kind", kind);
-        Checks.given("gelu", gelu);
-        Checks.given("clampedSwiglu", clampedSwiglu);
+        Checks.given("kind", kind, "gelu", gelu, "clampedSwiglu", clampedSwiglu);
     }
 
     /** Returns {@code kind} as TE computes it. */

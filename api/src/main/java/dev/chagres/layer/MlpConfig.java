@@ -51,12 +51,8 @@ public record MlpConfig(
      * @throws IllegalArgumentException when {@code inner} is not positive
      */
     public MlpConfig {
-        Checks.given("norm", norm);
-        Checks.given("function", function);
-        Checks.given("bias", bias);
-        Checks.given("recomputation", recomputation);
-        Checks.given("inputInitializer", inputInitializer);
-        Checks.given("outputInitializer", outputInitializer);
+        Checks.given("norm", norm, "function", function, "bias", bias, "recomputation", recomputation);
+        Checks.given("inputInitializer", inputInitializer, "outputInitializer", outputInitializer);
         Checks.atLeastOne("inner", inner);
     }
 

@@ -36,8 +36,7 @@ public record NormConfig(Kind kind, long size, float epsilon, Gamma gamma) {
      * @throws IllegalArgumentException when the size is not positive, or epsilon is not
      */
     public NormConfig {
-        Checks.given("kind", kind);
-        Checks.given("gamma", gamma);
+        Checks.given("kind", kind, "gamma", gamma);
         Checks.atLeastOne("size", size);
         Numbers.positive("epsilon", epsilon);
     }

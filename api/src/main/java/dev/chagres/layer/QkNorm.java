@@ -44,8 +44,7 @@ public record QkNorm(Kind kind, float epsilon, Place place) {
      * @throws IllegalArgumentException when epsilon is not positive
      */
     public QkNorm {
-        Checks.given("kind", kind);
-        Checks.given("place", place);
+        Checks.given("kind", kind, "place", place);
         Numbers.positive("epsilon", epsilon);
     }
 

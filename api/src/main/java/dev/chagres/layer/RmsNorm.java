@@ -23,8 +23,7 @@ import org.jspecify.annotations.Nullable;
 public final class RmsNorm extends NormLayer {
     /** Declares the parameter in {@code plan}. */
     public RmsNorm(NormConfig config, ModelPlan plan) {
-        Checks.given("config", config);
-        Checks.given("plan", plan);
+        Checks.given("config", config, "plan", plan);
         super(plan.name(), config, plan.declare("weight", config.initializer(), config.size()));
     }
 

@@ -63,9 +63,7 @@ public final class TransformerLayer extends Layer {
      * @throws IllegalArgumentException when the configuration has no cross-attention
      */
     public TransformerLayer(TransformerLayerConfig config, SharedInput memory, ModelPlan plan) {
-        Checks.given("config", config);
-        Checks.given("memory", memory);
-        Checks.given("plan", plan);
+        Checks.given("config", config, "memory", memory, "plan", plan);
         if (config.crossAttention() == null) {
             throw new IllegalArgumentException("config: expected one with cross-attention, such as"
                     + " TransformerLayerConfig.decoder(…), got one without");

@@ -111,18 +111,10 @@ public record TransformerLayerConfig(
      * @throws IllegalArgumentException when they do not
      */
     public TransformerLayerConfig {
-        Checks.given("norm", norm);
-        Checks.given("attention", attention);
-        Checks.given("mlp", mlp);
-        Checks.given("branchOrder", branchOrder);
-        Checks.given("residual", residual);
-        Checks.given("normPlacement", normPlacement);
-        Checks.given("recomputation", recomputation);
-        Checks.given("hiddenDropout", hiddenDropout);
-        Checks.given("dropPath", dropPath);
-        Checks.given("bias", bias);
-        Checks.given("projectionBias", projectionBias);
-        Checks.given("initializer", initializer);
+        Checks.given("norm", norm, "attention", attention, "mlp", mlp, "branchOrder", branchOrder);
+        Checks.given("residual", residual, "normPlacement", normPlacement, "recomputation", recomputation);
+        Checks.given("hiddenDropout", hiddenDropout, "dropPath", dropPath, "bias", bias);
+        Checks.given("projectionBias", projectionBias, "initializer", initializer);
         requireWidth("mlp", mlp.hidden(), norm);
         if (crossAttention != null) {
             requireWidth("crossAttention", crossAttention.hidden(), norm);

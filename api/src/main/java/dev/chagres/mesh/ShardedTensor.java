@@ -81,8 +81,7 @@ public final class ShardedTensor {
     public static ShardedTensor initialize(
             Mesh mesh, ShardedTensorMetadata metadata, Initializer initializer, Draw draw, Scope scope) {
         Box box = box(mesh, metadata);
-        Checks.given("initializer", initializer);
-        Checks.given("draw", draw);
+        Checks.given("initializer", initializer, "draw", draw);
         if (!metadata.dtype().isFloat() || metadata.placements().isPartial()) {
             throw new IllegalArgumentException(
                     "metadata: expected floats of FLOAT32, FLOAT16 or BFLOAT16 and no Partial, got " + metadata);

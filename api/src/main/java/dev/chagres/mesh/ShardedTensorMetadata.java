@@ -36,10 +36,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
      * @throws IllegalArgumentException when a dimension is sharded that the tensor has not
      */
     public ShardedTensorMetadata {
-        Checks.given("dtype", dtype);
-        Checks.given("shape", shape);
-        Checks.given("mesh", mesh);
-        Checks.given("placements", placements);
+        Checks.given("dtype", dtype, "shape", shape, "mesh", mesh, "placements", placements);
         for (MeshDimension dimension : MeshDimension.values()) {
             if (placements.along(dimension) instanceof Shard(int sharded) && sharded >= shape.rank()) {
                 throw new IllegalArgumentException(
@@ -59,8 +56,7 @@ public record ShardedTensorMetadata(DType dtype, Shape shape, MeshShape mesh, Pl
     public record Box(Shape offsets, Shape shape) {
         /** Checks that both are there. */
         public Box {
-            Checks.given("offsets", offsets);
-            Checks.given("shape", shape);
+            Checks.given("offsets", offsets, "shape", shape);
         }
     }
 

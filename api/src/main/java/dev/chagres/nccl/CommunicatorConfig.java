@@ -36,10 +36,7 @@ public record CommunicatorConfig(
      *     negative, or the fewest are more than the most
      */
     public CommunicatorConfig {
-        Checks.given("name", name);
-        Checks.given("ctaPolicy", ctaPolicy);
-        Checks.given("checks", checks);
-        Checks.given("callMode", callMode);
+        Checks.given("name", name, "ctaPolicy", ctaPolicy, "checks", checks, "callMode", callMode);
         // Compared first, since the milliseconds of a duration may overflow a long.
         if (Checks.given("timeout", timeout).compareTo(Duration.ofMillis(1)) < 0
                 || timeout.compareTo(Duration.ofDays(1)) > 0) {

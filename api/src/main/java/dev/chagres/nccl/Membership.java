@@ -63,8 +63,7 @@ final class Membership {
     }
 
     static Endpoint open(Device device, UniqueId id, int ranks, int rank, CommunicatorConfig config) {
-        Checks.given("id", id);
-        Checks.given("config", config);
+        Checks.given("id", id, "config", config);
         ensureAgreed(System.getenv(BLOCKING), config.callMode());
         Inside.state(Checks.given("device", device)).ensureCurrent();
         Inside.state(device).ensureNotCapturing(Opening.OPEN);

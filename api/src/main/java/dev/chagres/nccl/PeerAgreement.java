@@ -37,8 +37,7 @@ public interface PeerAgreement {
         public Proposal {
             members = Checks.givenAll("members", members);
             missed = Checks.givenAll("missed", missed);
-            Checks.given("why", why);
-            Checks.given("timeout", timeout);
+            Checks.given("why", why, "timeout", timeout);
         }
     }
 

@@ -36,8 +36,7 @@ public record Adam(float beta1, float beta2, float epsilon, WeightDecay mode, Bi
      * @throws IllegalArgumentException when one is outside its range
      */
     public Adam {
-        Checks.given("mode", mode);
-        Checks.given("biasCorrection", biasCorrection);
+        Checks.given("mode", mode, "biasCorrection", biasCorrection);
         Numbers.betas(beta1, beta2);
         Numbers.notNegative("epsilon", epsilon);
     }

@@ -35,10 +35,7 @@ public record AdamRange(
      * @throws IllegalArgumentException when the decay is negative, infinite or no number
      */
     public AdamRange {
-        Checks.given("gradient", gradient);
-        Checks.given("weight", weight);
-        Checks.given("mean", mean);
-        Checks.given("square", square);
+        Checks.given("gradient", gradient, "weight", weight, "mean", mean, "square", square);
         Checks.given("rate", rate);
         Numbers.notNegative("weightDecay", weightDecay);
     }

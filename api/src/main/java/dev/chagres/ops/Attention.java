@@ -69,8 +69,7 @@ public final class Attention {
             AttentionScores scores,
             AttentionPlace place,
             Stream stream) {
-        Checks.given("scores", scores);
-        Checks.given("place", place);
+        Checks.given("scores", scores, "place", place);
         Checks.given("tensors", tensors).checkForward(problem, stream);
         checkPlain(problem);
         checkHeads(tensors);
@@ -126,8 +125,7 @@ public final class Attention {
             AttentionPlace place,
             Tensor delta,
             Stream stream) {
-        Checks.given("scores", scores);
-        Checks.given("place", place);
+        Checks.given("scores", scores, "place", place);
         Checks.given("tensors", tensors).checkBackward(problem, stream);
         checkPlain(problem);
         checkHeads(tensors);

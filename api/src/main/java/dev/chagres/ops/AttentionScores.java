@@ -175,8 +175,7 @@ public final class AttentionScores {
             throw new IllegalArgumentException(
                     "softcap: expected 0, which is none, or a finite number above it, got " + softcap);
         }
-        Checks.given("alignment", alignment);
-        Checks.given("softmaxType", softmaxType);
+        Checks.given("alignment", alignment, "softmaxType", softmaxType);
         checkSlopes(tensors, stream);
         checkByScore("bias", bias, tensors.query().dtype(), tensors, stream);
         checkByScore("mask", mask, DType.BYTE, tensors, stream);

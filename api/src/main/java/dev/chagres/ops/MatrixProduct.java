@@ -34,9 +34,7 @@ public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan
 
     /** Makes a kind of product. */
     public MatrixProduct {
-        Checks.given("transA", transA);
-        Checks.given("transB", transB);
-        Checks.given("plan", plan);
+        Checks.given("transA", transA, "transB", transB, "plan", plan);
     }
 
     /** Returns the same object each time. */

@@ -27,8 +27,7 @@ public record NormFunction(Kind kind, Gamma gamma, float epsilon) {
      * @throws IllegalArgumentException when epsilon is no number above 0
      */
     public NormFunction {
-        Checks.given("kind", kind);
-        Checks.given("gamma", gamma);
+        Checks.given("kind", kind, "gamma", gamma);
         if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
             throw new IllegalArgumentException("epsilon: expected a number above 0, got " + epsilon);
         }

@@ -81,9 +81,7 @@ public record OptimizerStep(
      * @throws IllegalArgumentException when one is outside its range
      */
     public OptimizerStep {
-        Checks.given("method", method);
-        Checks.given("mode", mode);
-        Checks.given("biasCorrection", biasCorrection);
+        Checks.given("method", method, "mode", mode, "biasCorrection", biasCorrection);
         Numbers.betas(beta1, beta2);
         Numbers.notNegative("epsilon", epsilon);
     }

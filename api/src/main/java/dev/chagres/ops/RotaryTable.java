@@ -17,8 +17,7 @@ import dev.chagres.te.FusedRope.Pairing;
 public record RotaryTable(Tensor angles, Pairing pairing) {
     /** Checks that both are given. */
     public RotaryTable {
-        Checks.given("angles", angles);
-        Checks.given("pairing", pairing);
+        Checks.given("angles", angles, "pairing", pairing);
     }
 
     /**

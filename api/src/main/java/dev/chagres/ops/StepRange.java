@@ -36,10 +36,7 @@ public record StepRange(
      * @throws IllegalArgumentException when the decay is negative, infinite or no number
      */
     public StepRange {
-        Checks.given("gradient", gradient);
-        Checks.given("weight", weight);
-        Checks.given("first", first);
-        Checks.given("rate", rate);
+        Checks.given("gradient", gradient, "weight", weight, "first", first, "rate", rate);
         Numbers.notNegative("weightDecay", weightDecay);
     }
 

@@ -194,8 +194,7 @@ public final class ContextParallel {
      * @throws IllegalArgumentException when the ranks do not divide it, or it is negative
      */
     public long share(String what, String layer, long count) {
-        Checks.given("what", what);
-        Checks.given("layer", layer);
+        Checks.given("what", what, "layer", layer);
         if (count < 0) {
             throw new IllegalArgumentException(what + ": expected no negative number, got " + count);
         }
@@ -270,8 +269,7 @@ public final class ContextParallel {
      * @throws IllegalArgumentException when it has other dimensions, or fewer tokens than there are ranks
      */
     public Tensor own(Tensor whole, Scope scope) {
-        Checks.given("whole", whole);
-        Checks.given("scope", scope);
+        Checks.given("whole", whole, "scope", scope);
         if (!isSplit()) {
             return whole;
         }

@@ -101,8 +101,7 @@ public final class ModelPlan {
      *     their memory layout is the same on all stages
      */
     public ModelPlan part(Predicate<Parameter> chosen, Function<Parameter, ?> kind) {
-        Checks.given("chosen", chosen);
-        Checks.given("kind", kind);
+        Checks.given("chosen", chosen, "kind", kind);
         return new ModelPlan(Grouping.ON, "", "", Gradients.WHOLE, declared.part(chosen, kind));
     }
 

@@ -125,9 +125,7 @@ final class ParameterAllocation {
     }
 
     private static void check(Device device, ModelPlan plan, DType dtype, WeightStorage storage) {
-        Checks.given("device", device);
-        Checks.given("plan", plan);
-        Checks.given("storage", storage);
+        Checks.given("device", device, "plan", plan, "storage", storage);
         if (!Checks.given("dtype", dtype).isFloat()) {
             throw new IllegalArgumentException("dtype: expected FLOAT32, BFLOAT16 or FLOAT16, got " + dtype);
         }

@@ -17,8 +17,7 @@ import dev.chagres.internal.Checks;
 public record ParameterRange(Tensor weights, long weightOffset, long gradientOffset, long count, Decay decay) {
     /** Checks that everything is there. */
     public ParameterRange {
-        Checks.given("weights", weights);
-        Checks.given("decay", decay);
+        Checks.given("weights", weights, "decay", decay);
     }
 
     /** Whether weight decay applies. */

@@ -31,8 +31,7 @@ public final class PipelineStages implements NormReduction, AutoCloseable {
     public record Tied(Parameter parameter, Communicator ranks) {
         /** Checks that both are there. */
         public Tied {
-            Checks.given("parameter", parameter);
-            Checks.given("ranks", ranks);
+            Checks.given("parameter", parameter, "ranks", ranks);
         }
     }
 

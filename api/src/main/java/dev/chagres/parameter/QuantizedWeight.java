@@ -20,9 +20,7 @@ import java.util.function.Consumer;
 public record QuantizedWeight(QuantizedTensor copies, DType dtype, Consumer<Tensor> caster) {
     /** Checks that all are there. */
     public QuantizedWeight {
-        Checks.given("copies", copies);
-        Checks.given("dtype", dtype);
-        Checks.given("caster", caster);
+        Checks.given("copies", copies, "dtype", dtype, "caster", caster);
     }
 
     /**

@@ -47,9 +47,7 @@ public final class State implements StateOwner {
          * @throws IllegalArgumentException when most is negative
          */
         public Number {
-            Checks.given("reader", reader);
-            Checks.given("writer", writer);
-            Checks.given("form", form);
+            Checks.given("reader", reader, "writer", writer, "form", form);
             Numbers.atLeastZero("most", most);
         }
 
@@ -326,8 +324,7 @@ public final class State implements StateOwner {
          */
         public Builder real(String name, DoubleSupplier reader, DoubleConsumer writer) {
             ensureFree(name);
-            Checks.given("reader", reader);
-            Checks.given("writer", writer);
+            Checks.given("reader", reader, "writer", writer);
             LongSupplier bits = () -> Double.doubleToRawLongBits(reader.getAsDouble());
             LongConsumer ofBits = value -> writer.accept(Double.longBitsToDouble(value));
             numbers.put(name, new Number(bits, ofBits, Long.MAX_VALUE, Number.Form.REAL));

@@ -116,9 +116,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
      */
     @Override
     public void entering(Layer layer, Direction direction, Pass pass) {
-        Checks.given("layer", layer);
-        Checks.given("direction", direction);
-        Checks.given("pass", pass);
+        Checks.given("layer", layer, "direction", direction, "pass", pass);
         if (closed) {
             throw new IllegalStateException("the pass profile is closed; call pass.forget(profile) before close()");
         }

@@ -83,8 +83,7 @@ public final class PipelineSchedule {
     public record Transfer(End end, int peer, Call call) {
         /** Checks that both are there. */
         public Transfer {
-            Checks.given("end", end);
-            Checks.given("call", call);
+            Checks.given("end", end, "call", call);
         }
     }
 

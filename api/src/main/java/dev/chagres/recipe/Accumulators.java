@@ -19,9 +19,7 @@ public record Accumulators(Accumulator forward, Accumulator inputGradient, Accum
 
     /** Checks that each is there. */
     public Accumulators {
-        Checks.given("forward", forward);
-        Checks.given("inputGradient", inputGradient);
-        Checks.given("weightGradient", weightGradient);
+        Checks.given("forward", forward, "inputGradient", inputGradient, "weightGradient", weightGradient);
     }
 
     /** Returns TE's defaults: FAST forward, SPLIT backward. */

@@ -47,8 +47,7 @@ final class CoveredSites {
     }
 
     private static List<QuantizerSite> of(Parameters parameters, Recipe recipe, Predicate<QuantizerSite> covers) {
-        Checks.given("parameters", parameters);
-        Checks.given("recipe", recipe);
+        Checks.given("parameters", parameters, "recipe", recipe);
         if (recipe instanceof MXFP8BlockScaling || recipe instanceof NVFP4BlockScaling) {
             throw new IllegalArgumentException("recipe: " + recipe.getClass().getSimpleName()
                     + " needs a GPU of compute capability " + recipe.computeCapability()

@@ -40,9 +40,7 @@ public record DelayedScaling(
      * @throws IllegalArgumentException when the history has no step, or the margin is outside -64 to 64, where scales vanish
      */
     public DelayedScaling {
-        Checks.given("format", format);
-        Checks.given("amaxComputeAlgorithm", amaxComputeAlgorithm);
-        Checks.given("attention", attention);
+        Checks.given("format", format, "amaxComputeAlgorithm", amaxComputeAlgorithm, "attention", attention);
         Checks.given("accumulators", accumulators);
         if (amaxHistoryLength < 1) {
             throw new IllegalArgumentException("amaxHistoryLength: expected at least 1 step, got " + amaxHistoryLength);

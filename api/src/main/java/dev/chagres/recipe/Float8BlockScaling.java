@@ -64,9 +64,7 @@ public record Float8BlockScaling(
 
     /** Checks the values. */
     public Float8BlockScaling {
-        Checks.given("format", format);
-        Checks.given("quantizations", quantizations);
-        Checks.given("blocks", blocks);
+        Checks.given("format", format, "quantizations", quantizations, "blocks", blocks);
         Checks.given("backwardOverride", backwardOverride);
     }
 

@@ -24,9 +24,7 @@ public record Float8CurrentScaling(
         implements Recipe {
     /** Checks that every value is there. */
     public Float8CurrentScaling {
-        Checks.given("format", format);
-        Checks.given("quantizations", quantizations);
-        Checks.given("accumulators", accumulators);
+        Checks.given("format", format, "quantizations", quantizations, "accumulators", accumulators);
         Checks.given("backwardOverride", backwardOverride);
     }
 

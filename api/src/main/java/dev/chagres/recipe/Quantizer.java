@@ -183,8 +183,7 @@ public abstract sealed class Quantizer permits DelayedQuantizer, CurrentQuantize
             Scope temporary,
             Stream stream) {
         check(copies);
-        Checks.given("recording", recording);
-        Checks.given("temporary", temporary);
+        Checks.given("recording", recording, "temporary", temporary);
         if (scaling != Scaling.TENSOR) {
             throw new IllegalArgumentException("site: expected one scale per tensor, for no kernel sums columns and"
                     + " casts to blocks at once, got " + site + " of " + state.recipe() + "; call cast");

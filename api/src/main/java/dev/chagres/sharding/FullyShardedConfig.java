@@ -35,11 +35,9 @@ public record FullyShardedConfig(
      *     does not sum in each micro-batch
      */
     public FullyShardedConfig {
-        Checks.given("stage", stage);
-        Checks.given("optimizer", optimizer);
+        Checks.given("stage", stage, "optimizer", optimizer);
         GradientCasts.checked(reduceType);
-        Checks.given("gradientReduction", gradientReduction);
-        Checks.given("weightGather", weightGather);
+        Checks.given("gradientReduction", gradientReduction, "weightGather", weightGather);
         if (Checks.given("reshard", reshard) != Reshard.AFTER_FORWARD && stage != ZeroStage.THREE) {
             throw new IllegalArgumentException("reshard: expected AFTER_FORWARD in stage " + stage
                     + ", in which each rank has all weights, got " + reshard);

@@ -54,12 +54,8 @@ public record AttentionProblem(
      *     scale or dropout are out of their ranges
      */
     public AttentionProblem {
-        Checks.given("layout", layout);
-        Checks.given("mask", mask);
-        Checks.given("mode", mode);
-        Checks.given("order", order);
-        Checks.given("biasType", biasType);
-        Checks.given("softmaxType", softmaxType);
+        Checks.given("layout", layout, "mask", mask, "mode", mode, "order", order);
+        Checks.given("biasType", biasType, "softmaxType", softmaxType);
         if (windowLeft < -1 || windowRight < -1) {
             throw new IllegalArgumentException(
                     "window: expected -1 (unbounded) or more on each side, got " + windowLeft + " and " + windowRight);

@@ -31,9 +31,7 @@ public record AttentionScales(
      * @throws NullPointerException when one is not
      */
     public AttentionScales {
-        Checks.given("qkv", qkv);
-        Checks.given("softmax", softmax);
-        Checks.given("output", output);
+        Checks.given("qkv", qkv, "softmax", softmax, "output", output);
     }
 
     /** Returns the scales of a forward call without backward. */

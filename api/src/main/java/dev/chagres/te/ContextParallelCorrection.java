@@ -68,9 +68,7 @@ public record ContextParallelCorrection(Tensor lse, Tensor cuSeqlens, LseLayout 
 
     /** Makes corrections by an LSE, which each call checks. */
     public ContextParallelCorrection {
-        Checks.given("lse", lse);
-        Checks.given("cuSeqlens", cuSeqlens);
-        Checks.given("layout", layout);
+        Checks.given("lse", lse, "cuSeqlens", cuSeqlens, "layout", layout);
     }
 
     /**

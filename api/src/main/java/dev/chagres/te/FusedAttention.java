@@ -129,8 +129,7 @@ public final class FusedAttention {
      * @throws IllegalArgumentException when the query has too few dimensions to have heads
      */
     public static Tensor statistics(AttentionProblem problem, AttentionTensors tensors, Scope scope) {
-        Checks.given("problem", problem);
-        Checks.given("scope", scope);
+        Checks.given("problem", problem, "scope", scope);
         Tensor query = Checks.given("tensors", tensors).query();
         long heads = heads(query);
         return problem.layout().format() == QkvFormat.THD
@@ -143,9 +142,7 @@ public final class FusedAttention {
      * plan to find the answer; the last answers of a device are cached.
      */
     public static @Nullable String refusal(AttentionProblem problem, DType dtype, AttentionSizes sizes, Device device) {
-        Checks.given("problem", problem);
-        Checks.given("dtype", dtype);
-        Checks.given("sizes", sizes);
+        Checks.given("problem", problem, "dtype", dtype, "sizes", sizes);
         return ask(problem, dtype, dtype, sizes, device);
     }
 
@@ -158,10 +155,7 @@ public final class FusedAttention {
      */
     public static @Nullable String refusal(
             AttentionProblem problem, DType dtype, DType gradientType, AttentionSizes sizes, Device device) {
-        Checks.given("problem", problem);
-        Checks.given("dtype", dtype);
-        Checks.given("gradientType", gradientType);
-        Checks.given("sizes", sizes);
+        Checks.given("problem", problem, "dtype", dtype, "gradientType", gradientType, "sizes", sizes);
         return ask(problem, dtype, gradientType, sizes, device);
     }
 

@@ -40,9 +40,7 @@ public record FusedQkvRope(Tensor qFreqs, Tensor kFreqs, Pairing pairing) {
 
     /** Makes rotations by angles, which each call checks. */
     public FusedQkvRope {
-        Checks.given("qFreqs", qFreqs);
-        Checks.given("kFreqs", kFreqs);
-        Checks.given("pairing", pairing);
+        Checks.given("qFreqs", qFreqs, "kFreqs", kFreqs, "pairing", pairing);
     }
 
     /**

@@ -36,8 +36,7 @@ public record FusedRope(Tensor freqs, Pairing pairing) {
 
     /** Makes rotations by angles, which each call checks. */
     public FusedRope {
-        Checks.given("freqs", freqs);
-        Checks.given("pairing", pairing);
+        Checks.given("freqs", freqs, "pairing", pairing);
     }
 
     /**

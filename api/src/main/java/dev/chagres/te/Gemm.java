@@ -292,9 +292,7 @@ public final class Gemm {
             QuantizedTensor d,
             Accumulator accumulator,
             Stream stream) {
-        Checks.given("transA", transA);
-        Checks.given("transB", transB);
-        Checks.given("accumulator", accumulator);
+        Checks.given("transA", transA, "transB", transB, "accumulator", accumulator);
         QuantizedProductChecks.quantized(a, transA == Transpose.YES, b, transB == Transpose.YES, bias, d, stream);
         if (d.rows() == 0 || d.columns() == 0) {
             return;
@@ -318,8 +316,7 @@ public final class Gemm {
 
     /** Checks what all products have in common, and returns K. */
     private static long checked(Tensor a, Transpose transA, Tensor b, Transpose transB, Tensor d, Stream stream) {
-        Checks.given("transA", transA);
-        Checks.given("transB", transB);
+        Checks.given("transA", transA, "transB", transB);
         long inner = ProductChecks.product(a, transA == Transpose.YES, b, transB == Transpose.YES, d, stream);
         tell(transA, transB, d, inner, a.dtype(), stream);
         return inner;
@@ -334,8 +331,7 @@ public final class Gemm {
             Tensor d,
             Accumulator accumulator,
             Stream stream) {
-        Checks.given("transA", transA);
-        Checks.given("transB", transB);
+        Checks.given("transA", transA, "transB", transB);
         boolean split = Checks.given("accumulator", accumulator) == Accumulator.SPLIT;
         long inner = QuantizedProductChecks.product(
                 a, transA == Transpose.YES, b, transB == Transpose.YES, d, split, stream);

@@ -252,8 +252,7 @@ public final class MultiTensor {
      * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
      */
     public static void sgd(Tensor noopFlag, TensorLists lists, SgdConfig config, SgdStep step, Stream stream) {
-        Checks.given("config", config);
-        Checks.given("step", step);
+        Checks.given("config", config, "step", step);
         Checks.vector(stream, "noopFlag", noopFlag, DType.INT32, 1);
         boolean copies = Checks.given("lists", lists).listCount() == SGD_LISTS + 1;
         MemorySegment array = TensorLists.listed(lists, copies ? SGD_LISTS + 1 : SGD_LISTS, stream);

@@ -58,8 +58,7 @@ public record MultiTensorAdam(
             // With epsilon 0, a gradient of 0 would give 0 / 0.
             throw new IllegalArgumentException("epsilon: expected a positive number, got " + epsilon);
         }
-        Checks.given("mode", mode);
-        Checks.given("biasCorrection", biasCorrection);
+        Checks.given("mode", mode, "biasCorrection", biasCorrection);
         Numbers.notNegative("weightDecay", weightDecay);
     }
 

@@ -51,8 +51,7 @@ public record SgdConfig(
         finite("dampening", dampening);
         Numbers.notNegative("weightDecay", weightDecay);
         finite("gradientScale", gradientScale);
-        Checks.given("kind", kind);
-        Checks.given("decayPlace", decayPlace);
+        Checks.given("kind", kind, "decayPlace", decayPlace);
         if (kind == Momentum.NESTEROV && (momentum == 0 || dampening != 0)) {
             throw new IllegalArgumentException(
                     "kind: NESTEROV expects a momentum above 0 without dampening, got momentum " + momentum

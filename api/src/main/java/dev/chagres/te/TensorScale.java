@@ -21,8 +21,6 @@ public record TensorScale(Tensor scale, Tensor scaleInverse, Tensor amax) {
      * @throws NullPointerException when one is not
      */
     public TensorScale {
-        Checks.given("scale", scale);
-        Checks.given("scaleInverse", scaleInverse);
-        Checks.given("amax", amax);
+        Checks.given("scale", scale, "scaleInverse", scaleInverse, "amax", amax);
     }
 }
