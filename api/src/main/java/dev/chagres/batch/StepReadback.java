@@ -80,8 +80,7 @@ public final class StepReadback implements AutoCloseable {
         number = new Tensor[microBatches + 1];
         // One more: the oldest unread step is timed from the end of the step before it.
         slots = new Slot[unread + 1];
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             scope = opened.add(device.openScope(stream)).countedAs(MemoryUse.Holder.BATCHES);
             numbers = scope.tensor(DType.FLOAT32, microBatches + 1L);
             for (int i = 0; i < number.length; i++) {
@@ -92,9 +91,7 @@ public final class StepReadback implements AutoCloseable {
                 opened.add(slot::close);
                 slots[i] = slot;
             }
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

@@ -106,15 +106,12 @@ public final class UploadRing implements AutoCloseable {
             inputs[i] = new Brought();
         }
         slots = new UploadSlot[batches];
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             copies = opened.add(device.openStream());
             for (int i = 0; i < batches; i++) {
                 slots[i] = opened.add(new UploadSlot(device, copies, shape, padding, ranks));
             }
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

@@ -68,8 +68,7 @@ final class UploadSlot implements AutoCloseable {
         shares = new double[count];
         capacity = shape.tokensPerMicroBatch();
         staged = new Tensor[count];
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             hostTokens = opened.add(HostBuffer.pinned(device, 2L * Integer.BYTES * shape.tokensPerStep()));
             hostOffsets = opened.add(HostBuffer.pinned(device, offsetBytes * count));
             for (int i = 0; i < count; i++) {
@@ -84,9 +83,7 @@ final class UploadSlot implements AutoCloseable {
             }
             copied = opened.add(device.openEvent());
             brought = opened.add(device.openEvent());
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

@@ -5,11 +5,12 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What a constructor has opened so far, which is closed again if the constructor fails: whoever called it gets nothing to close.
+ * What a constructor has opened so far, which is closed again if the constructor fails: whoever called it gets nothing to close. A
+ * constructor opens in a try statement with this as its resource, and ends that with {@link #keep}.
  *
  * <p>Threading: the device's thread.
  */
-public final class Opened {
+public final class Opened implements AutoCloseable {
     private final List<AutoCloseable> all = new ArrayList<>();
 
     /** Begins with nothing. */
@@ -21,12 +22,14 @@ public final class Opened {
         return one;
     }
 
-    /** Closes all after {@code failure}, the last first. What fails in that is added to {@code failure}. */
-    public void closeAfter(Throwable failure) {
-        try {
-            Closing.newestFirst(all);
-        } catch (RuntimeException later) {
-            failure.addSuppressed(later);
-        }
+    /** Says that all stay open. */
+    public void keep() {
+        all.clear();
+    }
+
+    /** Closes all, the last first, unless they are kept. */
+    @Override
+    public void close() {
+        Closing.newestFirst(all);
     }
 }

@@ -30,17 +30,14 @@ final class EqualMicroBatches implements AutoCloseable {
     private int count;
 
     EqualMicroBatches(Communicator among, Parameters parameters) {
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             ranks = opened.add(among.split(
                     0,
                     among.rank(),
                     among.config().withName("micro-batches").withMinCtas(0).withMaxCtas(1)));
             stream = opened.add(parameters.scope().device().openStream());
             same = new SameMicroBatches(parameters.scope(), ranks, stream);
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
         completed = new int[parameters.access().groups().size()];
     }

@@ -107,8 +107,7 @@ final class FlatBufferPool implements AutoCloseable {
                 .max()
                 .orElse(0);
         leastInWindow = Math.min(SMALL_BYTES, largest / FAR_SMALLER);
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             scope = opened.add(stream.device().openScope(stream)).countedAs(MemoryUse.Holder.COLLECTIVES);
             window = windows == null ? null : windows.take(usualBytes(bySize));
             if (window != null) {
@@ -116,9 +115,7 @@ final class FlatBufferPool implements AutoCloseable {
                 opened.add(this::closeEvents);
                 fill(bySize, window.scope());
             }
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 
@@ -198,16 +195,13 @@ final class FlatBufferPool implements AutoCloseable {
             vectors[i] = memory.tensor(own.get(i).dtype(), own.get(i).count());
             vectors[i].zero(scope.stream());
         }
-        Opened opened = new Opened();
         Buffer made;
-        try {
+        try (Opened opened = new Opened()) {
             Event free = opened.add(scope.device().openEvent());
             Event ready = opened.add(scope.device().openEvent());
             free.record(scope.stream());
             made = new Buffer(vectors, classes.length, free, ready);
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
         classes[group].buffers.add(made);
         return made;

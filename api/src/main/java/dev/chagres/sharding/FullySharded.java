@@ -85,8 +85,7 @@ public final class FullySharded extends Strategy {
         this.mesh = mesh;
         this.gathers = gathers;
         updating = ranks.sharingUpdates();
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             steps = opened.add(new ShardedOptimizerStep(ranks.world(), stream, completedSteps));
             weights = stage() == ZeroStage.THREE
                     ? opened.add(new ShardedWeights(parameters, gathers, config.reshard(), bytes))
@@ -102,9 +101,7 @@ public final class FullySharded extends Strategy {
             // Last: the others communicate, and may fail.
             norm = new ShardedNorm(
                     opened.add(new NormOverRanks(parameters.scope(), ranks.updating())), steps, this::explained);
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

@@ -54,8 +54,7 @@ final class GradientBuckets implements AutoCloseable {
         this.parameters = parameters;
         compute = parameters.scope().stream();
         Device device = compute.device();
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             communicator =
                     opened.add(world.split(0, world.rank(), world.config().withName("gradients")));
             sums = opened.add(device.openStream());
@@ -68,9 +67,7 @@ final class GradientBuckets implements AutoCloseable {
                     .max()
                     .orElse(0);
             casts = GradientCasts.ofFloats(config.reduceType(), longest, scope);
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

@@ -62,8 +62,7 @@ final class GradientReduceScatter implements AutoCloseable {
                 .mapToLong(Tensor::count)
                 .max()
                 .orElse(0);
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             scope = opened.add(compute.device().openScope(compute)).countedAs(MemoryUse.Holder.COLLECTIVES);
             DType dtype = config.reduceType();
             boolean copyEngines = config.gradientReduction() == GradientReduction.COPY_ENGINE;
@@ -80,9 +79,7 @@ final class GradientReduceScatter implements AutoCloseable {
                     ? null
                     : scope.tensor(DType.FLOAT32, ofCopy);
             casts = new GradientCasts(dtype, cast, exchange == null ? scope : exchange.scope(scope));
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 
@@ -203,8 +200,7 @@ final class GradientReduceScatter implements AutoCloseable {
          */
         CopyEngineReduceScatter(Communicator communicator, DType dtype, long longest, long longestCast) {
             this.communicator = communicator;
-            Opened opened = new Opened();
-            try {
+            try (Opened opened = new Opened()) {
                 windows = opened.add(new RankWindows(communicator, "gradients"));
                 windows.prepareCopyEngines();
                 long byteSize = longest == 0
@@ -213,9 +209,7 @@ final class GradientReduceScatter implements AutoCloseable {
                                 + (longestCast == 0 ? 0 : CollectiveMemory.byteSizeOf(dtype, longestCast));
                 memory = windows.take(byteSize);
                 parts = memory == null ? null : memory.scope().tensor(dtype, longest);
-            } catch (RuntimeException | Error failure) {
-                opened.closeAfter(failure);
-                throw failure;
+                opened.keep();
             }
             made = memory == null || memory.kind() == Registration.Kind.WINDOW
                     ? GradientReduction.COPY_ENGINE

@@ -74,9 +74,8 @@ final class QuantizedGroups extends AllGatherBuffers {
         int groups = parameters.access().groups().size();
         parts = new Tensor[groups][];
         sent = new Tensor[groups][];
-        Opened opened = new Opened();
-        opened.add(buffers);
-        try {
+        try (Opened opened = new Opened()) {
+            opened.add(buffers);
             cast = opened.add(compute.device().openEvent());
             scope = opened.add(compute.device().openScope(compute)).countedAs(MemoryUse.Holder.QUANTIZED);
             window = streams.ranks().take(ownBytes());
@@ -88,9 +87,7 @@ final class QuantizedGroups extends AllGatherBuffers {
                 take(i, own);
             }
             casts = quantizers.shardWeights(own, gathered, this::maxOverRanks);
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

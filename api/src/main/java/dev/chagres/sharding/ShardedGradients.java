@@ -63,8 +63,7 @@ final class ShardedGradients implements AutoCloseable {
         stage = config.stage();
         sync = config.gradientSync();
         compute = parameters.scope().stream();
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             reductions = opened.add(compute.device().openStream());
             written = opened.add(compute.device().openEvent());
             summed = opened.add(compute.device().openEvent());
@@ -86,9 +85,7 @@ final class ShardedGradients implements AutoCloseable {
             buffers = opened.add(new FlatBufferPool(parameters, content, usual, sums.windows()));
             Communicator others = ranks.splitsOptimizer() ? null : ranks.copies();
             copies = others == null ? null : new ReplicaAllReduce(compute, parts, config.reduceType(), others, bytes);
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 
@@ -281,8 +278,7 @@ final class ShardedGradients implements AutoCloseable {
         ReplicaAllReduce(
                 Stream compute, List<List<Tensor>> parts, DType reduceType, Communicator along, ByteCounts bytes) {
             this.bytes = bytes;
-            Opened opened = new Opened();
-            try {
+            try (Opened opened = new Opened()) {
                 copies = opened.add(along.split(0, along.rank(), along.config().withName("copies")));
                 sums = opened.add(compute.device().openStream());
                 reduced = opened.add(compute.device().openEvent());
@@ -295,9 +291,7 @@ final class ShardedGradients implements AutoCloseable {
                         .max()
                         .orElse(0);
                 casts = GradientCasts.ofFloats(reduceType, longest, scope);
-            } catch (RuntimeException | Error failure) {
-                opened.closeAfter(failure);
-                throw failure;
+                opened.keep();
             }
         }
 

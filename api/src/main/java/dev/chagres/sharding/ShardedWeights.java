@@ -40,16 +40,13 @@ final class ShardedWeights implements AutoCloseable {
         Stream compute = parameters.scope().stream();
         groups = parameters.access().groups().size();
         lent = new Buffer[groups];
-        Opened opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             Stream gathers = opened.add(compute.device().openStream());
             Event stepped = opened.add(compute.device().openEvent());
             stepped.record(compute);
             streams = new GatherStreams(ranks, compute, gathers, stepped, reshard);
             whole = new UnshardedGroups(parameters, streams, bytes);
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

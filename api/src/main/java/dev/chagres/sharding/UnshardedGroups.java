@@ -28,13 +28,10 @@ final class UnshardedGroups extends AllGatherBuffers {
             }
             parts.add(own);
         }
-        Opened opened = new Opened();
-        opened.add(buffers);
-        try {
+        try (Opened opened = new Opened()) {
+            opened.add(buffers);
             buffers.lendAll();
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 
