@@ -58,13 +58,8 @@ public final class FlightRecorder {
     record Member(String name, int rank, int ranks) {}
 
     /** A device has one. */
-    private static final class OfDevice implements AutoCloseable {
+    private static final class OfDevice {
         private @Nullable FlightRecorder recorder;
-
-        @Override
-        public void close() {
-            // It can still be read.
-        }
     }
 
     private final int rank;

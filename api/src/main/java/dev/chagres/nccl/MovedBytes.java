@@ -23,13 +23,8 @@ public final class MovedBytes {
     private static final DeviceState.Attachment<OfDevice> OF_DEVICE = new DeviceState.Attachment<>(_ -> new OfDevice());
 
     /** A device has one. */
-    private static final class OfDevice implements AutoCloseable {
+    private static final class OfDevice {
         private final MovedBytes moved = new MovedBytes();
-
-        @Override
-        public void close() {
-            // It can still be read.
-        }
     }
 
     /** Indexed by the operation's ordinal, as all arrays here. */

@@ -21,7 +21,7 @@ import java.lang.foreign.MemorySegment;
  *
  * <p>Source: {@code OpsAttention} in {@code ops.h}.
  */
-final class AttentionStruct implements AutoCloseable {
+final class AttentionStruct {
     static final DeviceState.Attachment<AttentionStruct> ATTACHMENT =
             new DeviceState.Attachment<>(AttentionStruct::new);
 
@@ -158,10 +158,5 @@ final class AttentionStruct implements AutoCloseable {
         OpsStrides.sequence(strides, sequence);
         OpsStrides.token(strides, token);
         OpsStrides.head(strides, head);
-    }
-
-    @Override
-    public void close() {
-        // The memory is the device's.
     }
 }

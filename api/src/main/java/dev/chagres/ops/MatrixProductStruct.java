@@ -24,7 +24,7 @@ import java.lang.foreign.MemorySegment;
  *
  * <p>Source: {@code OpsMatrixProduct} in {@code ops.h}.
  */
-final class MatrixProductStruct implements AutoCloseable {
+final class MatrixProductStruct {
     private static final DeviceState.Attachment<MatrixProductStruct> ATTACHMENT =
             new DeviceState.Attachment<>(MatrixProductStruct::new);
 
@@ -152,10 +152,5 @@ final class MatrixProductStruct implements AutoCloseable {
         OpsMatrixProduct.n(segment, d.size(1));
         OpsMatrixProduct.plan(segment, plan.code());
         Status.ops(Ops.ops_matrix_product(segment, stream.handle()), "ops_matrix_product");
-    }
-
-    @Override
-    public void close() {
-        // The memory is the device's.
     }
 }

@@ -19,7 +19,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: {@code OpsResidualNorm} in {@code ops.h}.
  */
-final class NormStruct implements AutoCloseable {
+final class NormStruct {
     static final DeviceState.Attachment<NormStruct> ATTACHMENT = new DeviceState.Attachment<>(NormStruct::new);
 
     private final MemorySegment segment;
@@ -83,10 +83,5 @@ final class NormStruct implements AutoCloseable {
         OpsResidualNorm.dgamma(segment, dgamma.address());
         OpsResidualNorm.dbeta(segment, Checks.addressOrNull(dbeta));
         OpsResidualNorm.accumulate(segment, accumulate);
-    }
-
-    @Override
-    public void close() {
-        // The memory is the device's.
     }
 }

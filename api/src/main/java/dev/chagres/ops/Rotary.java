@@ -192,7 +192,7 @@ public final class Rotary {
      *
      * <p>Source: {@code OpsRotary} in {@code ops.h}.
      */
-    private static final class RotaryStruct implements AutoCloseable {
+    private static final class RotaryStruct {
         static final DeviceState.Attachment<RotaryStruct> ATTACHMENT = new DeviceState.Attachment<>(RotaryStruct::new);
 
         private final MemorySegment segment;
@@ -233,11 +233,6 @@ public final class Rotary {
             OpsRotary.positions(segment, positions);
             OpsRotary.rotated_dim(segment, rotatedDim);
             OpsRotary.pairing(segment, pairing);
-        }
-
-        @Override
-        public void close() {
-            // The memory is the device's.
         }
     }
 }

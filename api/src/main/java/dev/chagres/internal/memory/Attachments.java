@@ -14,15 +14,15 @@ import org.jspecify.annotations.Nullable;
 final class Attachments {
     private final DeviceState device;
     /** By {@link Attachment#slot}; null if it was not asked for yet. */
-    private @Nullable AutoCloseable[] made = new AutoCloseable[16];
+    private @Nullable Object[] made = new Object[16];
 
     Attachments(DeviceState device) {
         this.device = device;
     }
 
-    <A extends AutoCloseable> A get(Attachment<A> attachment) {
+    <A> A get(Attachment<A> attachment) {
         int slot = attachment.slot();
-        AutoCloseable present = slot < made.length ? made[slot] : null;
+        Object present = slot < made.length ? made[slot] : null;
         if (present == null) {
             present = make(attachment);
         }
@@ -32,8 +32,8 @@ final class Attachments {
     }
 
     /** The maker may ask for other attachments and make the array longer, so this one is stored after that. */
-    private AutoCloseable make(Attachment<?> attachment) {
-        AutoCloseable one = attachment.make(device);
+    private Object make(Attachment<?> attachment) {
+        Object one = attachment.make(device);
         int slot = attachment.slot();
         if (slot >= made.length) {
             made = Arrays.copyOf(made, Math.max(slot + 1, 2 * made.length));
@@ -45,9 +45,9 @@ final class Attachments {
     /** Closes them, the newest slot first; throws the first failure once all are closed. */
     void close() {
         List<AutoCloseable> all = new ArrayList<>();
-        for (AutoCloseable one : made) {
-            if (one != null) {
-                all.add(one);
+        for (Object one : made) {
+            if (one instanceof AutoCloseable closing) {
+                all.add(closing);
             }
         }
         Closing.newestFirst(all);

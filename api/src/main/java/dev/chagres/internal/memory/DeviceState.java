@@ -346,7 +346,7 @@ public final class DeviceState {
      *
      * @param <A> its type
      */
-    public <A extends AutoCloseable> A get(Attachment<A> attachment) {
+    public <A> A get(Attachment<A> attachment) {
         return attachments.get(attachment);
     }
 
@@ -355,7 +355,7 @@ public final class DeviceState {
      *
      * @param <A> its type
      */
-    public static final class Attachment<A extends AutoCloseable> {
+    public static final class Attachment<A> {
         private static final AtomicInteger SLOTS = new AtomicInteger();
 
         private final int slot = SLOTS.getAndIncrement();
