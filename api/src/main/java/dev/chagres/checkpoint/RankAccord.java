@@ -19,20 +19,11 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class RankAccord {
+record RankAccord(@Nullable Communicator all, Stream stream) {
     /** Of a rank whose work was done. */
     private static final long DONE = -1;
 
     private static final String BETWEEN = "\0";
-
-    private final @Nullable Communicator all;
-    private final Stream stream;
-
-    /** {@code all}: null of a rank that is alone. */
-    RankAccord(@Nullable Communicator all, Stream stream) {
-        this.all = all;
-        this.stream = stream;
-    }
 
     int rank() {
         return all == null ? 0 : all.rank();

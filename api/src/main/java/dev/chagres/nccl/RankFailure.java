@@ -100,18 +100,10 @@ record RankFailure(
      * Writes the files of {@link FlightRecorder}s after a failure of a rank, on a separate thread: a disk may hang, and failing ranks must not
      * wait long for it.
      */
-    private static final class FailureRecords {
+    private record FailureRecords(String place, CompletableFuture<String> pending) {
         static final String DIRECTORY = "chagres.collective.recorder.directory";
         /** How long an exception waits for the files: so that they are there when the program ends because of it. */
         private static final long PATIENCE_MILLIS = 2_000;
-
-        private final String place;
-        private final CompletableFuture<String> note;
-
-        private FailureRecords(String place, CompletableFuture<String> note) {
-            this.place = place;
-            this.note = note;
-        }
 
         /** Begins to write if the user has named a directory; else returns null. */
         static @Nullable FailureRecords begin(List<FlightRecorder> recorders, String failure) {
@@ -145,7 +137,7 @@ record RankFailure(
 
         /** Returns the text about the files for errors. */
         String note() {
-            return note.completeOnTimeout(
+            return pending.completeOnTimeout(
                             "its calls are still being written to " + place, PATIENCE_MILLIS, TimeUnit.MILLISECONDS)
                     .join();
         }

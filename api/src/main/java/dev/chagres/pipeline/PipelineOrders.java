@@ -10,19 +10,9 @@ import java.util.stream.IntStream;
  *
  * <p>Threading: immutable.
  */
-final class PipelineOrders {
+record PipelineOrders(int ranks, int stagesPerRank, int microBatches) {
     /** Forward or backward of a micro-batch through a stage of the whole model. */
     record Work(Direction direction, int stage, int microBatch) {}
-
-    private final int ranks;
-    private final int stagesPerRank;
-    private final int microBatches;
-
-    private PipelineOrders(int ranks, int stagesPerRank, int microBatches) {
-        this.ranks = ranks;
-        this.stagesPerRank = stagesPerRank;
-        this.microBatches = microBatches;
-    }
 
     /** Returns the order of each rank in training. */
     static List<List<Work>> of(int ranks, int stagesPerRank, int microBatches) {

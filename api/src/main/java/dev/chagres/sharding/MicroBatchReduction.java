@@ -9,19 +9,13 @@ import org.jspecify.annotations.Nullable;
  * compute equally many if they must.
  *
  * <p>Threading: the device's thread.
+ *
+ * @param equal null if ranks may compute different numbers of micro-batches
  */
-final class MicroBatchReduction implements AutoCloseable {
-    private final ShardedGradients gradients;
-    private final GradientSync sync;
-    /** Null if ranks may compute different numbers of micro-batches. */
-    private final @Nullable EqualMicroBatches equal;
-
-    MicroBatchReduction(ShardedGradients gradients, GradientSync sync, @Nullable EqualMicroBatches equal) {
-        this.gradients = gradients;
-        this.sync = sync;
-        this.equal = equal;
-    }
-
+record MicroBatchReduction(
+        ShardedGradients gradients,
+        GradientSync sync,
+        @Nullable EqualMicroBatches equal) implements AutoCloseable {
     /** A step begins, or its gradients are forgotten. */
     void restart() {
         if (equal != null) {

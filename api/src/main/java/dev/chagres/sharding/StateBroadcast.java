@@ -16,18 +16,7 @@ import java.util.Set;
  *
  * <p>Threading: the device's thread.
  */
-final class StateBroadcast {
-    private final Communicator communicator;
-    private final int from;
-    private final Stream stream;
-
-    /** {@code from}: the rank that sends. */
-    StateBroadcast(Communicator communicator, int from, Stream stream) {
-        this.communicator = communicator;
-        this.from = from;
-        this.stream = stream;
-    }
-
+record StateBroadcast(Communicator communicator, int from, Stream stream) {
     /**
      * Gives the ranks {@code behind} what {@code from} has of {@code state}, without {@code shared}, which {@link #toAll} gives them, and
      * waits for that. It is written in place: if this fails, the state of a rank that is behind belongs to no step. Other ranks only read.

@@ -12,13 +12,7 @@ import java.util.List;
  *
  * <p>Threading: the device's thread.
  */
-final class UnshardedWeights implements FlatBufferContent {
-    private final ParameterAccess sharing;
-
-    UnshardedWeights(ParameterAccess sharing) {
-        this.sharing = sharing;
-    }
-
+record UnshardedWeights(ParameterAccess sharing) implements FlatBufferContent {
     @Override
     public List<Vector> vectors(int group) {
         return sharing.groups().get(group).pieces().stream()
