@@ -27,7 +27,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class AttentionCalls {
+record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreMods rules, FusedScoreMods scores) {
     /** cuDNN builds a kernel plan for each longest length; rounding up keeps them few. */
     private static final long LENGTH_STEP = 128;
 
@@ -42,18 +42,6 @@ final class AttentionCalls {
 
     /** Lengths are rounded up to multiples of this there. */
     private static final long SCORE_TILE = 64;
-
-    private final AttentionConfig config;
-    private final AttentionProblems problems;
-    private final ScoreMods rules;
-    private final FusedScoreMods scores;
-
-    AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreMods rules, FusedScoreMods scores) {
-        this.config = config;
-        this.problems = problems;
-        this.rules = rules;
-        this.scores = scores;
-    }
 
     /**
      * Enqueues attention, and notes in {@code record} what backward needs.
@@ -71,7 +59,7 @@ final class AttentionCalls {
             SavedAttention record,
             Pass pass) {
         AttentionKernels kernels = scales == null
-                ? KernelChoice.attention(config, layout, q.dtype(), sequences, scores, pass)
+                ? KernelChoice.attention(scores, layout, q.dtype(), sequences, pass)
                 : AttentionKernels.FUSED;
         boolean drops = pass.isTraining() && !config.dropout().isNone();
         AttentionProblem problem = kernels == AttentionKernels.FUSED
@@ -192,9 +180,8 @@ final class AttentionCalls {
     /** Returns which kernels compute inputs of this type over these sequences, why not the others, and what they do. */
     String explain(DType dtype, Sequences sequences, Pass pass) {
         QkvLayout layout = QkvLayout.separate(sequences.format());
-        boolean fused =
-                KernelChoice.attention(config, layout, dtype, sequences, scores, pass) == AttentionKernels.FUSED;
-        return "attention by " + KernelChoice.attentionReason(config, layout, dtype, sequences, scores, pass)
+        boolean fused = KernelChoice.attention(scores, layout, dtype, sequences, pass) == AttentionKernels.FUSED;
+        return "attention by " + KernelChoice.attentionReason(scores, layout, dtype, sequences, pass)
                 + rules.explain()
                 + (fused && !config.dropout().isNone() ? rules.heads().explainDropout() : "")
                 + (fused && pass.device().provider() == Provider.CUDA ? order(sequences) + workspace(sequences) : "");

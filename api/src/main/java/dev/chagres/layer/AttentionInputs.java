@@ -11,15 +11,7 @@ import dev.chagres.internal.Checks;
  *
  * <p>Threading: the device's thread.
  */
-final class AttentionInputs {
-    private final String name;
-    private final AttentionConfig config;
-
-    AttentionInputs(String name, AttentionConfig config) {
-        this.name = name;
-        this.config = config;
-    }
-
+record AttentionInputs(String name, AttentionConfig config) {
     /** Returns the columns of all query heads. */
     long width() {
         return (long) config.heads() * config.headDim();

@@ -16,20 +16,10 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  *
  * <p>Source: Megatron-LM's {@code _VocabParallelCrossEntropy}.
+ *
+ * @param columns columns of this rank's logits
  */
-final class ClassSplit {
-    private final TensorParallel ranks;
-    /** Columns of this rank's logits. */
-    private final long columns;
-
-    private final VocabularyCrossEntropy own;
-
-    private ClassSplit(TensorParallel ranks, long columns, VocabularyCrossEntropy own) {
-        this.ranks = ranks;
-        this.columns = columns;
-        this.own = own;
-    }
-
+record ClassSplit(TensorParallel ranks, long columns, VocabularyCrossEntropy own) {
     static ClassSplit of(TensorParallel ranks, long classes, long allColumns) {
         long begin = ranks.begin(allColumns, ranks.rank());
         long columns = ranks.begin(allColumns, ranks.rank() + 1) - begin;
@@ -44,10 +34,6 @@ final class ClassSplit {
                 ranks,
                 columns,
                 new VocabularyCrossEntropy(own.first(), own.classes(), own.allClasses(), labelSmoothing));
-    }
-
-    long columns() {
-        return columns;
     }
 
     /** Gives a hint if the labels are those of all ranks' tokens, but the logits those of this rank's. */

@@ -235,7 +235,7 @@ public final class DotProductAttention implements Named {
     /** Hands out memory for a product that casts query, key and value itself: [rows, 3 h d], kept. */
     QuantizedTensor emptyQkv(long rows, Quantizers present, Pass pass) {
         return QuantizedHeads.emptyOfProduct(
-                present.at(choice.sites().qkv()), rows, 3 * inputs.width(), pass.kept(), pass);
+                present.at(choice.sites().qkv), rows, 3 * inputs.width(), pass.kept(), pass);
     }
 
     /** Enqueues attention over one buffer in eight bits; returns the output [T, h d] in eight bits, kept. */
@@ -251,7 +251,7 @@ public final class DotProductAttention implements Named {
     /** Hands out memory for a product that casts the gradient of the output itself, [rows, h d]. */
     QuantizedTensor emptyGradient(long rows, Quantizers present, Pass pass) {
         return QuantizedHeads.emptyOfProduct(
-                present.at(choice.sites().outputGradient()), rows, inputs.width(), pass.temporary(), pass);
+                present.at(choice.sites().outputGradient), rows, inputs.width(), pass.temporary(), pass);
     }
 
     /** Enqueues the gradient of {@link #forwardPacked(QuantizedTensor, Sequences, Quantizers, Pass)}, temporary. */

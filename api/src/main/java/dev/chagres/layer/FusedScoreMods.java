@@ -19,19 +19,9 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Source: {@code get_attention_backend} of TE for PyTorch.
  */
-final class FusedScoreMods {
+record FusedScoreMods(AttentionConfig config, ScoreMods rules, AttentionProblems problems) {
     /** Kernels need tensors aligned to multiples of this many bytes. */
     private static final long ALIGNMENT = 16;
-
-    private final AttentionConfig config;
-    private final ScoreMods rules;
-    private final AttentionProblems problems;
-
-    FusedScoreMods(AttentionConfig config, ScoreMods rules, AttentionProblems problems) {
-        this.config = config;
-        this.rules = rules;
-        this.problems = problems;
-    }
 
     /** Returns whether anything is done with scores. */
     boolean isPlain(Sequences sequences) {

@@ -71,26 +71,16 @@ final class KernelChoice {
      * if scores are unmodified and nothing is dropped: a step of ESM-2 8M takes 7.9 ms on an H200 instead of 9.9.
      */
     static AttentionKernels attention(
-            AttentionConfig config,
-            QkvLayout layout,
-            DType dtype,
-            Sequences sequences,
-            FusedScoreMods scores,
-            Pass pass) {
-        return whyTiled(config, layout, dtype, sequences, scores, pass) == null
+            FusedScoreMods scores, QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
+        return whyTiled(scores, layout, dtype, sequences, pass) == null
                 ? AttentionKernels.FUSED
                 : AttentionKernels.TILED;
     }
 
     static String attentionReason(
-            AttentionConfig config,
-            QkvLayout layout,
-            DType dtype,
-            Sequences sequences,
-            FusedScoreMods scores,
-            Pass pass) {
+            FusedScoreMods scores, QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
         boolean gpu = pass.device().provider() == Provider.CUDA;
-        String tiled = whyTiled(config, layout, dtype, sequences, scores, pass);
+        String tiled = whyTiled(scores, layout, dtype, sequences, pass);
         return tiled == null
                 ? "te_fused_attn_fwd_v2 and te_fused_attn_bwd_v2, "
                         + (gpu ? "which run cuDNN's kernels" : "which the CPU reference computes")
@@ -99,19 +89,14 @@ final class KernelChoice {
 
     /** Returns why cuDNN's kernels do not compute a call, or null. Texts are constants or cached, since each call asks. */
     private static @Nullable String whyTiled(
-            AttentionConfig config,
-            QkvLayout layout,
-            DType dtype,
-            Sequences sequences,
-            FusedScoreMods scores,
-            Pass pass) {
+            FusedScoreMods scores, QkvLayout layout, DType dtype, Sequences sequences, Pass pass) {
         if (dtype == DType.FLOAT32) {
             return "cuDNN has no attention in FLOAT32";
         }
         if (hasGaps(sequences)) {
             return "cuDNN does not write the gaps between packed sequences";
         }
-        if (sequences.part() >= 0 && !config.mask().equals(AttentionMask.none())) {
+        if (sequences.part() >= 0 && !scores.config().mask().equals(AttentionMask.none())) {
             return "cuDNN counts windows from the first or last query of a sequence, of which this rank has only some";
         }
         if (lacksKeys(sequences)) {
@@ -120,7 +105,7 @@ final class KernelChoice {
         if (isSingle(sequences)) {
             return "cuDNN has no attention backward for padded batches of one token a sequence";
         }
-        return scores.isPlain(sequences) && isNarrow(config)
+        return scores.isPlain(sequences) && isNarrow(scores.config())
                 ? "cuDNN is slower at heads of at most " + NARROW + " columns"
                 : scores.refusal(layout, dtype, sequences, pass);
     }

@@ -1,15 +1,12 @@
 package dev.chagres.layer;
 
-import dev.chagres.DType;
 import dev.chagres.Scope;
-import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
-import dev.chagres.te.Output;
 
 /**
  * {@code y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias}, over each row; with
@@ -55,38 +52,5 @@ public final class LayerNorm extends NormLayer {
         norm().gamma(weight().weight()).layernormBwd(dy, x, mean, inverse, dx, dweight, dbias, pass.stream());
         accumulate(weight(), dweight, pass);
         accumulate(bias, dbias, pass);
-    }
-
-    @Override
-    void gradientOfSum(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass) {
-        boolean alike = weight().isFrozen() == bias.isFrozen() && weight().hasGradient() == bias.hasGradient();
-        Output output = Output.OVERWRITE;
-        Tensor dweight;
-        Tensor dbias;
-        if (alike && !weight().isFrozen()) {
-            output = pass.nextGradient(weight());
-            pass.nextGradient(bias);
-            dweight = weight().gradient();
-            dbias = bias.gradient();
-        } else {
-            dweight = pass.temporary().tensor(DType.FLOAT32, config().size());
-            dbias = pass.temporary().tensor(DType.FLOAT32, config().size());
-        }
-        Stream stream = pass.stream();
-        Tensor factor = weight().weight();
-        residualNorm()
-                .parameters(factor, null)
-                .statistics(mean, inverse)
-                .gradients(dweight, dbias, output)
-                .backward(dy, x, dresidual, dx, stream);
-        if (!alike) {
-            accumulate(weight(), dweight, pass);
-            accumulate(bias, dbias, pass);
-        }
-    }
-
-    @Override
-    public boolean requiresGradient() {
-        return !weight().isFrozen() || !bias.isFrozen();
     }
 }

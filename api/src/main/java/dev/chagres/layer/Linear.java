@@ -117,7 +117,7 @@ public final class Linear extends Layer {
         if (adapter != null && !weight.isFrozen()) {
             throw new IllegalArgumentException("trained: expected no weight that has adapters, got " + weight.name());
         }
-        sites = new LinearSites(weight, this.bias, split, adapter, plan);
+        sites = LinearSites.of(weight, this.bias, split, adapter, plan);
         input = new QuantizedInput(sites);
         outputGradient = new QuantizedGradient(sites);
         products = new LinearProducts(sites, input, outputGradient);

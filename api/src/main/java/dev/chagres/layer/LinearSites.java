@@ -26,45 +26,29 @@ import org.jspecify.annotations.Nullable;
  * gradient of the output.
  *
  * <p>Threading: the device's thread.
+ *
+ * @param bias null where none is added
+ * @param split how the layer is split among ranks
+ * @param adapter what is added to the product; null where there is none
  */
-final class LinearSites {
-    private final Parameter weight;
-    private final @Nullable Parameter bias;
-    private final LinearSplit split;
-    private final @Nullable LowRankAdapter adapter;
-    private final QuantizerSite input;
-    private final QuantizerSite cachedWeight;
-    private final QuantizerSite gradient;
-
-    LinearSites(
+record LinearSites(
+        Parameter weight,
+        @Nullable Parameter bias,
+        LinearSplit split,
+        @Nullable LowRankAdapter adapter,
+        QuantizerSite input,
+        QuantizerSite cachedWeight,
+        QuantizerSite gradient) {
+    static LinearSites of(
             Parameter weight,
             @Nullable Parameter bias,
             LinearSplit split,
             @Nullable LowRankAdapter adapter,
             ModelPlan plan) {
-        this.weight = weight;
-        this.bias = bias;
-        this.split = split;
-        this.adapter = adapter;
-        input = plan.quantizer("input", Role.INPUT);
-        cachedWeight = plan.quantizer("weight", weight);
-        gradient = plan.quantizer("output_gradient", Role.GRADIENT);
-    }
-
-    Parameter weight() {
-        return weight;
-    }
-
-    /** Returns the bias, or null where none is added. */
-    @Nullable
-    Parameter bias() {
-        return bias;
-    }
-
-    /** Returns the adapters that are added to the product, or null where it has none. */
-    @Nullable
-    LowRankAdapter adapter() {
-        return adapter;
+        QuantizerSite input = plan.quantizer("input", Role.INPUT);
+        QuantizerSite cachedWeight = plan.quantizer("weight", weight);
+        QuantizerSite gradient = plan.quantizer("output_gradient", Role.GRADIENT);
+        return new LinearSites(weight, bias, split, adapter, input, cachedWeight, gradient);
     }
 
     /** Returns the type of input and output: the weight's, the model's where the weight is kept in eight bits. */
@@ -112,16 +96,6 @@ final class LinearSites {
         return bias != null && !bias.isFrozen();
     }
 
-    /** Returns the place where the input is cast. */
-    QuantizerSite input() {
-        return input;
-    }
-
-    /** Returns the place where the gradient of the output is cast. */
-    QuantizerSite gradient() {
-        return gradient;
-    }
-
     /** Returns the recipe's state where forward of {@code pass} computes in eight bits, or null. */
     @Nullable
     Quantizers quantizers(Pass pass) {
@@ -143,11 +117,6 @@ final class LinearSites {
                     + " parameters, got those of others; call pass.autocast or pass.noAutocast before this layer");
         }
         return present.covers(input) && cachedWeight.fits() ? present : null;
-    }
-
-    /** Returns how the layer is split among ranks. */
-    LinearSplit split() {
-        return split;
     }
 
     /** Returns the weight in eight bits as {@code product} reads it, cast now if no pass of this step has done so. */

@@ -22,23 +22,10 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  *
  * <p>Source: the operators f and g of Shoeybi et al., Megatron-LM (2019).
+ *
+ * @param sections sizes along the dimension that is split
  */
-final class LinearSplit {
-    private final ParallelMode mode;
-    private final TensorParallel ranks;
-    private final long inputs;
-    private final long outputs;
-    /** Sizes along the dimension that is split. */
-    private final List<Long> sections;
-
-    private LinearSplit(ParallelMode mode, TensorParallel ranks, long inputs, long outputs, List<Long> sections) {
-        this.mode = mode;
-        this.ranks = ranks;
-        this.inputs = inputs;
-        this.outputs = outputs;
-        this.sections = sections;
-    }
-
+record LinearSplit(ParallelMode mode, TensorParallel ranks, long inputs, long outputs, List<Long> sections) {
     /** Splits the whole product as {@code mode} says among the ranks of {@code plan}. */
     static LinearSplit of(ParallelMode mode, long inputs, long outputs, ModelPlan plan) {
         return switch (mode) {
@@ -91,10 +78,6 @@ final class LinearSplit {
             outputs += section;
         }
         return new LinearSplit(ParallelMode.COLUMN, ranks, inputs, outputs, sections);
-    }
-
-    ParallelMode mode() {
-        return mode;
     }
 
     /** Returns whether a rank has a part of the weight. */
@@ -176,11 +159,6 @@ final class LinearSplit {
     /** Returns whether products read all tokens of a gradient of the output of which a rank has a part. */
     boolean gathersGradient() {
         return mode == ParallelMode.ROW && sharesTokens();
-    }
-
-    /** Returns the ranks. */
-    TensorParallel ranks() {
-        return ranks;
     }
 
     /** Returns the input of the products of a column-parallel layer: all tokens, gathered where a rank has a part of them. */

@@ -64,16 +64,9 @@ public final class MultiheadAttention extends AttentionLayer {
             Bias projectionBias,
             Initializer initializer,
             ModelPlan plan) {
-        Checks.given("norm", norm);
-        Checks.given("config", config);
-        Checks.given("bias", bias);
-        Checks.given("projectionBias", projectionBias);
-        Checks.given("initializer", initializer);
-        Checks.given("plan", plan);
-        this(
-                NormLayer.of(norm, plan.child("qkv").child("norm").forTokenParts()),
-                new AttentionBranch(norm.size(), config, bias, projectionBias, initializer, plan),
-                plan);
+        Checks.given("norm", norm, "config", config, "bias", bias, "projectionBias", projectionBias);
+        Checks.given("initializer", initializer, "plan", plan);
+        this(norm, norm.size(), config, bias, projectionBias, initializer, plan);
     }
 
     /**
@@ -87,28 +80,26 @@ public final class MultiheadAttention extends AttentionLayer {
      */
     public static MultiheadAttention withoutNorm(
             long hidden, AttentionConfig config, Bias bias, Initializer initializer, ModelPlan plan) {
-        return withoutNorm(hidden, config, bias, bias, initializer, plan);
+
+        Checks.given("config", config, "bias", bias, "initializer", initializer, "plan", plan);
+        return new MultiheadAttention(null, hidden, config, bias, bias, initializer, plan);
     }
 
-    /** Makes attention without a norm, with a bias in one product alone, or in both, or in none. */
-    static MultiheadAttention withoutNorm(
+    /** Makes attention of {@code hidden} columns, without a norm where that is null. */
+    MultiheadAttention(
+            @Nullable NormConfig norm,
             long hidden,
             AttentionConfig config,
             Bias bias,
             Bias projectionBias,
             Initializer initializer,
             ModelPlan plan) {
-        Checks.given("config", config);
-        Checks.given("bias", bias);
-        Checks.given("initializer", initializer);
-        Checks.given("plan", plan);
-        return new MultiheadAttention(
-                null, new AttentionBranch(hidden, config, bias, projectionBias, initializer, plan), plan);
-    }
-
-    private MultiheadAttention(@Nullable NormLayer norm, AttentionBranch attention, ModelPlan plan) {
-        super(plan.name(), norm, attention, attention.qkv());
-        this.attention = attention;
+        NormLayer first = norm == null
+                ? null
+                : NormLayer.of(norm, plan.child("qkv").child("norm").forTokenParts());
+        AttentionBranch branch = new AttentionBranch(hidden, config, bias, projectionBias, initializer, plan);
+        super(plan.name(), first, branch, branch.qkv());
+        attention = branch;
     }
 
     /** Returns the learnable sinks of the softmax, FLOAT32 [h]; null where there are none. */

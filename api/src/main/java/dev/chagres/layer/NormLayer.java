@@ -176,11 +176,36 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Rows rows = saved.pop(pass);
         Tensor x = rows.x.get();
         if (ResidualNorm.takes(x)) {
-            gradientOfSum(dy, x, rows.mean.get(), rows.inverse.get(), dresidual, dx, pass);
+            gradientOfSum(dy, rows, dresidual, dx, pass);
         } else {
             Tensor through = pass.temporary().like(x);
             gradient(dy, x, rows.mean.get(), rows.inverse.get(), through, pass);
             Elementwise.add(through, dresidual, dx, pass.stream());
+        }
+    }
+
+    private void gradientOfSum(Tensor dy, Rows rows, Tensor dresidual, Tensor dx, Pass pass) {
+        Parameter shift = shift();
+        boolean alike =
+                shift == null || (weight.isFrozen() == shift.isFrozen() && weight.hasGradient() == shift.hasGradient());
+        boolean writes = alike && !weight.isFrozen();
+        Output output = writes ? pass.nextGradient(weight) : Output.OVERWRITE;
+        Tensor dweight = writes ? weight.gradient() : pass.temporary().tensor(DType.FLOAT32, config.size());
+        Tensor dshift = null;
+        if (shift != null && writes) {
+            pass.nextGradient(shift);
+            dshift = shift.gradient();
+        } else if (shift != null) {
+            dshift = pass.temporary().tensor(DType.FLOAT32, config.size());
+        }
+        residualNorm
+                .parameters(weight.weight(), null)
+                .statistics(shift == null ? null : rows.mean.get(), rows.inverse.get())
+                .gradients(dweight, dshift, output)
+                .backward(dy, rows.x.get(), dresidual, dx, pass.stream());
+        if (!alike && shift != null && dshift != null) {
+            accumulate(weight, dweight, pass);
+            accumulate(shift, dshift, pass);
         }
     }
 
@@ -205,11 +230,6 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     /** Returns the norm as TE computes it, without its parameters. */
     final Normalization norm() {
         return norm;
-    }
-
-    /** Returns the norm as {@code ops_residual_norm} computes it, without its tensors. */
-    final ResidualNorm residualNorm() {
-        return residualNorm;
     }
 
     abstract void normalize(Tensor x, Tensor y, Tensor mean, Tensor inverse, Pass pass);
@@ -237,8 +257,11 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     abstract void gradient(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dx, Pass pass);
 
-    abstract void gradientOfSum(
-            Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass);
+    @Override
+    public final boolean requiresGradient() {
+        Parameter shift = shift();
+        return !weight.isFrozen() || (shift != null && !shift.isFrozen());
+    }
 
     @Override
     protected final String explanation(Tensor x, Pass pass) {

@@ -148,12 +148,12 @@ final class QuantizedAttention {
      * The six sites of an attention where a recipe rounds to eight bits, and their scales.
      */
     static final class AttentionSites {
-        private final QuantizerSite qkv;
+        final QuantizerSite qkv;
         private final QuantizerSite softmax;
-        private final QuantizerSite output;
-        private final QuantizerSite outputGradient;
-        private final QuantizerSite scoreGradient;
-        private final QuantizerSite qkvGradient;
+        final QuantizerSite output;
+        final QuantizerSite outputGradient;
+        final QuantizerSite scoreGradient;
+        final QuantizerSite qkvGradient;
         /** The quantizers whose scales were asked for last. */
         private @Nullable Quantizers known;
 
@@ -168,34 +168,9 @@ final class QuantizedAttention {
             qkvGradient = plan.quantizer("qkv_gradient", Role.ATTENTION_GRADIENT);
         }
 
-        /** Returns the place of query, key and value. */
-        QuantizerSite qkv() {
-            return qkv;
-        }
-
-        /** Returns the place of the output. */
-        QuantizerSite output() {
-            return output;
-        }
-
-        /** Returns the place of the gradient of the output. */
-        QuantizerSite outputGradient() {
-            return outputGradient;
-        }
-
-        /** Returns the place of the gradients of query, key and value. */
-        QuantizerSite qkvGradient() {
-            return qkvGradient;
-        }
-
         /** Returns whether the recipe computes this attention in eight bits. */
         boolean areCoveredBy(Quantizers quantizers) {
             return quantizers.covers(qkv);
-        }
-
-        /** Returns the place of the gradients of scores. */
-        QuantizerSite scoreGradient() {
-            return scoreGradient;
         }
 
         /** Returns the scales of a call, which writes its amaxes where none is recorded: {@link QuantizedCopies#raiseAmax} records them. */

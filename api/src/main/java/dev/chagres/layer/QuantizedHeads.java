@@ -17,20 +17,10 @@ import dev.chagres.te.QkvLayout;
  *
  * <p>Threading: the device's thread.
  */
-final class QuantizedHeads {
-    private final QuantizedAttention choice;
-    private final AttentionInputs inputs;
-    private final AttentionCalls calls;
-
-    QuantizedHeads(QuantizedAttention choice, AttentionInputs inputs, AttentionCalls calls) {
-        this.choice = choice;
-        this.inputs = inputs;
-        this.calls = calls;
-    }
-
+record QuantizedHeads(QuantizedAttention choice, AttentionInputs inputs, AttentionCalls calls) {
     /** Enqueues the cast of query, key and value side by side: [T, 3 h d], kept. */
     QuantizedTensor cast(Tensor qkv, Quantizers present, Pass pass) {
-        return cast(qkv, qkv.size(0), qkv.size(1), choice.sites().qkv(), present, pass.kept(), pass);
+        return cast(qkv, qkv.size(0), qkv.size(1), choice.sites().qkv, present, pass.kept(), pass);
     }
 
     private static QuantizedTensor cast(
@@ -64,7 +54,7 @@ final class QuantizedHeads {
         Scope kept = pass.kept();
         long width = inputs.width();
         Tensor data = data(qkv);
-        QuantizedTensor output = empty(present.at(choice.sites().output()), qkv.rows(), width, kept, pass);
+        QuantizedTensor output = empty(present.at(choice.sites().output), qkv.rows(), width, kept, pass);
         calls.forward(
                 QkvLayout.packed(sequences.format()),
                 inputs.shaped(kept, data, 0, sequences),
@@ -92,8 +82,8 @@ final class QuantizedHeads {
             Pass pass) {
         Scope kept = pass.kept();
         long rows = rows(q);
-        QuantizerSite site = choice.sites().qkv();
-        QuantizedTensor copy = empty(present.at(choice.sites().output()), rows, q.count() / rows, kept, pass);
+        QuantizerSite site = choice.sites().qkv;
+        QuantizedTensor copy = empty(present.at(choice.sites().output), rows, q.count() / rows, kept, pass);
         calls.forward(
                 QkvLayout.separate(sequences.format()),
                 shaped(kept, cast(q, rows, q.count() / rows, site, present, kept, pass), q),
@@ -110,7 +100,7 @@ final class QuantizedHeads {
 
     /** Softmax weights have the same scale in each step, so that their amax is not recorded. */
     private void note(SavedAttention record, QuantizedTensor output, Quantizers present, Pass pass) {
-        QuantizedCopies.raiseAmax(present.at(choice.sites().output()), pass);
+        QuantizedCopies.raiseAmax(present.at(choice.sites().output), pass);
         record.outputCopy.set(data(output));
         record.quantizers = present;
         record.scalesVersion = present.scalesVersion();
@@ -120,7 +110,7 @@ final class QuantizedHeads {
     QuantizedTensor castGradient(Tensor dO, SavedAttention record, Pass pass) {
         Quantizers present = quantizers(record);
         long rows = rows(dO);
-        return cast(dO, rows, dO.count() / rows, choice.sites().outputGradient(), present, pass.temporary(), pass);
+        return cast(dO, rows, dO.count() / rows, choice.sites().outputGradient, present, pass.temporary(), pass);
     }
 
     /** Enqueues the gradients of {@link #forwardPacked}; returns that of the buffer, [T, 3 h d], temporary. */
@@ -162,12 +152,12 @@ final class QuantizedHeads {
 
     private void raiseGradients(SavedAttention record, Pass pass) {
         Quantizers present = quantizers(record);
-        QuantizedCopies.raiseAmax(present.at(choice.sites().scoreGradient()), pass);
-        QuantizedCopies.raiseAmax(present.at(choice.sites().qkvGradient()), pass);
+        QuantizedCopies.raiseAmax(present.at(choice.sites().scoreGradient), pass);
+        QuantizedCopies.raiseAmax(present.at(choice.sites().qkvGradient), pass);
     }
 
     private QuantizedTensor emptyGradient(long rows, long columns, SavedAttention record, Pass pass) {
-        Quantizer quantizer = quantizers(record).at(choice.sites().qkvGradient());
+        Quantizer quantizer = quantizers(record).at(choice.sites().qkvGradient);
         return empty(quantizer, rows, columns, pass.temporary(), pass);
     }
 
@@ -175,9 +165,9 @@ final class QuantizedHeads {
     void recordForward(QkvLayout layout, Sequences sequences, Pass pass, Tensor output, Tensor... inputs) {
         Quantizers present = choice.calibrated(layout, output.dtype(), sequences, pass);
         if (present != null) {
-            record(output, choice.sites().output(), present, pass);
+            record(output, choice.sites().output, present, pass);
             for (Tensor input : inputs) {
-                record(input, choice.sites().qkv(), present, pass);
+                record(input, choice.sites().qkv, present, pass);
             }
         }
     }
@@ -186,9 +176,9 @@ final class QuantizedHeads {
     void recordBackward(QkvLayout layout, Sequences sequences, Pass pass, Tensor dO, Tensor... gradients) {
         Quantizers present = choice.calibrated(layout, dO.dtype(), sequences, pass);
         if (present != null) {
-            record(dO, choice.sites().outputGradient(), present, pass);
+            record(dO, choice.sites().outputGradient, present, pass);
             for (Tensor gradient : gradients) {
-                record(gradient, choice.sites().qkvGradient(), present, pass);
+                record(gradient, choice.sites().qkvGradient, present, pass);
             }
         }
     }

@@ -16,24 +16,11 @@ import dev.chagres.pass.Pass;
  * ranks that exchange heads split further.
  *
  * <p>Threading: the device's thread.
+ *
+ * @param tensor the ranks by which what is sliced is divided too; none where it is divided among them already
+ * @param heads this rank's
  */
-final class RankHeads {
-    private final TensorParallel tensor;
-    private final ContextParallel context;
-    /** This rank's. */
-    private final long heads;
-
-    /**
-     * Makes one.
-     *
-     * @param tensor the ranks by which what is sliced is divided too; none where it is divided among them already
-     */
-    RankHeads(TensorParallel tensor, ContextParallel context, long heads) {
-        this.tensor = tensor;
-        this.context = context;
-        this.heads = heads;
-    }
-
+record RankHeads(TensorParallel tensor, ContextParallel context, long heads) {
     /** Returns whether ranks attend with all heads and their own queries. */
     boolean keepsHeads() {
         return context.isSplit() && !context.dividesHeads();

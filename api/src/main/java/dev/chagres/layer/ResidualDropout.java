@@ -235,15 +235,7 @@ final class ResidualDropout {
      * Which tokens a rank has between branches: all, or one stretch, or two with a balanced ring. If context-parallel ranks are also
      * sequence-parallel, a rank has a part of the rows of its stretches.
      */
-    private static final class TokenChunks {
-        private final TensorParallel tensor;
-        private final ContextParallel context;
-
-        private TokenChunks(TensorParallel tensor, ContextParallel context) {
-            this.tensor = tensor;
-            this.context = context;
-        }
-
+    private record TokenChunks(TensorParallel tensor, ContextParallel context) {
         static TokenChunks of(ModelPlan plan) {
             return new TokenChunks(plan.tensorParallel(), plan.contextParallel());
         }

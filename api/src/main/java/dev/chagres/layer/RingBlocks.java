@@ -29,11 +29,7 @@ import org.jspecify.annotations.Nullable;
 final class RingBlocks {
     private static final QkvLayout LAYOUT = QkvLayout.separate(QkvFormat.THD);
 
-    private final AttentionConfig own;
-    private final AttentionConfig others;
     private final ScoreMods rules;
-    private final AttentionProblems ownProblems;
-    private final AttentionProblems otherProblems;
     private final FusedScoreMods ownScores;
     private final FusedScoreMods otherScores;
     private final ScoreMods.Applied applied = new ScoreMods.Applied();
@@ -45,13 +41,10 @@ final class RingBlocks {
     private final int most;
 
     RingBlocks(AttentionConfig config, ModelPlan plan) {
-        own = config;
-        others = config.withMask(AttentionMask.none());
+        AttentionConfig others = config.withMask(AttentionMask.none());
         rules = new ScoreMods(config, null);
-        ownProblems = new AttentionProblems(own);
-        otherProblems = new AttentionProblems(others);
-        ownScores = new FusedScoreMods(own, rules, ownProblems);
-        otherScores = new FusedScoreMods(others, rules, otherProblems);
+        ownScores = new FusedScoreMods(config, rules, new AttentionProblems(config));
+        otherScores = new FusedScoreMods(others, rules, new AttentionProblems(others));
         ContextParallel ranks = plan.contextParallel();
         heads = new RankHeads(plan.tensorParallel(), ranks, config.heads());
         most = ranks.chunks() * ranks.chunks() * ranks.size();
@@ -70,7 +63,7 @@ final class RingBlocks {
      */
     @Nullable
     Tensor draw(RingSequences sequences, DType dtype, Pass pass) {
-        if (!pass.isTraining() || own.dropout().isNone()) {
+        if (!pass.isTraining() || ownScores.config().dropout().isNone()) {
             return null;
         }
         Scope kept = pass.kept();
@@ -138,12 +131,12 @@ final class RingBlocks {
 
     /** The only modification of scores that a ring supports is the soft cap, which cuDNN's kernels never do. */
     private AttentionKernels kernels(Block block, DType dtype, Pass pass) {
-        return block.isOwn()
-                ? KernelChoice.attention(own, LAYOUT, dtype, block.sequences(), ownScores, pass)
-                : KernelChoice.attention(others, LAYOUT, dtype, block.sequences(), otherScores, pass);
+        FusedScoreMods scores = block.isOwn() ? ownScores : otherScores;
+        return KernelChoice.attention(scores, LAYOUT, dtype, block.sequences(), pass);
     }
 
     private AttentionProblem problem(Block block, @Nullable Tensor states) {
-        return (block.isOwn() ? ownProblems : otherProblems).get(LAYOUT, Sequences.Padding.BY_LENGTHS, states != null);
+        FusedScoreMods scores = block.isOwn() ? ownScores : otherScores;
+        return scores.problems().get(LAYOUT, Sequences.Padding.BY_LENGTHS, states != null);
     }
 }

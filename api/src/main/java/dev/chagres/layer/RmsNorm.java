@@ -1,12 +1,10 @@
 package dev.chagres.layer;
 
-import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.pass.Pass;
-import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -43,23 +41,5 @@ public final class RmsNorm extends NormLayer {
         Tensor dweight = pass.temporary().tensor(dy.dtype(), config().size());
         norm().gamma(weight().weight()).rmsnormBwd(dy, x, inverse, dx, dweight, pass.stream());
         accumulate(weight(), dweight, pass);
-    }
-
-    @Override
-    void gradientOfSum(Tensor dy, Tensor x, Tensor mean, Tensor inverse, Tensor dresidual, Tensor dx, Pass pass) {
-        boolean trained = !weight().isFrozen();
-        Output output = trained ? pass.nextGradient(weight()) : Output.OVERWRITE;
-        Tensor dweight = trained ? weight().gradient() : pass.temporary().tensor(DType.FLOAT32, config().size());
-        Tensor factor = weight().weight();
-        residualNorm()
-                .parameters(factor, null)
-                .statistics(null, inverse)
-                .gradients(dweight, null, output)
-                .backward(dy, x, dresidual, dx, pass.stream());
-    }
-
-    @Override
-    public boolean requiresGradient() {
-        return !weight().isFrozen();
     }
 }

@@ -76,22 +76,14 @@ public final class TransformerLayer extends Layer {
         this.config = config;
         order = config.branchOrder();
         boolean normsOutput = config.normPlacement() == NormPlacement.OUTPUT;
-        ModelPlan first = plan.child("attention");
-        attention = normsOutput
-                ? MultiheadAttention.withoutNorm(
-                        config.hidden(),
-                        config.attention(),
-                        config.bias(),
-                        config.projectionBias(),
-                        config.initializer(),
-                        first)
-                : new MultiheadAttention(
-                        config.norm(),
-                        config.attention(),
-                        config.bias(),
-                        config.projectionBias(),
-                        config.initializer(),
-                        first);
+        attention = new MultiheadAttention(
+                normsOutput ? null : config.norm(),
+                config.hidden(),
+                config.attention(),
+                config.bias(),
+                config.projectionBias(),
+                config.initializer(),
+                plan.child("attention"));
         CrossAttentionConfig cross = config.crossAttention();
         crossAttention = cross == null || memory == null
                 ? null

@@ -111,7 +111,7 @@ final class UnpackedQkv {
             dk.zero(pass.stream());
             dv.zero(pass.stream());
         }
-        Tensor dO = shaped(temporary, dattended, config.heads(), sequences);
+        Tensor dO = AttentionInputs.shaped(temporary, dattended, 0, config.heads(), config.headDim(), sequences);
         RingAttention passing = ring;
         if (passing == null) {
             attention.backward(dO, dq, attended(dk, sequences, pass), attended(dv, sequences, pass), pass);
@@ -160,15 +160,6 @@ final class UnpackedQkv {
             case THD -> scope.tensor(like.dtype(), like.size(0), count, headDim);
             case BSHD -> scope.tensor(like.dtype(), sequences.batch(), sequences.length(), count, headDim);
             case SBHD -> scope.tensor(like.dtype(), sequences.length(), sequences.batch(), count, headDim);
-        };
-    }
-
-    private Tensor shaped(Scope scope, Tensor matrix, int count, Sequences sequences) {
-        int headDim = config.headDim();
-        return switch (sequences.format()) {
-            case THD -> scope.view(matrix, 0, matrix.size(0), count, headDim);
-            case BSHD -> scope.view(matrix, 0, sequences.batch(), sequences.length(), count, headDim);
-            case SBHD -> scope.view(matrix, 0, sequences.length(), sequences.batch(), count, headDim);
         };
     }
 
