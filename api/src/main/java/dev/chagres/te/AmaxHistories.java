@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class AmaxHistories implements AutoCloseable {
     /** TE's names of the algorithms in native memory, one pair per device. */
-    private static final class Texts implements AutoCloseable {
+    private static final class Texts {
         private static final DeviceState.Attachment<Texts> ATTACHMENT = new DeviceState.Attachment<>(Texts::new);
 
         private final MemorySegment[] texts;
@@ -33,11 +33,6 @@ public final class AmaxHistories implements AutoCloseable {
             texts = Arrays.stream(RecipeUpdates.AmaxAlgorithm.values())
                     .map(algorithm -> device.arena().allocateFrom(algorithm.text()))
                     .toArray(MemorySegment[]::new);
-        }
-
-        @Override
-        public void close() {
-            // The device's arena has the memory.
         }
     }
 

@@ -56,7 +56,8 @@ final class AttentionChecks {
         QkvLayout layout = problem.layout();
         AttentionPlaces.check(layout, "queryGradient", dq, "keyGradient", dk, "valueGradient", dv);
         memory.written("queryGradient", dq, AttentionPlaces.queryBytes(layout, dq));
-        AttentionPlaces.writeKeyAndValue(layout, memory, "keyGradient", dk, "valueGradient", dv);
+        memory.written("keyGradient", dk, AttentionPlaces.keyBytes(layout, dk));
+        memory.written("valueGradient", dv, AttentionPlaces.valueBytes(layout, dv));
         offsetInputs(problem, tensors, memory, stream);
         offsetGradients(problem, tensors, memory, stream);
         scaledBackward(tensors, memory, stream);
@@ -84,7 +85,8 @@ final class AttentionChecks {
         AttentionPlaces.check(layout, "query", query, "key", key, "value", value);
         memory.clear();
         memory.read("query", query, AttentionPlaces.queryBytes(layout, query));
-        AttentionPlaces.readKeyAndValue(layout, memory, "key", key, "value", value);
+        memory.read("key", key, AttentionPlaces.keyBytes(layout, key));
+        memory.read("value", value, AttentionPlaces.valueBytes(layout, value));
         memory.read(
                 "queryLengths", tensors.queryLengths(), tensors.queryLengths().byteSize());
         memory.read("keyLengths", tensors.keyLengths(), tensors.keyLengths().byteSize());

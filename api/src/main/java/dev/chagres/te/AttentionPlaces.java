@@ -5,7 +5,7 @@ import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Zeros;
-import dev.chagres.te.AttentionTensors.AttentionMemory;
+import dev.chagres.te.QkvLayout.Packing;
 
 /**
  * Checks where query, key and value lie in a shared buffer: kernels take the stride between tokens from the layout, so each tensor must lie
@@ -49,60 +49,23 @@ final class AttentionPlaces {
         return query.byteSize() * layout.packing().queryParts();
     }
 
-    /** Records that a call reads key and value, unless they lie in the query's buffer. */
-    static void readKeyAndValue(
-            QkvLayout layout,
-            AttentionMemory memory,
-            String keyArgument,
-            Tensor key,
-            String valueArgument,
-            Tensor value) {
-        switch (layout.packing()) {
-            case NONE -> {
-                memory.read(keyArgument, key, key.byteSize());
-                memory.read(valueArgument, value, value.byteSize());
-            }
-            case KEY_VALUE -> memory.read(keyArgument, key, 2 * key.byteSize());
-            case ALL -> {
-                // Recorded with the query.
-            }
-        }
+    /** Returns the bytes of the buffer of the key; 0 if that is the query's. */
+    static long keyBytes(QkvLayout layout, Tensor key) {
+        return layout.packing() == Packing.ALL
+                ? 0
+                : key.byteSize() * layout.packing().keyParts();
     }
 
-    /** Records that a call writes key and value, unless they lie in the query's buffer. */
-    static void writeKeyAndValue(
-            QkvLayout layout,
-            AttentionMemory memory,
-            String keyArgument,
-            Tensor key,
-            String valueArgument,
-            Tensor value) {
-        switch (layout.packing()) {
-            case NONE -> {
-                memory.written(keyArgument, key, key.byteSize());
-                memory.written(valueArgument, value, value.byteSize());
-            }
-            case KEY_VALUE -> memory.written(keyArgument, key, 2 * key.byteSize());
-            case ALL -> {
-                // Recorded with the query.
-            }
-        }
+    /** Returns the bytes of the buffer of the value; 0 if that is another's. */
+    static long valueBytes(QkvLayout layout, Tensor value) {
+        return layout.packing() == Packing.NONE ? value.byteSize() : 0;
     }
 
     /** Enqueues gradients of 0. */
     static void zeroGradients(QkvLayout layout, AttentionTensors tensors, Stream stream) {
         zero(tensors.queryGradient(), queryBytes(layout, tensors.queryGradient()), stream);
-        switch (layout.packing()) {
-            case NONE -> {
-                zero(tensors.keyGradient(), tensors.keyGradient().byteSize(), stream);
-                zero(tensors.valueGradient(), tensors.valueGradient().byteSize(), stream);
-            }
-            case KEY_VALUE ->
-                zero(tensors.keyGradient(), 2 * tensors.keyGradient().byteSize(), stream);
-            case ALL -> {
-                // Zeroed with the query's.
-            }
-        }
+        zero(tensors.keyGradient(), keyBytes(layout, tensors.keyGradient()), stream);
+        zero(tensors.valueGradient(), valueBytes(layout, tensors.valueGradient()), stream);
     }
 
     private static void zero(Tensor first, long byteSize, Stream stream) {

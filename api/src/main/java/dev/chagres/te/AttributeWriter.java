@@ -12,7 +12,7 @@ import org.jspecify.annotations.Nullable;
  */
 abstract class AttributeWriter {
     /** More attributes than TE's objects have. */
-    private static final int MOST_ATTRIBUTES = 64;
+    static final int MOST_ATTRIBUTES = 64;
 
     private final MemorySegment object;
     private final MemorySegment value;

@@ -10,7 +10,6 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.QuantizedChecks;
 import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import org.jspecify.annotations.Nullable;
@@ -149,13 +148,11 @@ public final class Cast {
             dbias.zero(stream);
             return;
         }
-        QuantizationCalls.DbiasWorkspace known = QuantizationCalls.of(stream).dbias;
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(input, activation)) {
-            DbiasDact.call(activation, input, actInput, output, dbias, workspace.asking(), stream);
-            known.remember(input, activation, workspace);
-        }
-        DbiasDact.call(activation, input, actInput, output, dbias, known.provided(workspace), stream);
+        AskedWorkspace space = AskedWorkspace.of(AskedWorkspace.Function.QUANTIZE_DBIAS, activation, stream)
+                .withMatrix(input);
+        do {
+            DbiasDact.call(activation, input, actInput, output, dbias, space.memory(), stream);
+        } while (space.wasAsked());
     }
 
     private static void checkInput(Tensor input, QuantizedTensor output, Stream stream) {
@@ -227,8 +224,7 @@ public final class Cast {
     }
 
     /**
-     * What quantizing keeps per device: TE's configuration object, of which each call sets the attributes that changed, and the workspace size
-     * of the last bias gradient.
+     * TE's configuration object of quantizing, kept per device, of which each call sets the attributes that changed.
      */
     static final class QuantizationCalls implements AutoCloseable {
         static final DeviceState.Attachment<QuantizationCalls> ATTACHMENT =
@@ -237,9 +233,6 @@ public final class Cast {
         private static final int POWER_OF_2 = TransformerEngine.kNVTEQuantizationConfigForcePow2Scales();
         private static final int AMAX_EPSILON = TransformerEngine.kNVTEQuantizationConfigAmaxEpsilon();
         private static final int NOOP = TransformerEngine.kNVTEQuantizationConfigNoopTensor();
-
-        /** The workspace of bias gradients. */
-        final DbiasWorkspace dbias = new DbiasWorkspace();
 
         private final MemorySegment value;
         private final MemorySegment config;
@@ -294,39 +287,6 @@ public final class Cast {
         @Override
         public void close() {
             TransformerEngine.te_destroy_quantization_config(config);
-        }
-
-        /**
-         * Caches the workspace size of quantizing with a bias gradient, which TE reports, until shape, type or activation change.
-         */
-        static final class DbiasWorkspace {
-            private long rows = -1;
-            private long columns;
-            private @Nullable DType dtype;
-            private @Nullable Activation activation;
-            private long bytes;
-
-            /** Returns whether the cached size is that of this call. */
-            boolean isKnown(Tensor input, @Nullable Activation newActivation) {
-                return input.size(0) == rows
-                        && input.size(1) == columns
-                        && input.dtype() == dtype
-                        && newActivation == activation;
-            }
-
-            /** Caches the size that TE asked for through {@link Workspace#asking}. */
-            void remember(Tensor input, @Nullable Activation newActivation, Workspace workspace) {
-                rows = input.size(0);
-                columns = input.size(1);
-                dtype = input.dtype();
-                activation = newActivation;
-                bytes = workspace.asked();
-            }
-
-            /** Returns the handle of memory of the cached size. */
-            MemorySegment provided(Workspace workspace) {
-                return workspace.provided(bytes);
-            }
         }
     }
 }

@@ -237,7 +237,7 @@ public final class FusedAttention {
     /**
      * Caches TE's last answers whether it takes a problem, for one device: TE builds a cuDNN plan for each answer.
      */
-    private static final class FusedAttentionAnswers implements AutoCloseable {
+    private static final class FusedAttentionAnswers {
         static final DeviceState.Attachment<FusedAttentionAnswers> ATTACHMENT =
                 new DeviceState.Attachment<>(FusedAttentionAnswers::new);
 
@@ -266,11 +266,6 @@ public final class FusedAttention {
                 answers.put(question, known);
             }
             return known.orElse(null);
-        }
-
-        @Override
-        public void close() {
-            answers.clear();
         }
 
         /**

@@ -9,12 +9,7 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.BasicTensor;
 import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.internal.memory.Workspace;
-import dev.chagres.te.FusedAttentionForward.AttentionGeometry;
-import dev.chagres.te.FusedAttentionForward.AuxiliaryPack;
 import dev.chagres.te.HandleArrays.UnsetTensor;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -34,9 +29,8 @@ final class FusedAttentionCalls implements AutoCloseable {
     private static final long RANDOMNESS_BYTES = RANDOMNESS_WORDS * Long.BYTES;
 
     private final DeviceState device;
-    private final FusedAttentionForward forward;
-    private final FusedAttentionBackward backward;
-    private final ScaledAttention scaled;
+    private final Forward forward;
+    private final Backward backward;
     private final MemorySegment unset;
     private final MemorySegment noRandomness;
     private final MemorySegment noRandomnessHandle;
@@ -48,22 +42,16 @@ final class FusedAttentionCalls implements AutoCloseable {
         Status.cuda(CudaRuntime.cudaMemset(noRandomness, 0, RANDOMNESS_BYTES), "cudaMemset");
         noRandomnessHandle = device.basicTensor().create();
         describeRandomness(null, noRandomnessHandle);
-        scaled = new ScaledAttention(device);
-        forward = new FusedAttentionForward(this);
-        backward = new FusedAttentionBackward(this);
+        forward = new Forward(this);
+        backward = new Backward(this);
     }
 
-    FusedAttentionForward forward() {
+    FusedAttentionCall forward() {
         return forward;
     }
 
-    FusedAttentionBackward backward() {
+    FusedAttentionCall backward() {
         return backward;
-    }
-
-    /** Returns the handles of tensors in eight bits. */
-    ScaledAttention scaled() {
-        return scaled;
     }
 
     DeviceState device() {
@@ -108,216 +96,99 @@ final class FusedAttentionCalls implements AutoCloseable {
     public void close() {
         forward.close();
         backward.close();
-        scaled.close();
         TransformerEngine.te_destroy_tensor(noRandomnessHandle);
         device.free(noRandomness, RANDOMNESS_BYTES);
     }
 
-    /**
-     * The handles of attention's tensors in eight bits, one set per device; each call describes them anew.
-     */
-    static final class ScaledAttention implements AutoCloseable {
-        private final ScaledTensor query;
-        private final ScaledTensor key;
-        private final ScaledTensor value;
-        private final ScaledTensor softmax;
-        private final ScaledTensor output;
-        private final ScaledTensor outputGradient;
-        private final ScaledTensor scoreGradient;
-        private final ScaledTensor queryGradient;
-        private final ScaledTensor keyGradient;
-        private final ScaledTensor valueGradient;
-
-        ScaledAttention(DeviceState device) {
-            query = new ScaledTensor(device);
-            key = new ScaledTensor(device);
-            value = new ScaledTensor(device);
-            softmax = new ScaledTensor(device);
-            output = new ScaledTensor(device);
-            outputGradient = new ScaledTensor(device);
-            scoreGradient = new ScaledTensor(device);
-            queryGradient = new ScaledTensor(device);
-            keyGradient = new ScaledTensor(device);
-            valueGradient = new ScaledTensor(device);
-        }
-
-        /** Sets the tensors of a forward call. */
-        void writeForward(AttributeWriter writer, AttentionTensors tensors, AttentionScales scales) {
-            writer.handle(kNVTEFusedAttnFwdParamsQ(), query.of(tensors.query(), scales.qkv()));
-            writer.handle(kNVTEFusedAttnFwdParamsK(), key.of(tensors.key(), scales.qkv()));
-            writer.handle(kNVTEFusedAttnFwdParamsV(), value.of(tensors.value(), scales.qkv()));
-            writer.handle(
-                    kNVTEFusedAttnFwdParamsS(),
-                    softmax.ofNothing(tensors.query().dtype(), scales.softmax()));
-            writer.handle(kNVTEFusedAttnFwdParamsO(), output.of(tensors.output(), scales.output()));
-        }
-
-        /** Sets the tensors of a backward call. */
-        void writeBackward(AttributeWriter writer, AttentionTensors tensors, AttentionScales scales) {
-            TensorScale incoming = Checks.given("outputGradient", scales.outputGradient());
-            TensorScale scores = Checks.given("scoreGradient", scales.scoreGradient());
-            TensorScale outgoing = Checks.given("qkvGradient", scales.qkvGradient());
-            writer.handle(kNVTEFusedAttnBwdParamsQ(), query.of(tensors.query(), scales.qkv()));
-            writer.handle(kNVTEFusedAttnBwdParamsK(), key.of(tensors.key(), scales.qkv()));
-            writer.handle(kNVTEFusedAttnBwdParamsV(), value.of(tensors.value(), scales.qkv()));
-            writer.handle(kNVTEFusedAttnBwdParamsO(), output.of(tensors.output(), scales.output()));
-            writer.handle(kNVTEFusedAttnBwdParamsDO(), outputGradient.of(tensors.outputGradient(), incoming));
-            writer.handle(
-                    kNVTEFusedAttnBwdParamsS(),
-                    softmax.ofNothing(tensors.query().dtype(), scales.softmax()));
-            writer.handle(
-                    kNVTEFusedAttnBwdParamsDP(),
-                    scoreGradient.ofNothing(tensors.outputGradient().dtype(), scores));
-            writer.handle(kNVTEFusedAttnBwdParamsDQ(), queryGradient.of(tensors.queryGradient(), outgoing));
-            writer.handle(kNVTEFusedAttnBwdParamsDK(), keyGradient.of(tensors.keyGradient(), outgoing));
-            writer.handle(kNVTEFusedAttnBwdParamsDV(), valueGradient.of(tensors.valueGradient(), outgoing));
+    private static final class Forward extends FusedAttentionCall {
+        Forward(FusedAttentionCalls calls) {
+            Status.te(te_create_fused_attn_fwd_params(calls.device().out()), "te_create_fused_attn_fwd_params");
+            super(calls.device().out().get(ValueLayout.ADDRESS, 0), calls);
+            handle(kNVTEFusedAttnFwdParamsPageTableK(), calls.unset());
+            handle(kNVTEFusedAttnFwdParamsPageTableV(), calls.unset());
+            handle(kNVTEFusedAttnFwdParamsAuxCtxTensors(), pack().segment());
         }
 
         @Override
-        public void close() {
-            query.close();
-            key.close();
-            value.close();
-            softmax.close();
-            output.close();
-            outputGradient.close();
-            scoreGradient.close();
-            queryGradient.close();
-            keyGradient.close();
-            valueGradient.close();
+        void write(AttentionProblem with) {
+            flag(kNVTEFusedAttnFwdParamsIsTraining(), with.mode() == AttentionProblem.Mode.TRAINING);
+            number(kNVTEFusedAttnFwdParamsAttnMaskType(), with.mask().code());
+            number(kNVTEFusedAttnFwdParamsWindowSizeLeft(), with.windowLeft());
+            number(kNVTEFusedAttnFwdParamsWindowSizeRight(), with.mask().isCausal() ? 0L : with.windowRight());
+            number(kNVTEFusedAttnFwdParamsDropout(), with.dropout());
+            number(kNVTEFusedAttnFwdParamsAttnScale(), with.scale());
+            number(kNVTEFusedAttnFwdParamsQKVLayout(), with.layout().code());
+            number(kNVTEFusedAttnFwdParamsOFormat(), with.layout().format().code());
+            number(kNVTEFusedAttnFwdParamsBiasType(), with.biasType().code());
+            number(kNVTEFusedAttnFwdParamsSoftmaxType(), with.softmaxType().code());
         }
 
-        /**
-         * A handle of one of attention's tensors in eight bits, with its scale.
-         */
-        private static final class ScaledTensor implements AutoCloseable {
-            private final BasicTensor description;
-            private final MemorySegment handle;
-            /** The addresses that the handle has now; they rarely change from step to step. */
-            private long scale;
+        @Override
+        void write(AttentionProblem with, AttentionTensors tensors, Stream stream) {
+            AttentionScales scales = tensors.scales();
+            diagonal(kNVTEFusedAttnFwdParamsBottomRightDiagonal(), with, scales);
+            tensor(kNVTEFusedAttnFwdParamsQ(), tensors.query(), scales, AttentionScales::qkv);
+            tensor(kNVTEFusedAttnFwdParamsK(), tensors.key(), scales, AttentionScales::qkv);
+            tensor(kNVTEFusedAttnFwdParamsV(), tensors.value(), scales, AttentionScales::qkv);
+            inner(kNVTEFusedAttnFwdParamsS(), tensors.query().dtype(), scales, AttentionScales::softmax);
+            tensor(kNVTEFusedAttnFwdParamsO(), tensors.output(), scales, AttentionScales::output);
+            handle(kNVTEFusedAttnFwdParamsBias(), calls().handleOf(tensors.bias()));
+            handle(kNVTEFusedAttnFwdParamsSoftmaxOffset(), calls().handleOf(tensors.softmaxOffset()));
+            calls().writeLengths(this, kNVTEFusedAttnFwdParamsCuSeqlensQ(), with, tensors);
+            handle(kNVTEFusedAttnFwdParamsRngState(), calls().randomness(tensors.rngState()));
+            number(kNVTEFusedAttnFwdParamsMaxSeqlenQ(), tensors.queryLength());
+            number(kNVTEFusedAttnFwdParamsMaxSeqlenKV(), tensors.keyLength());
+            handle(kNVTEFusedAttnFwdParamsStream(), stream.handle());
+        }
 
-            private long scaleInverse;
-            private long amax;
+        @Override
+        AskedWorkspace space(AttentionProblem with, AttentionTensors tensors, Stream stream) {
+            return AskedWorkspace.of(AskedWorkspace.Function.FUSED_ATTN_FWD, with, stream);
+        }
 
-            ScaledTensor(DeviceState device) {
-                description = device.basicTensor();
-                handle = description.create();
+        /** Also checks that the log-sum-exp has the size that the library needs. */
+        @Override
+        void ask(AskedWorkspace space, AttentionTensors tensors) {
+            pack().clear();
+            enqueue(space.memory());
+            long wanted = pack().statisticsBytes();
+            if (wanted != tensors.statistics().byteSize()) {
+                throw new IllegalArgumentException("statistics: expected " + wanted
+                        + " bytes, which the opened Transformer Engine wants, got "
+                        + Checks.describe(tensors.statistics()));
             }
+            space.keep();
+        }
 
-            /** Returns the handle of {@code data} with its scale, until the next call. */
-            MemorySegment of(Tensor data, TensorScale by) {
-                description.readFrom(data.handle()).writeTo(handle);
-                return scaled(by);
-            }
+        @Override
+        void enqueue(MemorySegment workspace) {
+            handle(kNVTEFusedAttnFwdParamsWorkspace(), workspace);
+            Status.te(te_fused_attn_fwd_v2(object()), "te_fused_attn_fwd_v2");
+        }
 
-            /** Returns the handle of a tensor that exists only inside the kernel, until the next call. */
-            MemorySegment ofNothing(DType dtype, TensorScale by) {
-                description.at(0, dtype.code()).vector(0).writeTo(handle);
-                return scaled(by);
-            }
+        @Override
+        void set(MemorySegment target, int attribute, MemorySegment from, long byteSize) {
+            Status.te(
+                    te_set_fused_attn_fwd_params_attribute(target, attribute, from, byteSize),
+                    "te_set_fused_attn_fwd_params_attribute");
+        }
 
-            private MemorySegment scaled(TensorScale by) {
-                long newScale = by.scale().address();
-                if (newScale != scale) {
-                    cell(newScale, kNVTEScale());
-                    scale = newScale;
-                }
-                long newInverse = by.scaleInverse().address();
-                if (newInverse != scaleInverse) {
-                    cell(newInverse, kNVTERowwiseScaleInv());
-                    scaleInverse = newInverse;
-                }
-                long newAmax = by.amax().address();
-                if (newAmax != amax) {
-                    cell(newAmax, kNVTEAmax());
-                    amax = newAmax;
-                }
-                return handle;
-            }
-
-            private void cell(long address, int parameter) {
-                description.at(address, DType.FLOAT32.code()).vector(1).writeTo(handle, parameter);
-            }
-
-            @Override
-            public void close() {
-                te_destroy_tensor(handle);
-            }
+        @Override
+        void close() {
+            te_destroy_fused_attn_fwd_params(object());
+            super.close();
         }
     }
 
-    /**
-     * The backward call of fused attention: one parameter object, of which each call sets only the attributes that changed.
-     *
-     * <p>Source: {@code nvte_fused_attn_bwd_v2} in TE's {@code fused_attn.h}.
-     */
-    static final class FusedAttentionBackward extends AttributeWriter {
-        private final FusedAttentionCalls calls;
-        private final AuxiliaryPack pack;
-        private final AttentionGeometry.Recent recent = new AttentionGeometry.Recent();
-        private @Nullable AttentionProblem problem;
-
-        FusedAttentionBackward(FusedAttentionCalls calls) {
-            super(create(calls.device()), calls.device().arena());
-            this.calls = calls;
-            pack = new AuxiliaryPack(calls);
-            setUnchanging();
+    private static final class Backward extends FusedAttentionCall {
+        Backward(FusedAttentionCalls calls) {
+            Status.te(te_create_fused_attn_bwd_params(calls.device().out()), "te_create_fused_attn_bwd_params");
+            super(calls.device().out().get(ValueLayout.ADDRESS, 0), calls);
+            handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack().segment());
         }
 
-        void run(AttentionProblem with, AttentionTensors tensors, Stream stream) {
-            use(with);
-            AttentionScales scales = tensors.scales();
-            diagonal(kNVTEFusedAttnBwdParamsBottomRightDiagonal(), with, scales);
-            if (scales == null) {
-                writeTensors(tensors);
-            } else {
-                calls.scaled().writeBackward(this, tensors, scales);
-            }
-            handle(kNVTEFusedAttnBwdParamsDBias(), zeroed(tensors.biasGradient(), stream));
-            handle(kNVTEFusedAttnBwdParamsDSoftmaxOffset(), zeroed(tensors.softmaxOffsetGradient(), stream));
-            calls.writeLengths(this, kNVTEFusedAttnBwdParamsCuSeqlensQ(), with, tensors);
-            number(kNVTEFusedAttnBwdParamsMaxSeqlenQ(), tensors.queryLength());
-            number(kNVTEFusedAttnBwdParamsMaxSeqlenKV(), tensors.keyLength());
-            handle(kNVTEFusedAttnBwdParamsStream(), stream.handle());
-            pack.describe(tensors);
-
-            Workspace workspace = Inside.workspace(stream);
-            DType type = tensors.outputGradient().dtype();
-            AttentionGeometry geometry = recent.find(with, tensors, type);
-            if (geometry == null) {
-                handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace.asking());
-                Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
-                geometry = recent.remember(with, tensors, type, workspace.asked());
-            }
-            handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace.provided(geometry.workspaceBytes()));
-            Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
-        }
-
-        /** Zeroes a gradient, since kernels may leave elements of no query or key unwritten, and returns its handle. */
-        private MemorySegment zeroed(@Nullable Tensor gradient, Stream stream) {
-            if (gradient != null) {
-                gradient.zero(stream);
-            }
-            return calls.handleOf(gradient);
-        }
-
-        private void writeTensors(AttentionTensors tensors) {
-            handle(kNVTEFusedAttnBwdParamsQ(), tensors.query().handle());
-            handle(kNVTEFusedAttnBwdParamsK(), tensors.key().handle());
-            handle(kNVTEFusedAttnBwdParamsV(), tensors.value().handle());
-            handle(kNVTEFusedAttnBwdParamsO(), tensors.output().handle());
-            handle(kNVTEFusedAttnBwdParamsDO(), tensors.outputGradient().handle());
-            handle(kNVTEFusedAttnBwdParamsS(), calls.unset());
-            handle(kNVTEFusedAttnBwdParamsDP(), calls.unset());
-            handle(kNVTEFusedAttnBwdParamsDQ(), tensors.queryGradient().handle());
-            handle(kNVTEFusedAttnBwdParamsDK(), tensors.keyGradient().handle());
-            handle(kNVTEFusedAttnBwdParamsDV(), tensors.valueGradient().handle());
-        }
-
-        private void use(AttentionProblem with) {
-            if (problem == with) {
-                return;
-            }
+        @Override
+        void write(AttentionProblem with) {
             flag(kNVTEFusedAttnBwdParamsDeterministic(), with.order() == AttentionProblem.Order.DETERMINISTIC);
             number(kNVTEFusedAttnBwdParamsAttnMaskType(), with.mask().code());
             number(kNVTEFusedAttnBwdParamsWindowSizeLeft(), with.windowLeft());
@@ -330,16 +201,49 @@ final class FusedAttentionCalls implements AutoCloseable {
             number(kNVTEFusedAttnBwdParamsDQKVLayout(), with.layout().code());
             number(kNVTEFusedAttnBwdParamsBiasType(), with.biasType().code());
             number(kNVTEFusedAttnBwdParamsSoftmaxType(), with.softmaxType().code());
-            problem = with;
         }
 
-        private void setUnchanging() {
-            handle(kNVTEFusedAttnBwdParamsAuxCtxTensors(), pack.segment());
+        @Override
+        void write(AttentionProblem with, AttentionTensors tensors, Stream stream) {
+            AttentionScales scales = tensors.scales();
+            DType gradientType = tensors.outputGradient().dtype();
+            diagonal(kNVTEFusedAttnBwdParamsBottomRightDiagonal(), with, scales);
+            tensor(kNVTEFusedAttnBwdParamsQ(), tensors.query(), scales, AttentionScales::qkv);
+            tensor(kNVTEFusedAttnBwdParamsK(), tensors.key(), scales, AttentionScales::qkv);
+            tensor(kNVTEFusedAttnBwdParamsV(), tensors.value(), scales, AttentionScales::qkv);
+            tensor(kNVTEFusedAttnBwdParamsO(), tensors.output(), scales, AttentionScales::output);
+            tensor(kNVTEFusedAttnBwdParamsDO(), tensors.outputGradient(), scales, AttentionScales::outputGradient);
+            inner(kNVTEFusedAttnBwdParamsS(), tensors.query().dtype(), scales, AttentionScales::softmax);
+            inner(kNVTEFusedAttnBwdParamsDP(), gradientType, scales, AttentionScales::scoreGradient);
+            tensor(kNVTEFusedAttnBwdParamsDQ(), tensors.queryGradient(), scales, AttentionScales::qkvGradient);
+            tensor(kNVTEFusedAttnBwdParamsDK(), tensors.keyGradient(), scales, AttentionScales::qkvGradient);
+            tensor(kNVTEFusedAttnBwdParamsDV(), tensors.valueGradient(), scales, AttentionScales::qkvGradient);
+            handle(kNVTEFusedAttnBwdParamsDBias(), zeroed(tensors.biasGradient(), stream));
+            handle(kNVTEFusedAttnBwdParamsDSoftmaxOffset(), zeroed(tensors.softmaxOffsetGradient(), stream));
+            calls().writeLengths(this, kNVTEFusedAttnBwdParamsCuSeqlensQ(), with, tensors);
+            number(kNVTEFusedAttnBwdParamsMaxSeqlenQ(), tensors.queryLength());
+            number(kNVTEFusedAttnBwdParamsMaxSeqlenKV(), tensors.keyLength());
+            handle(kNVTEFusedAttnBwdParamsStream(), stream.handle());
         }
 
-        private static MemorySegment create(DeviceState device) {
-            Status.te(te_create_fused_attn_bwd_params(device.out()), "te_create_fused_attn_bwd_params");
-            return device.out().get(ValueLayout.ADDRESS, 0);
+        /** Zeroes a gradient, since kernels may leave elements of no query or key unwritten, and returns its handle. */
+        private MemorySegment zeroed(@Nullable Tensor gradient, Stream stream) {
+            if (gradient != null) {
+                gradient.zero(stream);
+            }
+            return calls().handleOf(gradient);
+        }
+
+        @Override
+        AskedWorkspace space(AttentionProblem with, AttentionTensors tensors, Stream stream) {
+            return AskedWorkspace.of(AskedWorkspace.Function.FUSED_ATTN_BWD, with, stream)
+                    .with(tensors.outputGradient().dtype().ordinal());
+        }
+
+        @Override
+        void enqueue(MemorySegment workspace) {
+            handle(kNVTEFusedAttnBwdParamsWorkspace(), workspace);
+            Status.te(te_fused_attn_bwd_v2(object()), "te_fused_attn_bwd_v2");
         }
 
         @Override
@@ -349,9 +253,10 @@ final class FusedAttentionCalls implements AutoCloseable {
                     "te_set_fused_attn_bwd_params_attribute");
         }
 
+        @Override
         void close() {
             te_destroy_fused_attn_bwd_params(object());
-            pack.close();
+            super.close();
         }
     }
 }

@@ -10,6 +10,7 @@ import dev.chagres.internal.Inside;
 import dev.chagres.te.HandleArrays.UnsetTensor;
 import dev.chagres.te.RecipeUpdates.RecipeChecks;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Operations on many tensors at once, by a few kernels: their norm, products with a factor, steps of stochastic gradient descent, scales from amaxes. {@link
@@ -65,28 +66,7 @@ public final class MultiTensor {
      * @throws IllegalStateException when the lists are closed, or a tensor's memory was handed out again since
      */
     public static void l2norm(Tensor noopFlag, TensorLists lists, Tensor partials, Tensor norm, Stream stream) {
-        MemorySegment array = checkNorm(noopFlag, lists, partials, norm, stream);
-        if (lists.tensorCount() == 0) {
-            norm.zero(stream);
-            return;
-        }
-        // The kernels add to these.
-        partials.zero(stream);
-        Status.te(
-                TransformerEngine.te_multi_tensor_l2norm_cuda(
-                        CHUNK,
-                        noopFlag.handle(),
-                        array,
-                        1,
-                        lists.tensorCount(),
-                        partials.handle(),
-                        partials.handle(),
-                        norm.handle(),
-                        norm.handle(),
-                        0,
-                        0,
-                        stream.handle()),
-                "te_multi_tensor_l2norm_cuda");
+        enqueueNorm(noopFlag, lists, null, partials, norm, stream);
     }
 
     /**
@@ -146,33 +126,7 @@ public final class MultiTensor {
      */
     public static void unscaleL2norm(
             Tensor noopFlag, TensorLists lists, Tensor invScale, Tensor partials, Tensor norm, Stream stream) {
-        MemorySegment array = checkNorm(noopFlag, lists, partials, norm, stream);
-        Checks.vector(stream, "invScale", invScale, DType.FLOAT32, 1);
-        Checks.apart("noopFlag", noopFlag, "invScale", invScale);
-        Checks.apart("partials", partials, "invScale", invScale);
-        Checks.apart("norm", norm, "invScale", invScale);
-        if (lists.tensorCount() == 0) {
-            norm.zero(stream);
-            return;
-        }
-        // The kernels add to these.
-        partials.zero(stream);
-        Status.te(
-                TransformerEngine.te_multi_tensor_unscale_l2norm_cuda(
-                        CHUNK,
-                        noopFlag.handle(),
-                        array,
-                        1,
-                        lists.tensorCount(),
-                        partials.handle(),
-                        partials.handle(),
-                        norm.handle(),
-                        norm.handle(),
-                        invScale.handle(),
-                        0,
-                        0,
-                        stream.handle()),
-                "te_multi_tensor_unscale_l2norm_cuda");
+        enqueueNorm(noopFlag, lists, Checks.given("invScale", invScale), partials, norm, stream);
     }
 
     /**
@@ -289,6 +243,45 @@ public final class MultiTensor {
                         config.gradientScale(),
                         stream.handle()),
                 "te_multi_tensor_sgd_cuda");
+    }
+
+    private static void enqueueNorm(
+            Tensor noopFlag,
+            TensorLists lists,
+            @Nullable Tensor invScale,
+            Tensor partials,
+            Tensor norm,
+            Stream stream) {
+        MemorySegment array = checkNorm(noopFlag, lists, partials, norm, stream);
+        if (invScale != null) {
+            Checks.vector(stream, "invScale", invScale, DType.FLOAT32, 1);
+            Checks.apart("noopFlag", noopFlag, "invScale", invScale);
+            Checks.apart("partials", partials, "invScale", invScale);
+            Checks.apart("norm", norm, "invScale", invScale);
+        }
+        int count = lists.tensorCount();
+        if (count == 0) {
+            norm.zero(stream);
+            return;
+        }
+        // The kernels add to these.
+        partials.zero(stream);
+        MemorySegment flag = noopFlag.handle();
+        MemorySegment sums = partials.handle();
+        MemorySegment result = norm.handle();
+        MemorySegment queue = stream.handle();
+        if (invScale == null) {
+            Status.te(
+                    TransformerEngine.te_multi_tensor_l2norm_cuda(
+                            CHUNK, flag, array, 1, count, sums, sums, result, result, 0, 0, queue),
+                    "te_multi_tensor_l2norm_cuda");
+        } else {
+            MemorySegment factor = invScale.handle();
+            Status.te(
+                    TransformerEngine.te_multi_tensor_unscale_l2norm_cuda(
+                            CHUNK, flag, array, 1, count, sums, sums, result, result, factor, 0, 0, queue),
+                    "te_multi_tensor_unscale_l2norm_cuda");
+        }
     }
 
     private static MemorySegment checkNorm(

@@ -7,8 +7,10 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Inside;
 import dev.chagres.internal.Numbers;
 import dev.chagres.internal.QuantizedChecks;
+import dev.chagres.te.AskedWorkspace.Function;
 import java.lang.foreign.MemorySegment;
 import org.jspecify.annotations.Nullable;
 
@@ -42,6 +44,8 @@ public final class Normalization {
         /** 1 + gamma. */
         ZERO_CENTERED
     }
+
+    private static final int ALIGNMENT = 16;
 
     private final float epsilon;
     private final Gamma gammaKind;
@@ -146,8 +150,7 @@ public final class Normalization {
         }
         long addresses = dz.address() | x.address() | mu.address() | rsigma.address() | factors.address();
         addresses |= dx.address() | dgamma.address() | dbeta.address();
-        NormWorkspace space =
-                NormWorkspace.All.of(stream).layernormBwd.of(x, factors, dz.dtype(), gammaKind, addresses, stream);
+        AskedWorkspace space = space(Function.LAYERNORM_BWD, x, factors, dz.dtype(), addresses, stream);
         do {
             Status.te(
                     TransformerEngine.te_layernorm_bwd(
@@ -160,7 +163,7 @@ public final class Normalization {
                             dgamma.handle(),
                             dbeta.handle(),
                             space.memory(),
-                            space.multiprocessors(),
+                            multiprocessors(stream),
                             gammaKind == Gamma.ZERO_CENTERED,
                             stream.handle()),
                     "te_layernorm_bwd");
@@ -250,9 +253,8 @@ public final class Normalization {
         }
         long addresses = dz.address() | x.address() | Checks.addressOrNull(add) | rsigma.address();
         addresses |= factors.address() | dx.address() | dgamma.address();
-        NormWorkspace.All spaces = NormWorkspace.All.of(stream);
-        NormWorkspace space = (add == null ? spaces.rmsnormBwd : spaces.rmsnormBwdAdd)
-                .of(x, factors, dz.dtype(), gammaKind, addresses, stream);
+        Function function = add == null ? Function.RMSNORM_BWD : Function.RMSNORM_BWD_ADD;
+        AskedWorkspace space = space(function, x, factors, dz.dtype(), addresses, stream);
         do {
             if (add == null) {
                 Status.te(
@@ -264,7 +266,7 @@ public final class Normalization {
                                 dx.handle(),
                                 dgamma.handle(),
                                 space.memory(),
-                                space.multiprocessors(),
+                                multiprocessors(stream),
                                 gammaKind == Gamma.ZERO_CENTERED,
                                 stream.handle()),
                         "te_rmsnorm_bwd");
@@ -279,7 +281,7 @@ public final class Normalization {
                                 dx.handle(),
                                 dgamma.handle(),
                                 space.memory(),
-                                space.multiprocessors(),
+                                multiprocessors(stream),
                                 gammaKind == Gamma.ZERO_CENTERED,
                                 stream.handle()),
                         "te_rmsnorm_bwd_add");
@@ -293,8 +295,7 @@ public final class Normalization {
         Tensor summands = given("beta", beta);
         long addresses = x.address() | factors.address() | summands.address() | zAddress;
         addresses |= mu.address() | rsigma.address();
-        NormWorkspace space =
-                NormWorkspace.All.of(stream).layernormFwd.of(x, factors, output, gammaKind, addresses, stream);
+        AskedWorkspace space = space(Function.LAYERNORM_FWD, x, factors, output, addresses, stream);
         do {
             Status.te(
                     TransformerEngine.te_layernorm_fwd(
@@ -306,7 +307,7 @@ public final class Normalization {
                             mu.handle(),
                             rsigma.handle(),
                             space.memory(),
-                            space.multiprocessors(),
+                            multiprocessors(stream),
                             gammaKind == Gamma.ZERO_CENTERED,
                             stream.handle()),
                     "te_layernorm_fwd");
@@ -316,8 +317,7 @@ public final class Normalization {
     private void rmsnormFwd(Tensor x, MemorySegment z, DType output, long zAddress, Tensor rsigma, Stream stream) {
         Tensor factors = given("gamma", gamma);
         long addresses = x.address() | factors.address() | zAddress | rsigma.address();
-        NormWorkspace space =
-                NormWorkspace.All.of(stream).rmsnormFwd.of(x, factors, output, gammaKind, addresses, stream);
+        AskedWorkspace space = space(Function.RMSNORM_FWD, x, factors, output, addresses, stream);
         do {
             Status.te(
                     TransformerEngine.te_rmsnorm_fwd(
@@ -327,11 +327,27 @@ public final class Normalization {
                             z,
                             rsigma.handle(),
                             space.memory(),
-                            space.multiprocessors(),
+                            multiprocessors(stream),
                             gammaKind == Gamma.ZERO_CENTERED,
                             stream.handle()),
                     "te_rmsnorm_fwd");
         } while (space.wasAsked());
+    }
+
+    /** {@code addresses}: of all tensors, combined by {@code |}: over some that begin elsewhere TE runs another kernel. */
+    private AskedWorkspace space(
+            Function function, Tensor x, Tensor factors, DType output, long addresses, Stream stream) {
+        return AskedWorkspace.of(function, gammaKind, stream)
+                .withMatrix(x)
+                .with(factors.dtype().ordinal())
+                .with(output.ordinal())
+                .with(addresses % ALIGNMENT == 0 ? 0 : 1)
+                .with(multiprocessors(stream));
+    }
+
+    /** Returns how many multiprocessors a norm may use. */
+    private static int multiprocessors(Stream stream) {
+        return Inside.state(stream).multiprocessors().ofTransformerEngineNorms();
     }
 
     private static Tensor given(String argument, @Nullable Tensor tensor) {

@@ -43,15 +43,7 @@ public final class Padding {
             }
         }
         HandleArrays arrays = HandleArrays.of(stream, inputs.length); // inputs, outputs, and the outputs' rows
-        ByteHandles handles = ByteHandles.of(stream);
-        int count = 0;
-        for (int i = 0; i < inputs.length; i++) {
-            if (inputs[i].count() != 0) {
-                set(arrays, count++, handles, inputs[i], outputs[i]);
-            } else if (outputs[i].count() != 0) {
-                outputs[i].zero(stream);
-            }
-        }
+        int count = list(inputs, outputs, arrays, stream);
         if (count != 0) {
             Status.te(
                     TransformerEngine.te_multi_padding(
@@ -76,13 +68,7 @@ public final class Padding {
             }
         }
         HandleArrays arrays = HandleArrays.of(stream, inputs.length); // inputs, outputs, and the outputs' rows
-        ByteHandles handles = ByteHandles.of(stream);
-        int count = 0;
-        for (int i = 0; i < inputs.length; i++) {
-            if (outputs[i].count() != 0) {
-                set(arrays, count++, handles, inputs[i], outputs[i]);
-            }
-        }
+        int count = list(inputs, outputs, arrays, stream);
         if (count != 0) {
             Status.te(
                     TransformerEngine.te_multi_unpadding(
@@ -91,12 +77,21 @@ public final class Padding {
         }
     }
 
-    private static void set(HandleArrays arrays, int index, ByteHandles handles, Tensor input, Tensor output) {
-        arrays.set(
-                index,
-                handles.handle(2 * index, input),
-                handles.handle(2 * index + 1, output).address(),
-                Math.toIntExact(output.size(0)));
+    /** Lists the pairs that have elements, and returns their number; an output without an input's elements becomes 0. */
+    private static int list(Tensor[] inputs, Tensor[] outputs, HandleArrays arrays, Stream stream) {
+        ByteHandles handles = ByteHandles.of(stream);
+        int count = 0;
+        for (int i = 0; i < inputs.length; i++) {
+            Tensor output = outputs[i];
+            if (inputs[i].count() != 0 && output.count() != 0) {
+                MemorySegment input = handles.handle(2 * count, inputs[i]);
+                long target = handles.handle(2 * count + 1, output).address();
+                arrays.set(count++, input, target, Math.toIntExact(output.size(0)));
+            } else if (output.count() != 0) {
+                output.zero(stream);
+            }
+        }
+        return count;
     }
 
     private static void check(Tensor[] inputs, Tensor[] outputs, Stream stream) {

@@ -35,7 +35,7 @@ public final class SplitsToOffsets {
         Checks.typed(stream, "splitSizes", splitSizes, DType.INT64);
         Checks.vector(stream, "output", output, DType.INT64, splitSizes.count() + 1);
         positive(stride);
-        written("output", output, "splitSizes", splitSizes);
+        Checks.written("output", output, "splitSizes", splitSizes);
         if (splitSizes.count() == 0) {
             output.zero(stream);
             return;
@@ -66,8 +66,8 @@ public final class SplitsToOffsets {
             throw new IllegalArgumentException("output: expected [" + (count + 1)
                     + "], one more than firstDims has, got " + Checks.describe(output));
         }
-        written("output", output, "firstDims", firstDims);
-        written("output", output, "lastDims", lastDims);
+        Checks.written("output", output, "firstDims", firstDims);
+        Checks.written("output", output, "lastDims", lastDims);
         if (count == 0) {
             output.zero(stream);
             return;
@@ -130,7 +130,7 @@ public final class SplitsToOffsets {
                 throw new IllegalArgumentException("output: expected [" + count + "], or [" + (count + 1)
                         + "] with a leading 0, got " + Checks.describe(output));
             }
-            written("output", output, "splitSizes", splitSizes);
+            Checks.written("output", output, "splitSizes", splitSizes);
             for (int j = 0; j < i; j++) {
                 Checks.apart("output", output, "another output", outputs[j]);
             }
@@ -152,9 +152,5 @@ public final class SplitsToOffsets {
         if (stride <= 0) {
             throw new IllegalArgumentException("stride: expected a positive number, got " + stride);
         }
-    }
-
-    private static void written(String argument, Tensor tensor, String readArgument, Tensor read) {
-        Checks.written(argument, tensor, readArgument, read);
     }
 }

@@ -30,7 +30,7 @@ public final class ThdConversion {
      */
     public static void convertThdToBshd(Tensor thd, Tensor cuSeqlens, Tensor bshd, Stream stream) {
         check(thd, cuSeqlens, bshd, stream);
-        written("bshd", bshd, "thd", thd, cuSeqlens);
+        Checks.written("bshd", bshd, "thd", thd, "cuSeqlens", cuSeqlens);
         bshd.zero(stream);
         if (thd.count() != 0 && bshd.count() != 0) {
             Status.te(
@@ -55,7 +55,7 @@ public final class ThdConversion {
      */
     public static void convertBshdToThd(Tensor bshd, Tensor cuSeqlens, Tensor thd, Stream stream) {
         check(thd, cuSeqlens, bshd, stream);
-        written("thd", thd, "bshd", bshd, cuSeqlens);
+        Checks.written("thd", thd, "bshd", bshd, "cuSeqlens", cuSeqlens);
         thd.zero(stream);
         if (thd.count() != 0 && bshd.count() != 0) {
             Status.te(
@@ -90,9 +90,5 @@ public final class ThdConversion {
         Checks.countedIn32Bits("bshd", bshd);
         Checks.aligned("thd", thd);
         Checks.aligned("bshd", bshd);
-    }
-
-    private static void written(String argument, Tensor output, String inputArgument, Tensor input, Tensor cuSeqlens) {
-        Checks.written(argument, output, inputArgument, input, "cuSeqlens", cuSeqlens);
     }
 }

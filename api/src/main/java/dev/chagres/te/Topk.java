@@ -6,10 +6,6 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.Checks;
-import dev.chagres.internal.Inside;
-import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.internal.memory.Workspace;
-import java.lang.foreign.MemorySegment;
 
 /**
  * The k largest keys of each row, found by radix selection.
@@ -48,35 +44,29 @@ public final class Topk {
         Checks.vector(stream, "lengths", lengths, DType.INT32, keysIn.size(0));
         long k = found(keysOut, keysIn, stream);
         places(indicesOut, keysIn.size(0), k, stream);
-        written("keysOut", keysOut, keysIn, lengths);
-        written("indicesOut", indicesOut, keysIn, lengths);
+        Checks.written("keysOut", keysOut, "keysIn", keysIn, "lengths", lengths);
+        Checks.written("indicesOut", indicesOut, "keysIn", keysIn, "lengths", lengths);
         Checks.apart("indicesOut", indicesOut, "keysOut", keysOut);
         if (keysOut.count() == 0) {
             return;
         }
-        TopkWorkspace known = Inside.state(stream).get(TopkWorkspace.ATTACHMENT);
-        Workspace workspace = Inside.workspace(stream);
-        if (!known.isKnown(keysIn)) {
-            call(keysIn, lengths, keysOut, indicesOut, workspace.asking(), stream);
-            known.remember(keysIn, workspace);
-        }
-        call(keysIn, lengths, keysOut, indicesOut, known.provided(workspace), stream);
-    }
-
-    private static void call(
-            Tensor keysIn, Tensor lengths, Tensor keysOut, Tensor indicesOut, MemorySegment workspace, Stream stream) {
-        Status.te(
-                TransformerEngine.te_topk(
-                        stream.handle(),
-                        keysIn.handle(),
-                        lengths.handle(),
-                        keysOut.handle(),
-                        indicesOut.handle(),
-                        workspace,
-                        Math.toIntExact(keysIn.size(0)),
-                        Math.toIntExact(keysIn.size(1)),
-                        Math.toIntExact(keysOut.size(1))),
-                "te_topk");
+        AskedWorkspace space = AskedWorkspace.of(AskedWorkspace.Function.TOPK, null, stream)
+                .with(keysIn.size(0))
+                .with(keysIn.size(1));
+        do {
+            Status.te(
+                    TransformerEngine.te_topk(
+                            stream.handle(),
+                            keysIn.handle(),
+                            lengths.handle(),
+                            keysOut.handle(),
+                            indicesOut.handle(),
+                            space.memory(),
+                            Math.toIntExact(keysIn.size(0)),
+                            Math.toIntExact(keysIn.size(1)),
+                            Math.toIntExact(k)),
+                    "te_topk");
+        } while (space.wasAsked());
     }
 
     private static void checkKeys(Tensor keysIn, Stream stream) {
@@ -120,46 +110,6 @@ public final class Topk {
         if (!fits) {
             throw new IllegalArgumentException(
                     "indicesOut: expected INT32[" + rows + ", " + k + "], got " + Checks.describe(indicesOut));
-        }
-    }
-
-    private static void written(String argument, Tensor tensor, Tensor keysIn, Tensor lengths) {
-        Checks.written(argument, tensor, "keysIn", keysIn, "lengths", lengths);
-    }
-
-    /**
-     * Caches, per device, the workspace size of {@link Topk}, which TE reports, until the shape changes. It is the same for both types.
-     */
-    private static final class TopkWorkspace implements AutoCloseable {
-        static final DeviceState.Attachment<TopkWorkspace> ATTACHMENT =
-                new DeviceState.Attachment<>(device -> new TopkWorkspace());
-
-        private long rows = -1;
-        private long columns;
-        private long bytes;
-
-        private TopkWorkspace() {}
-
-        /** Returns whether the cached size is that of this shape. */
-        boolean isKnown(Tensor keys) {
-            return keys.size(0) == rows && keys.size(1) == columns;
-        }
-
-        /** Caches the size that TE asked for through {@link Workspace#asking}. */
-        void remember(Tensor keys, Workspace workspace) {
-            rows = keys.size(0);
-            columns = keys.size(1);
-            bytes = workspace.asked();
-        }
-
-        /** Returns the handle of memory of the cached size. */
-        MemorySegment provided(Workspace workspace) {
-            return workspace.provided(bytes);
-        }
-
-        @Override
-        public void close() {
-            // Nothing to free: there are only numbers.
         }
     }
 }

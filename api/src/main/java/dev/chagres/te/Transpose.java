@@ -11,7 +11,6 @@ import dev.chagres.internal.Inside;
 import dev.chagres.internal.QuantizedChecks;
 import dev.chagres.internal.memory.BasicTensor;
 import dev.chagres.internal.memory.DeviceState;
-import dev.chagres.internal.memory.Workspace;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -273,7 +272,7 @@ public final class Transpose {
 
     /**
      * The call of {@code nvte_fp8_transpose_dbias}: TE reads the rowwise data of one tensor and writes the columnwise data as rowwise data of a
-     * second handle, of which each device keeps one. The workspace size of the last shape is cached.
+     * second handle, of which each device keeps one.
      */
     private static final class Fp8TransposeDbias implements AutoCloseable {
         private static final DeviceState.Attachment<Fp8TransposeDbias> ATTACHMENT =
@@ -284,9 +283,6 @@ public final class Transpose {
 
         private final BasicTensor description;
         private final MemorySegment transposed;
-        private long rows = -1;
-        private long columns;
-        private long bytes;
 
         private Fp8TransposeDbias(DeviceState device) {
             description = device.basicTensor();
@@ -333,21 +329,15 @@ public final class Transpose {
                     .at(scaleInverse.address(), DType.FLOAT32.code())
                     .vector(1)
                     .writeTo(transposed, TransformerEngine.kNVTERowwiseScaleInv());
-            Workspace workspace = Inside.workspace(stream);
-            if (gradient.rows() != rows || gradient.columns() != columns) {
-                call(gradient, dbias, workspace.asking(), stream);
-                rows = gradient.rows();
-                columns = gradient.columns();
-                bytes = workspace.asked();
-            }
-            call(gradient, dbias, workspace.provided(bytes), stream);
-        }
-
-        private void call(QuantizedTensor gradient, Tensor dbias, MemorySegment workspace, Stream stream) {
-            Status.te(
-                    TransformerEngine.te_fp8_transpose_dbias(
-                            gradient.handle(), transposed, dbias.handle(), workspace, stream.handle()),
-                    "te_fp8_transpose_dbias");
+            AskedWorkspace space = AskedWorkspace.of(AskedWorkspace.Function.FP8_TRANSPOSE_DBIAS, null, stream)
+                    .with(gradient.rows())
+                    .with(gradient.columns());
+            do {
+                Status.te(
+                        TransformerEngine.te_fp8_transpose_dbias(
+                                gradient.handle(), transposed, dbias.handle(), space.memory(), stream.handle()),
+                        "te_fp8_transpose_dbias");
+            } while (space.wasAsked());
         }
 
         @Override

@@ -139,7 +139,7 @@ final class BytesOfBiasGradients {
     private void withWorkspace(WithWorkspace function) {
         Workspace workspace = Inside.workspace(open.stream());
         function.call(workspace.asking());
-        function.call(workspace.provided());
+        function.call(workspace.provided(workspace.asked()));
     }
 
     private MemorySegment stream() {

@@ -63,11 +63,6 @@ public final class Workspace implements AutoCloseable {
         return device.basicTensor().readFrom(askedHandle).byteSize();
     }
 
-    /** Gives the handle as much memory as was asked for, and returns it. */
-    public MemorySegment provided() {
-        return provided(asked());
-    }
-
     /** Gives the handle {@code bytes} of memory, and returns it. */
     public MemorySegment provided(long bytes) {
         grow(bytes);
