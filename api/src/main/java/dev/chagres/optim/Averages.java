@@ -4,9 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Elementwise;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import java.util.List;
 
 /**
@@ -18,10 +16,6 @@ import java.util.List;
 final class Averages extends MasterCopies {
     static final String ENDING = ".x";
 
-    private final List<UpdateRange> ranges;
-    private final Scope scope;
-    private final Tensor averages;
-    private final Tensor averaged;
     private final List<Tensor> weights;
     private final List<Tensor> averageRanges;
     private final List<Tensor> averagedRanges;
@@ -32,24 +26,19 @@ final class Averages extends MasterCopies {
      * @param averaged FLOAT32, as many as the gradients
      */
     Averages(Parameters parameters, List<UpdateRange> ranges, Scope scope, Tensor averaged) {
-        super(parameters, scope);
-        this.ranges = ranges;
-        this.scope = scope;
-        this.averaged = averaged;
-        averages = scope.tensor(DType.FLOAT32, averaged.count());
+        Tensor averages = scope.tensor(DType.FLOAT32, averaged.count());
         averages.zero(scope.stream());
+        super(parameters, new StateVector(ENDING, averages, 1), scope);
         weights = ranges.stream()
                 .map(range -> scope.view(range.weights(), range.weightOffset(), range.count()))
                 .toList();
-        averageRanges = ranges.stream().map(this::of).toList();
-        averagedRanges = ranges.stream()
-                .map(range -> scope.view(this.averaged, range.gradientOffset(), range.count()))
-                .toList();
+        averageRanges = parts(averages, ranges, scope);
+        averagedRanges = parts(averaged, ranges, scope);
     }
 
     @Override
     void take() {
-        for (int i = 0; i < ranges.size(); i++) {
+        for (int i = 0; i < weights.size(); i++) {
             Elementwise.cast(weights.get(i), averageRanges.get(i), scope.stream());
             Elementwise.cast(weights.get(i), averagedRanges.get(i), scope.stream());
         }
@@ -57,23 +46,14 @@ final class Averages extends MasterCopies {
 
     /** Enqueues weights that are the averages. */
     void give() {
-        for (int i = 0; i < ranges.size(); i++) {
+        for (int i = 0; i < weights.size(); i++) {
             Elementwise.cast(averageRanges.get(i), weights.get(i), scope.stream());
         }
     }
 
-    @Override
-    Tensor of(UpdateRange range) {
-        return scope.view(averages, range.gradientOffset(), range.count());
-    }
-
-    @Override
-    StateVector vector() {
-        return new StateVector(ENDING, averages, 1);
-    }
-
-    @Override
-    void addTo(State.Builder state, Parameter parameter) {
-        state.tensor(parameter.name() + ENDING, part(averages, parameter));
+    private static List<Tensor> parts(Tensor vector, List<UpdateRange> ranges, Scope scope) {
+        return ranges.stream()
+                .map(range -> scope.view(vector, range.gradientOffset(), range.count()))
+                .toList();
     }
 }

@@ -17,11 +17,14 @@ import org.jspecify.annotations.Nullable;
  */
 abstract sealed class MasterCopies implements StepWork permits MasterWeights, Remainders, Averages, WeightAverage {
     private final Parameters parameters;
-    private final Scope scope;
+    private final StateVector vector;
+    final Scope scope;
     private int version;
 
-    MasterCopies(Parameters parameters, Scope scope) {
+    /** {@code vector}: all masters, in the order of the gradients, in {@code scope}. */
+    MasterCopies(Parameters parameters, StateVector vector, Scope scope) {
         this.parameters = parameters;
+        this.vector = vector;
         this.scope = scope;
         version = parameters.version();
     }
@@ -30,7 +33,11 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
     abstract void take();
 
     /** Returns the masters of a range; null for FLOAT32 weights. */
-    abstract @Nullable Tensor of(UpdateRange range);
+    final @Nullable Tensor of(UpdateRange range) {
+        return vector.isFor(range.weights().dtype())
+                ? scope.view(vector.elements(), vector.countOf(range.gradientOffset()), vector.countOf(range.count()))
+                : null;
+    }
 
     /** Returns how masters of 16-bit weights are made. */
     static OptimizerState.Masters of(Parameters parameters, AdamW.Masters kind) {
@@ -40,10 +47,19 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
     }
 
     /** Returns all masters, in the order of the gradients. */
-    abstract StateVector vector();
+    final StateVector vector() {
+        return vector;
+    }
 
     /** Adds the masters of a parameter, if it has any. */
-    abstract void addTo(State.Builder state, Parameter parameter);
+    final void addTo(State.Builder state, Parameter parameter) {
+        if (vector.isFor(parameter.weight().dtype())) {
+            long first = vector.countOf(offset(parameter));
+            state.tensor(
+                    parameter.name() + vector.ending(),
+                    scope.view(vector.elements(), first, vector.shapeOf(parameter)));
+        }
+    }
 
     /** Prepares the next step: enqueues new masters if weights were written from outside since. */
     final void prepare() {
@@ -69,11 +85,6 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
     /** Records that masters were loaded with the weights, and are kept. */
     final void keepLoaded() {
         version = parameters.version();
-    }
-
-    /** Returns the part of {@code vector}, in the order of the gradients, that belongs to {@code parameter}. */
-    final Tensor part(Tensor vector, Parameter parameter) {
-        return scope.view(vector, offset(parameter), parameter.shape());
     }
 
     /** Returns the first element of a parameter in the order of the gradients. */

@@ -4,12 +4,9 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Elementwise;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import java.util.ArrayList;
 import java.util.List;
-import org.jspecify.annotations.Nullable;
 
 /**
  * FLOAT32 copies of trained weights that have 16 bits, in the order of the gradients. FLOAT32 weights are their own masters.
@@ -20,18 +17,16 @@ final class MasterWeights extends MasterCopies {
     /** Ranges that are contiguous both in weights and in masters: one kernel copies each. */
     private record Copy(Tensor weights, Tensor masters) {}
 
-    private final Scope scope;
-    /** As long as the gradients; elements whose weights are FLOAT32 are not used. Without 16-bit weights one element. */
-    private final Tensor masters;
-
     private final List<Copy> copies = new ArrayList<>();
 
     MasterWeights(Parameters parameters, List<UpdateRange> ranges, Scope scope) {
-        super(parameters, scope);
-        this.scope = scope;
+        // As long as the gradients; elements whose weights are FLOAT32 are not used. Without 16-bit weights one
+        // element.
         boolean needed = ranges.stream().anyMatch(range -> !range.isFloat32());
-        masters = scope.tensor(DType.FLOAT32, needed ? parameters.gradients().count() : 1);
+        Tensor masters =
+                scope.tensor(DType.FLOAT32, needed ? parameters.gradients().count() : 1);
         masters.zero(scope.stream());
+        super(parameters, new StateVector(StateVector.MASTER, masters, 1), scope);
         List<UpdateRange> run = new ArrayList<>();
         for (UpdateRange range : ranges) {
             if (!run.isEmpty() && !run.getLast().endsAt(range)) {
@@ -51,31 +46,13 @@ final class MasterWeights extends MasterCopies {
         long count = run.stream().mapToLong(UpdateRange::count).sum();
         copies.add(new Copy(
                 scope.view(first.weights(), first.weightOffset(), count),
-                scope.view(masters, first.gradientOffset(), count)));
+                scope.view(vector().elements(), first.gradientOffset(), count)));
     }
 
     @Override
     void take() {
         for (int i = 0; i < copies.size(); i++) {
             Elementwise.cast(copies.get(i).weights, copies.get(i).masters, scope.stream());
-        }
-    }
-
-    @Override
-    @Nullable
-    Tensor of(UpdateRange range) {
-        return range.isFloat32() ? null : scope.view(masters, range.gradientOffset(), range.count());
-    }
-
-    @Override
-    StateVector vector() {
-        return new StateVector(StateVector.MASTER, masters, 1);
-    }
-
-    @Override
-    void addTo(State.Builder state, Parameter parameter) {
-        if (parameter.weight().dtype() != DType.FLOAT32) {
-            state.tensor(parameter.name() + StateVector.MASTER, part(masters, parameter));
         }
     }
 }

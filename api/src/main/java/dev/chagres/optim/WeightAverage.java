@@ -11,9 +11,7 @@ import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.ops.StepRange;
 import dev.chagres.ops.StepRanges;
 import dev.chagres.ops.StepState;
-import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
-import dev.chagres.parameter.State;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -37,8 +35,6 @@ final class WeightAverage extends MasterCopies {
 
     private final Parameters parameters;
     private final OptimizerState state;
-    private final Scope scope;
-    private final Tensor averages;
     private final Tensor minusOne;
     private final List<Part> parts = new ArrayList<>();
     /** Room for the weights of training while those of an evaluation are in their place. */
@@ -58,12 +54,12 @@ final class WeightAverage extends MasterCopies {
 
     /** Allocates averages in the scope of {@code state}. */
     WeightAverage(Parameters parameters, OptimizerState state, float decay) {
-        super(parameters, state.scope());
+        Scope scope = state.scope();
+        Tensor averages = scope.tensor(DType.FLOAT32, parameters.gradients().count());
+        averages.zero(scope.stream());
+        super(parameters, new StateVector(ENDING, averages, 1), scope);
         this.parameters = parameters;
         this.state = state;
-        scope = state.scope();
-        averages = scope.tensor(DType.FLOAT32, parameters.gradients().count());
-        averages.zero(scope.stream());
         minusOne = scope.tensor(DType.FLOAT32, 1);
         minusOne.set(scope.stream(), -1f);
         Tensor rate = scope.tensor(DType.FLOAT32, 1);
@@ -83,7 +79,7 @@ final class WeightAverage extends MasterCopies {
 
     private void add(UpdateRange range, long done, long count, Tensor written, @Nullable Tensor copies, Tensor rate) {
         Tensor weights = scope.view(range.weights(), range.weightOffset() + done, count);
-        Tensor average = scope.view(averages, range.gradientOffset() + done, count);
+        Tensor average = scope.view(vector().elements(), range.gradientOffset() + done, count);
         Tensor copy = range.isFloat32() || copies == null ? null : scope.view(copies, 0, count);
         StepState first = StepState.of(scope.view(written, 0, count));
         StepRange one = new StepRange(copy == null ? weights : copy, average, null, first, null, rate, null, 1);
@@ -167,21 +163,5 @@ final class WeightAverage extends MasterCopies {
         state.masters().keepLoaded();
         keepLoaded();
         state.numbers().evaluate(evaluating);
-    }
-
-    @Override
-    @Nullable
-    Tensor of(UpdateRange range) {
-        return scope.view(averages, range.gradientOffset(), range.count());
-    }
-
-    @Override
-    StateVector vector() {
-        return new StateVector(ENDING, averages, 1);
-    }
-
-    @Override
-    void addTo(State.Builder builder, Parameter parameter) {
-        builder.tensor(parameter.name() + ENDING, part(averages, parameter));
     }
 }
