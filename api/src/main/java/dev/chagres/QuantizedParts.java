@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.QuantizedHandles.QuantizedHandle;
 import dev.chagres.bindings.te.TransformerEngine;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.QuantizedPart;

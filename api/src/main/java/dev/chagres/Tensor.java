@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.IssuedTensors.TensorHandle;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
 import dev.chagres.internal.memory.ScopeState;

@@ -1,11 +1,12 @@
 package dev.chagres.attention;
 
-import static dev.chagres.attention.HostRegions.INT;
+import static dev.chagres.attention.PackedChunks.HostRegions.INT;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
+import dev.chagres.attention.PackedChunks.HostRegions;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;

@@ -1,10 +1,13 @@
 package dev.chagres.batch;
 
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.optim.LossScaler;
 import dev.chagres.pass.Pass;
+import dev.chagres.te.MultiTensor;
+import dev.chagres.te.TensorLists;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -100,5 +103,39 @@ public final class ModelInput {
     /** Returns the number of micro-batches of the same step after this one. */
     public int following() {
         return following;
+    }
+
+    /**
+     * The share of a micro-batch on the device, and its product with a loss scale.
+     */
+    static final class DeviceShare implements AutoCloseable {
+        private final Tensor share;
+        private final Tensor scaled;
+        /** The flag that the kernel sets for a share that is not finite, which never happens. */
+        private final Tensor infinite;
+
+        private final TensorLists lists;
+
+        DeviceShare(Tensor share, Tensor scaled, Tensor infinite) {
+            this.share = share;
+            this.scaled = scaled;
+            this.infinite = infinite;
+            lists = TensorLists.of(new Tensor[] {share}, new Tensor[] {scaled});
+        }
+
+        Tensor share() {
+            return share;
+        }
+
+        /** Enqueues the product with the present scale of {@code scaler}, and returns it. */
+        Tensor scaled(LossScaler scaler, Stream stream) {
+            MultiTensor.scaleTensor(infinite, lists, scaler.scale(), stream);
+            return scaled;
+        }
+
+        @Override
+        public void close() {
+            lists.close();
+        }
     }
 }

@@ -1,6 +1,7 @@
 package dev.chagres.batch;
 
 import dev.chagres.Graph;
+import dev.chagres.batch.FixedInputs.StepBucket;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.NativeException;
 import dev.chagres.internal.Checks;

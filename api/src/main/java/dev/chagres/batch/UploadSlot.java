@@ -9,6 +9,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.CuSeqlens;
+import dev.chagres.batch.FixedInputs.StepBucket;
 import dev.chagres.internal.Opened;
 import dev.chagres.parallel.ContextParallel;
 import java.lang.foreign.MemorySegment;

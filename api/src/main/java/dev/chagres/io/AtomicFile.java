@@ -2,6 +2,7 @@ package dev.chagres.io;
 
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
+import dev.chagres.io.PartFileLock.FileProblems;
 import java.io.Closeable;
 import java.io.IOException;
 import java.io.UncheckedIOException;

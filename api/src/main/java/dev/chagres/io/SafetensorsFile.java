@@ -3,6 +3,7 @@ package dev.chagres.io;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.FileFailure;
 import dev.chagres.internal.memory.Leaks;
+import dev.chagres.io.Checksums.HeaderBytes;
 import java.io.Closeable;
 import java.io.IOException;
 import java.lang.foreign.Arena;

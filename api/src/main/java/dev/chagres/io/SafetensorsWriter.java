@@ -4,6 +4,7 @@ import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.FileFailure;
 import dev.chagres.internal.FileReplacement;
+import dev.chagres.io.SafetensorsLayout.HeaderWriter;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;

@@ -1,5 +1,6 @@
 package dev.chagres.launch;
 
+import dev.chagres.launch.StoreRank.StoreCall;
 import java.io.EOFException;
 import java.io.IOException;
 import java.net.ConnectException;

@@ -1,6 +1,7 @@
 package dev.chagres.launch;
 
 import dev.chagres.internal.RankNames;
+import dev.chagres.launch.StoreRank.StoreCall;
 import dev.chagres.nccl.PeerAgreement;
 import dev.chagres.nccl.PeerProgress;
 import dev.chagres.nccl.RankFailedException;

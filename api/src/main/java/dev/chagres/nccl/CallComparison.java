@@ -2,6 +2,8 @@ package dev.chagres.nccl;
 
 import dev.chagres.Tensor;
 import dev.chagres.bindings.ForeignText;
+import dev.chagres.nccl.CallExchange.ComparedCall;
+import dev.chagres.nccl.PeerWait.Awaited;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;

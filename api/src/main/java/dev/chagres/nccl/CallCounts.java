@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.nccl.PeerWait.Awaited;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;

@@ -28,4 +28,32 @@ interface CallExchange {
 
     /** Returns which of the callers have not announced their call. Any thread. */
     List<Integer> missing(ComparedCall call);
+
+    /**
+     * One rank's announcement of a call, which ranks compare.
+     *
+     * @param key the same on each rank that calls it, and that of no other call of the communicator
+     * @param title stands in the error
+     * @param said what this rank calls
+     * @param callers ranks that call it, in the order of the error
+     */
+    record ComparedCall(String key, String title, String said, List<Integer> callers) {
+        /** Throws if the callers' announcements differ; {@code all} is in their order. */
+        void refuseDifference(List<@Nullable String> all) {
+            boolean differs = false;
+            StringBuilder text = new StringBuilder(title).append(": expected the same call on every rank, got ");
+            for (int i = 0; i < all.size(); i++) {
+                String one = all.get(i);
+                differs |= one == null || !one.equals(all.getFirst());
+                text.append(i == 0 ? "" : "; ")
+                        .append("rank ")
+                        .append(callers.get(i))
+                        .append(": ")
+                        .append(one);
+            }
+            if (differs) {
+                throw new IllegalStateException(text.toString());
+            }
+        }
+    }
 }

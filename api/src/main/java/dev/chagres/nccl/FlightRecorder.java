@@ -6,6 +6,7 @@ import dev.chagres.bindings.Provider;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.DeviceState;
+import dev.chagres.nccl.RankFailure.RecorderFile;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.nio.file.Path;

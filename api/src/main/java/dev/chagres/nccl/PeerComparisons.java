@@ -1,5 +1,6 @@
 package dev.chagres.nccl;
 
+import dev.chagres.nccl.CallExchange.ComparedCall;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;

@@ -104,4 +104,15 @@ final class PeerWait {
                 ? Called.nothing(caller)
                 : new Called(caller, call.toString(), Duration.ofNanos(System.nanoTime() - sinceNanos), isInside);
     }
+
+    /**
+     * The calls for which a rank waits: those that it has passed to NCCL, or one that is compared first.
+     */
+    interface Awaited {
+        /** Returns the ranks whose calls make one with what this one waits for. */
+        List<Integer> awaited();
+
+        /** Returns the peers that have not reached them. */
+        List<Integer> missing();
+    }
 }

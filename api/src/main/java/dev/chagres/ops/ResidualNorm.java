@@ -9,6 +9,7 @@ import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.ops.NormFunction.Kind;
+import dev.chagres.ops.NormStruct.NormQuantization;
 import dev.chagres.te.Output;
 import org.jspecify.annotations.Nullable;
 

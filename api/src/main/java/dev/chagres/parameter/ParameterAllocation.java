@@ -8,6 +8,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.memory.Closing;
 import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.QuantizerSite.Role;
+import dev.chagres.parameter.ShardRanges.FirstWeights;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;

@@ -12,6 +12,7 @@ import dev.chagres.internal.memory.Closing;
 import dev.chagres.internal.memory.Leaks;
 import dev.chagres.parallel.NormOverRanks;
 import dev.chagres.parallel.TensorParallel;
+import dev.chagres.parameter.ShardRanges.FirstWeights;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.LongFunction;

@@ -2,6 +2,7 @@ package dev.chagres.pipeline;
 
 import dev.chagres.Tensor;
 import dev.chagres.pass.Pass;
+import dev.chagres.pipeline.PipelineRank.PipelinePlaces;
 import dev.chagres.pipeline.PipelineSchedule.Call;
 import org.jspecify.annotations.Nullable;
 

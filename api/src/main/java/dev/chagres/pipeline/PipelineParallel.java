@@ -13,6 +13,7 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.PipelineStages;
 import dev.chagres.parameter.PipelineStages.Tied;
 import dev.chagres.pass.Pass;
+import dev.chagres.pipeline.PipelineRank.PipelinePlaces;
 import dev.chagres.sharding.ZeroStage;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;

@@ -3,6 +3,7 @@ package dev.chagres.pipeline;
 import dev.chagres.internal.Checks;
 import dev.chagres.pass.PassObserver.Direction;
 import dev.chagres.pipeline.PipelineOrders.Work;
+import dev.chagres.pipeline.PipelineSteps.PipelineTimes;
 import java.util.ArrayList;
 import java.util.List;
 

@@ -12,6 +12,7 @@ import dev.chagres.internal.Inside;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.QuantizedWeight;
 import dev.chagres.parameter.QuantizerSite;
+import dev.chagres.recipe.QuantizedWeights.WeightCopies;
 import dev.chagres.recipe.Recipe.Product;
 import dev.chagres.te.Transpose;
 import org.jspecify.annotations.Nullable;

@@ -10,6 +10,7 @@ import dev.chagres.internal.memory.Capture;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterShard;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.recipe.QuantizedWeights.WeightCopies;
 import dev.chagres.recipe.Recipe.Product;
 import org.jspecify.annotations.Nullable;
 

@@ -105,4 +105,15 @@ abstract sealed class AllGatherBuffers implements AutoCloseable permits Unsharde
     public void close() {
         buffers.close();
     }
+
+    /**
+     * The streams and memory of gathers.
+     *
+     * @param ranks that have a part each
+     * @param compute the stream of layers
+     * @param gathers the stream on which weights travel
+     * @param stepped recorded on the stream of layers once the parts were written
+     * @param reshard when gathered weights are resharded
+     */
+    record GatherStreams(GatherRanks ranks, Stream compute, Stream gathers, Event stepped, Reshard reshard) {}
 }

@@ -21,6 +21,7 @@ import dev.chagres.recipe.GatheredWeights;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.WeightShard;
 import dev.chagres.recipe.WeightShards;
+import dev.chagres.sharding.AllGatherBuffers.GatherStreams;
 import dev.chagres.sharding.FlatBufferPool.Buffer;
 import dev.chagres.sharding.QuantizedContent.Broadcast;
 import java.util.ArrayList;

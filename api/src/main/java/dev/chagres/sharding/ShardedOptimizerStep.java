@@ -9,7 +9,10 @@ import dev.chagres.nccl.Agreement;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.nccl.Reduction;
+import dev.chagres.parallel.NormOverRanks;
+import dev.chagres.parallel.NormReduction;
 import java.util.Collections;
+import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -105,5 +108,26 @@ final class ShardedOptimizerStep implements AutoCloseable {
     @Override
     public void close() {
         scope.close();
+    }
+
+    /**
+     * The norm over ranks with sharded gradients. It is computed before the ranks wait for each other's update.
+     */
+    record ShardedNorm(NormOverRanks norm, ShardedOptimizerStep steps, UnaryOperator<RankFailedException> explained)
+            implements NormReduction, AutoCloseable {
+        @Override
+        public void normOverRanks(Tensor value, Tensor skip) {
+            steps.ensureNotAwaited();
+            try {
+                norm.normOverRanks(value, skip);
+            } catch (RankFailedException failed) {
+                throw explained.apply(failed);
+            }
+        }
+
+        @Override
+        public void close() {
+            norm.close();
+        }
     }
 }

@@ -11,6 +11,7 @@ import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassObserver.Direction;
 import dev.chagres.recipe.GatheredWeights;
 import dev.chagres.recipe.Quantizers;
+import dev.chagres.sharding.AllGatherBuffers.GatherStreams;
 import dev.chagres.sharding.FlatBufferPool.Buffer;
 import org.jspecify.annotations.Nullable;
 

@@ -8,6 +8,7 @@ import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.FlatParameter;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterAccess;
+import dev.chagres.sharding.UnshardedGroups.UnshardedWeights;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;

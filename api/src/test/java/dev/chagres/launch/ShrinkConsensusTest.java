@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.launch.ShrinkDecision.Proposal;
+import dev.chagres.launch.ShrinkRounds.ShrinkConsensus;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;

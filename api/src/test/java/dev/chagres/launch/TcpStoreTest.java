@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.launch.ProcessRun.LibraryBuild;
 import dev.chagres.nccl.PeerAgreement;
 import dev.chagres.nccl.PeerProgress;
 import dev.chagres.nccl.RankFailedException;

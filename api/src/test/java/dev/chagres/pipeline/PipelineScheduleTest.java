@@ -11,6 +11,7 @@ import dev.chagres.pipeline.PipelineSchedule.End;
 import dev.chagres.pipeline.PipelineSchedule.Exchange;
 import dev.chagres.pipeline.PipelineSchedule.Step;
 import dev.chagres.pipeline.PipelineSchedule.Transfer;
+import dev.chagres.pipeline.PipelineSteps.PipelineTimes;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;

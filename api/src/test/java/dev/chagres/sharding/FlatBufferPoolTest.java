@@ -10,6 +10,7 @@ import dev.chagres.layer.Linear;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
+import dev.chagres.sharding.UnshardedGroups.UnshardedWeights;
 import java.util.List;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;

@@ -2,6 +2,7 @@ package dev.chagres.sharding;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.chagres.sharding.GatherRanks.NoWindows;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 

@@ -4,6 +4,7 @@ import dev.chagres.bindings.CaptureException;
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.memory.HeldMemory.GraphMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;

@@ -4,7 +4,18 @@ import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.TreeSet;
 import java.util.function.Function;
+import jdk.jfr.Category;
+import jdk.jfr.DataAmount;
+import jdk.jfr.Description;
+import jdk.jfr.Event;
+import jdk.jfr.EventType;
+import jdk.jfr.Label;
+import jdk.jfr.Name;
+import jdk.jfr.StackTrace;
 
 /**
  * Allocates, counts and frees the memory of one device; memory that a graph may use is freed once that graph is closed.
@@ -127,5 +138,80 @@ final class HeldMemory {
     /** Returns the most bytes that were taken at one time. */
     long peak() {
         return peak;
+    }
+
+    /**
+     * An event of JDK Flight Recorder: memory was taken from CUDA, which steps do once.
+     */
+    @Name("dev.chagres.DeviceAllocation")
+    @Label("Device allocation")
+    @Description("Memory was taken from CUDA or NCCL")
+    @Category("Chagres")
+    @StackTrace
+    static final class DeviceAllocation extends Event {
+        private static final EventType TYPE = EventType.getEventType(DeviceAllocation.class);
+
+        @Label("Bytes")
+        @DataAmount
+        long bytes;
+
+        @Label("Held")
+        @Description("Bytes that the device's scopes and workspaces hold then")
+        @DataAmount
+        long held;
+
+        static void emit(long bytes, long held) {
+            if (TYPE.isEnabled()) {
+                var event = new DeviceAllocation();
+                event.bytes = bytes;
+                event.held = held;
+                event.commit();
+            }
+        }
+    }
+
+    /**
+     * Memory that graphs of one device may still use. A graph has addresses in it, so memory that is freed while graphs live is kept
+     * until every graph that was captured before is closed.
+     */
+    static final class GraphMemory {
+        private record Kept(Runnable free, long newestUser) {}
+
+        private final TreeSet<Long> living = new TreeSet<>();
+        private final Deque<Kept> kept = new ArrayDeque<>();
+        private long newest;
+        private int capturing;
+
+        /** Begins a capture and returns the number of its graph. */
+        long begin() {
+            capturing++;
+            living.add(++newest);
+            return newest;
+        }
+
+        void endCapture() {
+            capturing--;
+        }
+
+        boolean isCapturing() {
+            return capturing != 0;
+        }
+
+        /** Keeps {@code free} for later and returns true where a graph may use the memory; else returns false. */
+        boolean keep(Runnable free) {
+            if (living.isEmpty()) {
+                return false;
+            }
+            kept.add(new Kept(free, newest));
+            return true;
+        }
+
+        /** Frees what no other graph than this one could use. */
+        void close(long graph) {
+            living.remove(graph);
+            while (!kept.isEmpty() && (living.isEmpty() || living.first() > kept.getFirst().newestUser)) {
+                kept.removeFirst().free.run();
+            }
+        }
     }
 }
