@@ -371,7 +371,7 @@ public final class RunState {
         if (pipeline == null && isWhole()) {
             return new ShardedState(parameters, present, present.communicator(), List.of(), ofOneRank());
         }
-        SharedTensors tensors = new SharedTensors(present, pipeline, mesh);
+        StateShards tensors = new StateShards(present, pipeline, mesh);
         State own = optimizer == null
                 ? parameters
                         .access()

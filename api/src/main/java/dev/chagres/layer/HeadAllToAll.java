@@ -103,7 +103,7 @@ final class HeadAllToAll {
         Tensor result = scope.tensor(own.dtype(), tokens, columns / size);
         Tensor packed = current.temporary().tensor(own.dtype(), size * rows, columns / size);
         for (int rank = 0; rank < size; rank++) {
-            Tensor block = rank == ranks.rank() ? stretch(result, rank, current) : block(packed, rank, rows, current);
+            Tensor block = rank == ranks.rank() ? chunk(result, rank, current) : block(packed, rank, rows, current);
             copy(own, rank, block, Direction.TO_HEADS, current);
         }
         exchange(packed, result, Direction.TO_HEADS, current);
@@ -127,7 +127,7 @@ final class HeadAllToAll {
         Tensor packed = current.temporary().tensor(own.dtype(), size * rows, columns / size);
         exchange(packed, own, Direction.TO_TOKENS, current);
         for (int rank = 0; rank < size; rank++) {
-            Tensor block = rank == ranks.rank() ? stretch(own, rank, current) : block(packed, rank, rows, current);
+            Tensor block = rank == ranks.rank() ? chunk(own, rank, current) : block(packed, rank, rows, current);
             copy(result, rank, block, Direction.TO_TOKENS, current);
         }
         return result;
@@ -169,7 +169,7 @@ final class HeadAllToAll {
     }
 
     /** Returns the tokens of {@code rank} among all. */
-    private Tensor stretch(Tensor whole, int rank, Pass current) {
+    private Tensor chunk(Tensor whole, int rank, Pass current) {
         long part = columns / ranks.size();
         long first = ranks.begin(whole.size(0), rank);
         long end = ranks.begin(whole.size(0), rank + 1);
@@ -202,9 +202,9 @@ final class HeadAllToAll {
                 continue;
             }
             Tensor block = block(packed, rank, rows, current);
-            Tensor stretch = stretch(whole, rank, current);
-            group.send(direction == Direction.TO_HEADS ? block : stretch, rank, current.stream());
-            group.receive(direction == Direction.TO_HEADS ? stretch : block, rank, current.stream());
+            Tensor chunk = chunk(whole, rank, current);
+            group.send(direction == Direction.TO_HEADS ? block : chunk, rank, current.stream());
+            group.receive(direction == Direction.TO_HEADS ? chunk : block, rank, current.stream());
         }
     }
 

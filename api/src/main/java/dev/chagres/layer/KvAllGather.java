@@ -167,14 +167,14 @@ final class KvAllGather {
     private void broadcast() {
         Pass current = Checks.given("pass", pass);
         for (int rank = 0; rank < ranks.size(); rank++) {
-            ranks.group().broadcast(ownOf(rank), stretch(rank, current), rank, current.stream());
+            ranks.group().broadcast(ownOf(rank), chunk(rank, current), rank, current.stream());
         }
     }
 
     private void reduce() {
         Pass current = Checks.given("pass", pass);
         for (int rank = 0; rank < ranks.size(); rank++) {
-            ranks.group().reduce(stretch(rank, current), ownOf(rank), Reduction.SUM, rank, current.stream());
+            ranks.group().reduce(chunk(rank, current), ownOf(rank), Reduction.SUM, rank, current.stream());
         }
     }
 
@@ -182,7 +182,7 @@ final class KvAllGather {
         return rank == ranks.rank() ? own : null;
     }
 
-    private Tensor stretch(int rank, Pass current) {
+    private Tensor chunk(int rank, Pass current) {
         Tensor whole = Checks.given("all", all);
         long columns = whole.size(1) * whole.size(2);
         long first = ranks.begin(whole.size(0), rank);

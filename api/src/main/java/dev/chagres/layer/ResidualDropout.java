@@ -29,7 +29,7 @@ import org.jspecify.annotations.Nullable;
 final class ResidualDropout {
     /** What backward needs of one sum. */
     static final class Drawn {
-        /** A mask for each stretch of the rows. */
+        /** A mask for each chunk of the rows. */
         private final List<SavedTensor> masks = new ArrayList<>();
 
         private final SavedTensor factors = new SavedTensor("the factors of the sequences");
@@ -52,11 +52,11 @@ final class ResidualDropout {
             return false;
         }
 
-        private SavedTensor mask(int stretch) {
-            while (masks.size() <= stretch) {
+        private SavedTensor mask(int chunk) {
+            while (masks.size() <= chunk) {
                 masks.add(new SavedTensor("the dropout's mask"));
             }
-            return masks.get(stretch);
+            return masks.get(chunk);
         }
 
         void clear() {
@@ -73,14 +73,14 @@ final class ResidualDropout {
 
     private final Dropout values;
     private final Dropout paths;
-    private final TokenChunks stretches;
+    private final TokenChunks chunks;
     /** For sums in evaluation. */
     private final Drawn unsaved = new Drawn();
 
-    private ResidualDropout(Dropout values, Dropout paths, TokenChunks stretches) {
+    private ResidualDropout(Dropout values, Dropout paths, TokenChunks chunks) {
         this.values = values;
         this.paths = paths;
-        this.stretches = stretches;
+        this.chunks = chunks;
     }
 
     /**
@@ -89,12 +89,12 @@ final class ResidualDropout {
      * @throws IllegalArgumentException when a rank's part of the tokens could not draw as all tokens do
      */
     static ResidualDropout of(TransformerLayerConfig config, ModelPlan plan) {
-        TokenChunks stretches = TokenChunks.of(plan);
-        if (stretches.areParts() && config.hidden() % DRAWN_AT_ONCE != 0) {
+        TokenChunks chunks = TokenChunks.of(plan);
+        if (chunks.areParts() && config.hidden() % DRAWN_AT_ONCE != 0) {
             throw new IllegalArgumentException("hidden: " + plan.name() + " expected a multiple of " + DRAWN_AT_ONCE
-                    + " columns for " + stretches + ", got " + config.hidden());
+                    + " columns for " + chunks + ", got " + config.hidden());
         }
-        return new ResidualDropout(config.hiddenDropout(), config.dropPath(), stretches);
+        return new ResidualDropout(config.hiddenDropout(), config.dropPath(), chunks);
     }
 
     /** Returns whether forward in {@code pass} leaves anything out. */
@@ -111,7 +111,7 @@ final class ResidualDropout {
      */
     void add(Tensor added, Tensor stream, Tensor sum, @Nullable Drawn drawn, Pass pass) {
         Drawn record = drawn == null ? unsaved : drawn;
-        record.tokens = stretches.tokens(added.size(0), pass);
+        record.tokens = chunks.tokens(added.size(0), pass);
         if (paths.isNone()) {
             dropValues(added, stream, sum, record, pass);
             return;
@@ -128,12 +128,12 @@ final class ResidualDropout {
     private void dropValues(Tensor added, Tensor stream, Tensor sum, Drawn drawn, Pass pass) {
         Scope kept = pass.kept();
         pass.beginDraw();
-        for (int i = 0; i < stretches.most(); i++) {
+        for (int i = 0; i < chunks.most(); i++) {
             Tensor part = part(added, i, drawn, pass);
             if (part == null) {
                 continue;
             }
-            long before = stretches.token(i, added.size(0), drawn.tokens) * added.size(1);
+            long before = chunks.token(i, added.size(0), drawn.tokens) * added.size(1);
             Tensor state = kept.tensor(DType.INT64, 2);
             pass.writeDraw(state, skipped(before));
             Tensor mask = kept.tensor(DType.BYTE, dev.chagres.ops.Dropout.maskBytes(part.count()));
@@ -160,13 +160,13 @@ final class ResidualDropout {
         return (int) draws;
     }
 
-    /** Returns the rows of a stretch; null where it has none. */
-    private @Nullable Tensor part(Tensor rows, int stretch, Drawn drawn, Pass pass) {
-        long count = stretches.count(stretch, rows.size(0), drawn.tokens);
+    /** Returns the rows of a chunk; null where it has none. */
+    private @Nullable Tensor part(Tensor rows, int chunk, Drawn drawn, Pass pass) {
+        long count = chunks.count(chunk, rows.size(0), drawn.tokens);
         if (count == 0) {
             return null;
         }
-        long first = stretches.row(stretch, rows.size(0), drawn.tokens) * rows.size(1);
+        long first = chunks.row(chunk, rows.size(0), drawn.tokens) * rows.size(1);
         return count == rows.size(0) ? rows : pass.temporary().view(rows, first, count, rows.size(1));
     }
 
@@ -175,7 +175,7 @@ final class ResidualDropout {
     }
 
     private void drawFactors(Tensor added, Drawn drawn, Pass pass) {
-        Sequences sequences = stretches.sequences(pass);
+        Sequences sequences = chunks.sequences(pass);
         sequences.checkTokens("x", added, drawn.tokens);
         Tensor factors = pass.kept().tensor(DType.FLOAT32, sequences.batch());
         DropPath.dropPathFactors(pass.draw(), paths.probability(), factors, pass.stream());
@@ -193,7 +193,7 @@ final class ResidualDropout {
         if (!drawn.offsets.isEmpty()) {
             drawn.positions.packed(drawn.offsets.get());
         }
-        for (int i = 0; i < stretches.most(); i++) {
+        for (int i = 0; i < chunks.most(); i++) {
             Tensor part = part(added, i, drawn, pass);
             if (part != null) {
                 DropPath.scaleSequencesAdd(
@@ -202,7 +202,7 @@ final class ResidualDropout {
                         given(part(sum, i, drawn, pass)),
                         drawn.factors.get(),
                         drawn.positions,
-                        stretches.token(i, added.size(0), drawn.tokens),
+                        chunks.token(i, added.size(0), drawn.tokens),
                         drawn.tokens,
                         pass.stream());
             }
@@ -213,7 +213,7 @@ final class ResidualDropout {
     void gradient(Tensor dsum, Tensor dadded, Drawn drawn, Pass pass) {
         Tensor from = dsum;
         if (drawn.dropsValues()) {
-            for (int i = 0; i < stretches.most(); i++) {
+            for (int i = 0; i < chunks.most(); i++) {
                 Tensor part = part(from, i, drawn, pass);
                 if (part != null) {
                     dev.chagres.ops.Dropout.dropoutBackward(
@@ -232,8 +232,8 @@ final class ResidualDropout {
     }
 
     /**
-     * Which tokens a rank has between branches: all, or one stretch, or two with a balanced ring. If context-parallel ranks are also
-     * sequence-parallel, a rank has a part of the rows of its stretches.
+     * Which tokens a rank has between branches: all, or one chunk, or two with a balanced ring. If context-parallel ranks are also
+     * sequence-parallel, a rank has a part of the rows of its chunks.
      */
     private record TokenChunks(TensorParallel tensor, ContextParallel context) {
         static TokenChunks of(ModelPlan plan) {
@@ -245,7 +245,7 @@ final class ResidualDropout {
             return tensor.isSequenceParallel() || context.isSplit();
         }
 
-        /** Returns the most stretches that a rank may have. */
+        /** Returns the most chunks that a rank may have. */
         int most() {
             return context.chunks();
         }
@@ -267,23 +267,21 @@ final class ResidualDropout {
             return all;
         }
 
-        /** Returns the first row of a stretch. */
-        long row(int stretch, long rows, long tokens) {
-            return Math.max(before(rows), begin(stretch, tokens)) - before(rows);
+        /** Returns the first row of a chunk. */
+        long row(int chunk, long rows, long tokens) {
+            return Math.max(before(rows), begin(chunk, tokens)) - before(rows);
         }
 
-        /** Returns how many rows a stretch has; perhaps none. */
-        long count(int stretch, long rows, long tokens) {
-            long first = Math.max(before(rows), begin(stretch, tokens));
-            return Math.max(0, Math.min(before(rows) + rows, begin(stretch + 1, tokens)) - first);
+        /** Returns how many rows a chunk has; perhaps none. */
+        long count(int chunk, long rows, long tokens) {
+            long first = Math.max(before(rows), begin(chunk, tokens));
+            return Math.max(0, Math.min(before(rows) + rows, begin(chunk + 1, tokens)) - first);
         }
 
-        /** Returns the number among all tokens of the first row of a stretch. */
-        long token(int stretch, long rows, long tokens) {
-            long first = Math.max(before(rows), begin(stretch, tokens)) - begin(stretch, tokens);
-            return context.isSplit()
-                    ? context.chunkBegin(tokens, context.chunk(context.rank(), stretch)) + first
-                    : first;
+        /** Returns the number among all tokens of the first row of a chunk. */
+        long token(int chunk, long rows, long tokens) {
+            long first = Math.max(before(rows), begin(chunk, tokens)) - begin(chunk, tokens);
+            return context.isSplit() ? context.chunkBegin(tokens, context.chunk(context.rank(), chunk)) + first : first;
         }
 
         /** Returns the rows of the context-parallel rank's before this rank's part of them. */
@@ -291,15 +289,15 @@ final class ResidualDropout {
             return tensor.isSequenceParallel() ? tensor.rank() * rows : 0;
         }
 
-        /** Returns the row of the context-parallel rank's at which a stretch begins; the last one ends where that behind it would. */
-        private long begin(int stretch, long tokens) {
+        /** Returns the row of the context-parallel rank's at which a chunk begins; the last one ends where that behind it would. */
+        private long begin(int chunk, long tokens) {
             if (!context.isSplit()) {
-                return stretch == 0 ? 0 : tokens;
+                return chunk == 0 ? 0 : tokens;
             }
             long row = 0;
-            for (int i = 0; i < stretch; i++) {
-                int chunk = context.chunk(context.rank(), i);
-                row += context.chunkBegin(tokens, chunk + 1) - context.chunkBegin(tokens, chunk);
+            for (int i = 0; i < chunk; i++) {
+                int own = context.chunk(context.rank(), i);
+                row += context.chunkBegin(tokens, own + 1) - context.chunkBegin(tokens, own);
             }
             return row;
         }

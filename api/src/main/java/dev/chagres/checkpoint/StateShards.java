@@ -35,7 +35,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-final class SharedTensors {
+final class StateShards {
     /** A parameter's place: the elements of its piece of a group, and its first element among them. */
     private static final int NUMBERS = 2;
 
@@ -57,7 +57,7 @@ final class SharedTensors {
      * @param pipeline whose stages the ranks have; null where each has all layers
      * @param mesh of all ranks, which the strategy was asked about; null where those of the strategy are all
      */
-    SharedTensors(Strategy strategy, @Nullable PipelineParallel pipeline, @Nullable Mesh mesh) {
+    StateShards(Strategy strategy, @Nullable PipelineParallel pipeline, @Nullable Mesh mesh) {
         this.strategy = strategy;
         this.mesh = mesh;
         parameters = strategy.parameters();
