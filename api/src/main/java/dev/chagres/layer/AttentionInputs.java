@@ -4,6 +4,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.attention.Sequences;
+import dev.chagres.internal.CallMemory;
 import dev.chagres.internal.Checks;
 
 /**
@@ -60,11 +61,10 @@ record AttentionInputs(String name, AttentionConfig config) {
         gradient(stream, "dq", dq, record.query.get(), dO);
         gradient(stream, "dk", dk, record.key.get(), dO);
         gradient(stream, "dv", dv, record.value.get(), dO);
-        Checks.apart("dq", dq, "dk", dk, "dv", dv);
-        Checks.apart("dk", dk, "dv", dv);
-        checkWritten("dq", dq, dO, record);
-        checkWritten("dk", dk, dO, record);
-        checkWritten("dv", dv, dO, record);
+        read(record, dO, stream).written("dv", dv).written("dk", dk).written("dq", dq);
+        Checks.aligned("dq", dq);
+        Checks.aligned("dk", dk);
+        Checks.aligned("dv", dv);
         Checks.aligned("dO", dO);
     }
 
@@ -83,24 +83,19 @@ record AttentionInputs(String name, AttentionConfig config) {
         long tokens = output.count() / width;
         Checks.matrix(stream, "dO", dO, output.dtype(), tokens, width);
         Checks.matrix(stream, "dqkv", dqkv, output.dtype(), tokens, 3 * width);
-        Checks.apart("dqkv", dqkv, "qkv", record.qkv.get());
-        checkWritten("dqkv", dqkv, dO, record);
+        read(record, dO, stream).read("qkv", record.qkv.get()).written("dqkv", dqkv);
+        Checks.aligned("dqkv", dqkv);
         Checks.aligned("dO", dO);
     }
 
-    /** Checks that a gradient may be written, and shares no memory with what backward reads. */
-    private static void checkWritten(String argument, Tensor gradient, Tensor dO, SavedAttention record) {
-        Checks.written(argument, gradient, "dO", dO, "the query", record.query.get());
-        Checks.apart(
-                argument,
-                gradient,
-                "the key",
-                record.key.get(),
-                "the value",
-                record.value.get(),
-                "the output",
-                record.output.get());
-        Checks.aligned(argument, gradient);
+    /** Begins a check of memory with what backward reads. */
+    private static CallMemory read(SavedAttention record, Tensor dO, Stream stream) {
+        return CallMemory.of(stream)
+                .read("dO", dO)
+                .read("the query", record.query.get())
+                .read("the key", record.key.get())
+                .read("the value", record.value.get())
+                .read("the output", record.output.get());
     }
 
     private void checkHeads(String argument, Tensor tensor, int heads, Sequences sequences) {

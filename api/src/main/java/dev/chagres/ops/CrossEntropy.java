@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.CallMemory;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Numbers;
 import org.jspecify.annotations.Nullable;
@@ -117,25 +118,20 @@ public final class CrossEntropy {
         Checks.vector(stream, "logSumExp", logSumExp, DType.FLOAT32, logits.size(0));
         Checks.vector(stream, "loss", loss, DType.FLOAT32, 1);
         Checks.vector(stream, "counted", counted, DType.INT32, 1);
-        checkWritten("logSumExp", logSumExp, logits, labels);
-        checkWritten("loss", loss, logits, labels);
-        checkWritten("counted", counted, logits, labels);
-        Checks.apart("loss", loss, "logSumExp", logSumExp);
-        Checks.apart("counted", counted, "logSumExp", logSumExp, "loss", loss);
         if (divisor != null) {
             Checks.vector(stream, "divisor", divisor, DType.INT32, 1);
-            Checks.apart("logSumExp", logSumExp, "divisor", divisor);
-            Checks.apart("loss", loss, "divisor", divisor);
-            Checks.apart("counted", counted, "divisor", divisor);
         }
         if (tokenLosses != null) {
             Checks.vector(stream, "tokenLosses", tokenLosses, DType.FLOAT32, logits.size(0));
-            checkWritten("tokenLosses", tokenLosses, logits, labels);
-            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp, "loss", loss, "counted", counted);
-            if (divisor != null) {
-                Checks.apart("tokenLosses", tokenLosses, "divisor", divisor);
-            }
         }
+        CallMemory.of(stream)
+                .read("logits", logits)
+                .read("labels", labels)
+                .read("divisor", divisor)
+                .written("logSumExp", logSumExp)
+                .written("loss", loss)
+                .written("counted", counted)
+                .written("tokenLosses", tokenLosses);
         Status.ops(
                 Ops.ops_cross_entropy_forward(
                         logits.address(),
@@ -175,9 +171,5 @@ public final class CrossEntropy {
             Tensor dlogits,
             Stream stream) {
         whole.backward(logits, labels, logSumExp, divisor, factors, dlogits, stream);
-    }
-
-    private static void checkWritten(String argument, Tensor tensor, Tensor logits, Tensor labels) {
-        Checks.written(argument, tensor, "logits", logits, "labels", labels);
     }
 }

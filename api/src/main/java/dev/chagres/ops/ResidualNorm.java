@@ -6,6 +6,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.CallMemory;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.ops.NormFunction.Kind;
@@ -187,17 +188,16 @@ public final class ResidualNorm {
         like("y", y, x, stream);
         vector("mean", mean, x, stream);
         vector("inverse", inverse, x, stream);
-        written("h", h, "gamma", gamma, "beta", beta);
-        apart("h", h, "bias", bias);
-        apartOrSame("h", h, "x", x);
-        apartOrSame("h", h, "residual", residual);
-        written("y", y, "x", x, "residual", residual);
-        written("y", y, "gamma", gamma, "beta", beta);
-        apart("y", y, "h", h);
-        apart("y", y, "bias", bias);
-        writtenApart("mean", mean, x, y);
-        writtenApart("inverse", inverse, x, y);
-        apart("mean", mean, "inverse", inverse);
+        CallMemory.of(stream)
+                .read("x", x)
+                .read("residual", residual)
+                .read("bias", bias)
+                .read("gamma", gamma)
+                .read("beta", beta)
+                .written("h", h, "x", "residual", null)
+                .written("y", y)
+                .written("inverse", inverse)
+                .written("mean", mean);
         if (quantized != null) {
             NormQuantization.check(quantized, x, stream);
             NormQuantization.apart(quantized, "x", x);
@@ -228,15 +228,16 @@ public final class ResidualNorm {
         if (dbeta != null) {
             Checks.vector(stream, "dbeta", dbeta, DType.FLOAT32, dy.size(1));
         }
-        Checks.writable("dh", dh);
-        apartOrSame("dh", dh, "dy", dy);
-        apartOrSame("dh", dh, "h", input);
-        apartOrSame("dh", dh, "dresidual", dresidual);
-        written("dh", dh, "mean", mean, "inverse", inverse);
-        apart("dh", dh, "gamma", gamma);
-        gradient("dgamma", dgamma, dy, input, dresidual, dh);
-        gradient("dbeta", dbeta, dy, input, dresidual, dh);
-        apart("dgamma", dgamma, "dbeta", dbeta);
+        CallMemory.of(stream)
+                .read("dy", dy)
+                .read("h", input)
+                .read("dresidual", dresidual)
+                .read("mean", mean)
+                .read("inverse", inverse)
+                .read("gamma", gamma)
+                .written("dh", dh, "dy", "h", "dresidual")
+                .written("dbeta", dbeta)
+                .written("dgamma", dgamma);
     }
 
     private void ofLayerNorm(String argument, @Nullable Tensor tensor) {
@@ -258,22 +259,6 @@ public final class ResidualNorm {
             throw new IllegalArgumentException(
                     argument + ": expected null, for " + reason + ", got " + Checks.describe(tensor));
         }
-    }
-
-    /** Checks a statistic, an output of forward. */
-    private void writtenApart(String argument, @Nullable Tensor tensor, Tensor x, @Nullable Tensor y) {
-        written(argument, tensor, "x", x, "residual", residual);
-        written(argument, tensor, "gamma", gamma, "beta", beta);
-        written(argument, tensor, "h", h, "y", y);
-        apart(argument, tensor, "bias", bias);
-    }
-
-    private void gradient(
-            String argument, @Nullable Tensor tensor, Tensor dy, Tensor input, @Nullable Tensor dresidual, Tensor dh) {
-        written(argument, tensor, "dy", dy, "h", input);
-        written(argument, tensor, "mean", mean, "inverse", inverse);
-        written(argument, tensor, "gamma", gamma, "dresidual", dresidual);
-        apart(argument, tensor, "dh", dh);
     }
 
     private static void rows(String argument, Tensor tensor, Stream stream) {
@@ -305,31 +290,9 @@ public final class ResidualNorm {
         }
     }
 
-    /** Checks an optional output. */
-    private static void written(
-            String argument,
-            @Nullable Tensor tensor,
-            String firstArgument,
-            @Nullable Tensor first,
-            String secondArgument,
-            @Nullable Tensor second) {
-        if (tensor != null) {
-            Checks.writable(argument, tensor);
-            apart(argument, tensor, firstArgument, first);
-            apart(argument, tensor, secondArgument, second);
-        }
-    }
-
     static void apart(String argument, @Nullable Tensor tensor, String otherArgument, @Nullable Tensor other) {
         if (tensor != null && other != null) {
             Checks.apart(argument, tensor, otherArgument, other);
-        }
-    }
-
-    private static void apartOrSame(
-            String argument, @Nullable Tensor tensor, String otherArgument, @Nullable Tensor other) {
-        if (tensor != null && other != null) {
-            Checks.apartOrSame(argument, tensor, otherArgument, other);
         }
     }
 }

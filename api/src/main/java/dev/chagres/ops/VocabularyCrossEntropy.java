@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
+import dev.chagres.internal.CallMemory;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Numbers;
 import dev.chagres.ops.CrossEntropy.Factors;
@@ -145,16 +146,17 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
         if (divisor != null) {
             Checks.vector(stream, "divisor", divisor, DType.INT32, 1);
         }
-        checkWritten("logSumExp", logSumExp, sums, labels, divisor);
-        checkWritten("loss", loss, sums, labels, divisor);
-        checkWritten("counted", counted, sums, labels, divisor);
-        Checks.apart("loss", loss, "logSumExp", logSumExp);
-        Checks.apart("counted", counted, "logSumExp", logSumExp, "loss", loss);
         if (tokenLosses != null) {
             Checks.vector(stream, "tokenLosses", tokenLosses, DType.FLOAT32, tokens);
-            checkWritten("tokenLosses", tokenLosses, sums, labels, divisor);
-            Checks.apart("tokenLosses", tokenLosses, "logSumExp", logSumExp, "loss", loss, "counted", counted);
         }
+        CallMemory.of(stream)
+                .read("sums", sums)
+                .read("labels", labels)
+                .read("divisor", divisor)
+                .written("logSumExp", logSumExp)
+                .written("loss", loss)
+                .written("counted", counted)
+                .written("tokenLosses", tokenLosses);
         Status.ops(
                 Ops.ops_vocabulary_cross_entropy_loss(
                         logSumExp.address(),
@@ -238,14 +240,6 @@ public record VocabularyCrossEntropy(long first, long classes, long allClasses, 
         if (logits.rank() != 2 || logits.size(1) < classes || !logits.dtype().isFloat()) {
             throw new IllegalArgumentException(
                     "logits: expected [T, at least " + classes + " columns] of floats, got " + Checks.describe(logits));
-        }
-    }
-
-    private static void checkWritten(
-            String argument, Tensor tensor, Tensor sums, Tensor labels, @Nullable Tensor divisor) {
-        Checks.written(argument, tensor, "sums", sums, "labels", labels);
-        if (divisor != null) {
-            Checks.apart(argument, tensor, "divisor", divisor);
         }
     }
 }

@@ -3,8 +3,8 @@ package dev.chagres.te;
 import dev.chagres.DType;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.internal.CallMemory;
 import dev.chagres.internal.Checks;
-import dev.chagres.te.AttentionTensors.AttentionMemory;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -28,17 +28,17 @@ final class AttentionChecks {
 
     private AttentionChecks() {}
 
-    static void forward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+    static void forward(AttentionProblem problem, AttentionTensors tensors, CallMemory memory, Stream stream) {
         inputs(problem, tensors, memory, stream);
         output(stream, "output", tensors.output(), tensors.query().dtype(), tensors);
         statistics(problem, tensors, stream);
-        memory.written("output", tensors.output(), tensors.output().byteSize());
-        memory.written("statistics", tensors.statistics(), tensors.statistics().byteSize());
+        memory.written("output", tensors.output());
+        memory.written("statistics", tensors.statistics());
         offsetInputs(problem, tensors, memory, stream);
         scaledForward(tensors, memory, stream);
     }
 
-    static void backward(AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+    static void backward(AttentionProblem problem, AttentionTensors tensors, CallMemory memory, Stream stream) {
         inputs(problem, tensors, memory, stream);
         output(stream, "output", tensors.output(), tensors.query().dtype(), tensors);
         statistics(problem, tensors, stream);
@@ -47,12 +47,9 @@ final class AttentionChecks {
         Tensor dq = gradient(stream, "queryGradient", tensors.queryGradient(), tensors.query(), tensors);
         Tensor dk = gradient(stream, "keyGradient", tensors.keyGradient(), tensors.key(), tensors);
         Tensor dv = gradient(stream, "valueGradient", tensors.valueGradient(), tensors.value(), tensors);
-        memory.read("output", tensors.output(), tensors.output().byteSize());
-        memory.read("statistics", tensors.statistics(), tensors.statistics().byteSize());
-        memory.read(
-                "outputGradient",
-                tensors.outputGradient(),
-                tensors.outputGradient().byteSize());
+        memory.read("output", tensors.output());
+        memory.read("statistics", tensors.statistics());
+        memory.read("outputGradient", tensors.outputGradient());
         QkvLayout layout = problem.layout();
         AttentionPlaces.check(layout, "queryGradient", dq, "keyGradient", dk, "valueGradient", dv);
         memory.written("queryGradient", dq, AttentionPlaces.queryBytes(layout, dq));
@@ -64,8 +61,7 @@ final class AttentionChecks {
     }
 
     /** Checks query, key, value, lengths and random state, and says that the call reads them. */
-    private static void inputs(
-            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+    private static void inputs(AttentionProblem problem, AttentionTensors tensors, CallMemory memory, Stream stream) {
         Checks.given("problem", problem);
         QkvLayout layout = problem.layout();
         Tensor query = heads(stream, "query", tensors.query(), layout.format(), tensors);
@@ -87,9 +83,8 @@ final class AttentionChecks {
         memory.read("query", query, AttentionPlaces.queryBytes(layout, query));
         memory.read("key", key, AttentionPlaces.keyBytes(layout, key));
         memory.read("value", value, AttentionPlaces.valueBytes(layout, value));
-        memory.read(
-                "queryLengths", tensors.queryLengths(), tensors.queryLengths().byteSize());
-        memory.read("keyLengths", tensors.keyLengths(), tensors.keyLengths().byteSize());
+        memory.read("queryLengths", tensors.queryLengths());
+        memory.read("keyLengths", tensors.keyLengths());
         starts("queryStarts", tensors.queryStarts(), layout, sequences, memory, stream);
         starts("keyStarts", tensors.keyStarts(), layout, sequences, memory, stream);
         randomness(problem, tensors, memory, stream);
@@ -100,7 +95,7 @@ final class AttentionChecks {
             @Nullable Tensor starts,
             QkvLayout layout,
             long sequences,
-            AttentionMemory memory,
+            CallMemory memory,
             Stream stream) {
         if (starts == null) {
             return;
@@ -110,15 +105,15 @@ final class AttentionChecks {
                     argument + ": expected none, for " + layout + " is not packed, got " + Checks.describe(starts));
         }
         Checks.vector(stream, argument, starts, DType.INT32, sequences + 1);
-        memory.read(argument, starts, starts.byteSize());
+        memory.read(argument, starts);
     }
 
     private static void randomness(
-            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+            AttentionProblem problem, AttentionTensors tensors, CallMemory memory, Stream stream) {
         Tensor state = tensors.rngState();
         if (state != null) {
             Checks.vector(stream, "rngState", state, DType.INT64, 2);
-            memory.read("rngState", state, state.byteSize());
+            memory.read("rngState", state);
         } else if (problem.draws()) {
             throw new IllegalArgumentException(
                     "rngState: expected INT64[2], for the problem drops weights with probability " + problem.dropout()
@@ -237,7 +232,7 @@ final class AttentionChecks {
 
     /** Checks the bias and the offset of the softmax, which forward and backward read after the other tensors, and that it does not overlap what {@code memory} has recorded as written. */
     private static void offsetInputs(
-            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+            AttentionProblem problem, AttentionTensors tensors, CallMemory memory, Stream stream) {
         Tensor bias = wanted("bias", tensors.bias(), problem.biasType().isTensor(), problem);
         if (bias != null) {
             bias(bias, tensors, stream);
@@ -251,17 +246,17 @@ final class AttentionChecks {
 
     /** Checks the gradients of both, which backward writes. */
     private static void offsetGradients(
-            AttentionProblem problem, AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+            AttentionProblem problem, AttentionTensors tensors, CallMemory memory, Stream stream) {
         Tensor gradient = wanted(
                 "biasGradient", tensors.biasGradient(), problem.biasType().isTensor(), problem);
         if (gradient != null) {
             Checks.like(stream, "biasGradient", gradient, Checks.given("bias", tensors.bias()));
             Checks.aligned("biasGradient", gradient);
-            memory.written("biasGradient", gradient, gradient.byteSize());
+            memory.written("biasGradient", gradient);
         }
         Tensor offset = offset("softmaxOffsetGradient", tensors.softmaxOffsetGradient(), problem, tensors, stream);
         if (offset != null) {
-            memory.written("softmaxOffsetGradient", offset, offset.byteSize());
+            memory.written("softmaxOffsetGradient", offset);
         }
     }
 
@@ -355,7 +350,7 @@ final class AttentionChecks {
     }
 
     /** Checks the scales and amaxes of a forward call. */
-    private static void scaledForward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+    private static void scaledForward(AttentionTensors tensors, CallMemory memory, Stream stream) {
         AttentionScales scales = tensors.scales();
         if (scales != null) {
             read("scales.qkv.scaleInverse", scales.qkv().scaleInverse(), memory, stream);
@@ -365,7 +360,7 @@ final class AttentionChecks {
     }
 
     /** Checks the scales and amaxes of a backward call. */
-    private static void scaledBackward(AttentionTensors tensors, AttentionMemory memory, Stream stream) {
+    private static void scaledBackward(AttentionTensors tensors, CallMemory memory, Stream stream) {
         AttentionScales scales = tensors.scales();
         if (scales == null) {
             return;
@@ -388,15 +383,15 @@ final class AttentionChecks {
         return scale;
     }
 
-    private static void cells(Names names, TensorScale scale, AttentionMemory memory, Stream stream) {
+    private static void cells(Names names, TensorScale scale, CallMemory memory, Stream stream) {
         read(names.scale, scale.scale(), memory, stream);
         read(names.scaleInverse, scale.scaleInverse(), memory, stream);
         Tensor amax = scale.amax();
         Checks.vector(stream, names.amax, amax, DType.FLOAT32, 1);
-        memory.written(names.amax, amax, amax.byteSize());
+        memory.written(names.amax, amax);
     }
 
-    private static void read(String argument, Tensor cell, AttentionMemory memory, Stream stream) {
+    private static void read(String argument, Tensor cell, CallMemory memory, Stream stream) {
         Checks.vector(stream, argument, cell, DType.FLOAT32, 1);
         memory.readApart(argument, cell);
     }

@@ -5,6 +5,7 @@ import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.te.TransformerEngine;
+import dev.chagres.internal.CallMemory;
 import dev.chagres.internal.Checks;
 import dev.chagres.te.FusedRope.Pairing;
 import org.jspecify.annotations.Nullable;
@@ -72,11 +73,14 @@ public record FusedQkvRope(Tensor qFreqs, Tensor kFreqs, Pairing pairing) {
         if (startPositions != null) {
             Checks.vector(stream, "startPositions", startPositions, DType.INT32, sequences);
         }
-        written("qOut", qOut, qkvInput, startPositions);
-        written("kOut", kOut, qkvInput, startPositions);
-        written("vOut", vOut, qkvInput, startPositions);
-        Checks.apart("qOut", qOut, "kOut", kOut, "vOut", vOut);
-        Checks.apart("kOut", kOut, "vOut", vOut);
+        CallMemory.of(stream)
+                .read("qkvInput", qkvInput)
+                .read("qFreqs", qFreqs)
+                .read("kFreqs", kFreqs)
+                .read("startPositions", startPositions)
+                .written("vOut", vOut)
+                .written("kOut", kOut)
+                .written("qOut", qOut);
         if (qkvInput.count() == 0) {
             return;
         }
@@ -231,14 +235,6 @@ public record FusedQkvRope(Tensor qFreqs, Tensor kFreqs, Pairing pairing) {
                     + positions
                     + " positions and at most " + Integer.MAX_VALUE + " elements, with r even, from 2 to " + most
                     + ", got " + Checks.describe(freqs));
-        }
-    }
-
-    private void written(String argument, Tensor output, Tensor qkv, @Nullable Tensor startPositions) {
-        Checks.written(argument, output, "qkvInput", qkv, "qFreqs", qFreqs);
-        Checks.apart(argument, output, "kFreqs", kFreqs);
-        if (startPositions != null) {
-            Checks.apart(argument, output, "startPositions", startPositions);
         }
     }
 }
