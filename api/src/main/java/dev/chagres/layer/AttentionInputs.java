@@ -61,7 +61,7 @@ record AttentionInputs(String name, AttentionConfig config) {
         gradient(stream, "dq", dq, record.query.get(), dO);
         gradient(stream, "dk", dk, record.key.get(), dO);
         gradient(stream, "dv", dv, record.value.get(), dO);
-        read(record, dO, stream).written("dv", dv).written("dk", dk).written("dq", dq);
+        read(CallMemory.of(stream), record, dO).written("dv", dv).written("dk", dk).written("dq", dq);
         Checks.aligned("dq", dq);
         Checks.aligned("dk", dk);
         Checks.aligned("dv", dv);
@@ -83,15 +83,15 @@ record AttentionInputs(String name, AttentionConfig config) {
         long tokens = output.count() / width;
         Checks.matrix(stream, "dO", dO, output.dtype(), tokens, width);
         Checks.matrix(stream, "dqkv", dqkv, output.dtype(), tokens, 3 * width);
-        read(record, dO, stream).read("qkv", record.qkv.get()).written("dqkv", dqkv);
+        CallMemory memory = CallMemory.of(stream).read("qkv", record.qkv.get()); // It is named before its parts.
+        read(memory, record, dO).written("dqkv", dqkv);
         Checks.aligned("dqkv", dqkv);
         Checks.aligned("dO", dO);
     }
 
-    /** Begins a check of memory with what backward reads. */
-    private static CallMemory read(SavedAttention record, Tensor dO, Stream stream) {
-        return CallMemory.of(stream)
-                .read("dO", dO)
+    /** Records what backward reads. */
+    private static CallMemory read(CallMemory memory, SavedAttention record, Tensor dO) {
+        return memory.read("dO", dO)
                 .read("the query", record.query.get())
                 .read("the key", record.key.get())
                 .read("the value", record.value.get())
