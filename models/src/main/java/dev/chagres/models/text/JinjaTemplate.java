@@ -4,8 +4,8 @@ import com.hubspot.jinjava.Jinjava;
 import com.hubspot.jinjava.JinjavaConfig;
 import com.hubspot.jinjava.LegacyOverrides;
 import com.hubspot.jinjava.el.JinjavaInterpreterResolver;
+import com.hubspot.jinjava.interpret.Context;
 import com.hubspot.jinjava.interpret.JinjavaInterpreter;
-import com.hubspot.jinjava.interpret.RenderResult;
 import com.hubspot.jinjava.interpret.TemplateError;
 import com.hubspot.jinjava.lib.filter.Filter;
 import com.hubspot.jinjava.lib.fn.ELFunctionDefinition;
@@ -22,6 +22,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.function.Function;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import jinjava.javax.el.CompositeELResolver;
@@ -40,14 +41,13 @@ final class JinjaTemplate {
     private static final char END = '\uE0C2';
 
     private final Path file;
-    private final String source;
     private final boolean marks;
     private final Jinjava jinja;
+    private final Node root;
 
     JinjaTemplate(Path file, String source) {
         this.file = file;
         JinjaSource known = JinjaSource.of(source);
-        this.source = known.text();
         marks = GENERATION.matcher(source).find();
         var resolver = new CompositeELResolver();
         resolver.add(new PythonText());
@@ -98,6 +98,7 @@ final class JinjaTemplate {
                         null);
             }
         }
+        root = within(Map.of(), interpreter -> interpreter.parse(known.text()));
     }
 
     /** What a template says by {@code raise_exception}. */
@@ -209,16 +210,28 @@ final class JinjaTemplate {
             throw new TextException(
                     file, "expected a chat without the characters U+E0C1 and U+E0C2, got one with them", null);
         }
-        RenderResult result;
+        return unmarked(within(all, interpreter -> interpreter.render(root)));
+    }
+
+    /** Does something with a new interpreter, and returns what it gives. */
+    private <T> T within(Map<String, Object> variables, Function<JinjavaInterpreter, T> action) {
+        var interpreter = new JinjavaInterpreter(
+                jinja, new Context(jinja.getGlobalContext(), variables), jinja.getGlobalConfig());
+        JinjavaInterpreter.pushCurrent(interpreter);
+        T result;
         try {
-            result = jinja.renderForResult(source, all);
+            result = action.apply(interpreter);
         } catch (RuntimeException | StackOverflowError failure) {
             throw new TextException(file, "cannot be rendered: " + failure.getMessage(), failure);
+        } finally {
+            JinjavaInterpreter.popCurrent();
+            jinja.getGlobalContext().reset();
         }
-        if (result.hasErrors()) {
-            throw refused(result.getErrors().getFirst());
+        List<TemplateError> errors = interpreter.getErrorsCopy();
+        if (!errors.isEmpty()) {
+            throw refused(errors.getFirst());
         }
-        return unmarked(result.getOutput());
+        return result;
     }
 
     private TextException refused(TemplateError error) {

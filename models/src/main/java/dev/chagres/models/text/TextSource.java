@@ -1,6 +1,7 @@
 package dev.chagres.models.text;
 
 import dev.chagres.models.data.FastaSource;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.stream.Collectors;
@@ -34,7 +35,7 @@ public record TextSource(List<Path> files, Path tokenizer, TextConfig config) {
 
     /**
      * Returns a text that tells this content, and the tokens that are made of it, from another one: bytes and checksums, by the first and last
-     * MiB of each file.
+     * MiB of each file, also of {@code chat_template.jinja} where there is one.
      *
      * @throws dev.chagres.models.data.FastaException when a file cannot be read
      */
@@ -42,7 +43,11 @@ public record TextSource(List<Path> files, Path tokenizer, TextConfig config) {
         String of =
                 FastaSource.joined(files.stream().map(FastaSource::of).toList()).content();
         String tokens = FastaSource.of(tokenizer.resolve(Tokenizer.FILE)).content();
+        Path template = tokenizer.resolve(ChatTemplate.FILE);
         return of + ", tokenizer of " + tokens
+                + (Files.exists(template)
+                        ? ", template of " + FastaSource.of(template).content()
+                        : "")
                 + config.end().map(end -> ", end " + end).orElse("") + config.part();
     }
 
