@@ -217,14 +217,12 @@ final class JinjaTemplate {
     private <T> T within(Map<String, Object> variables, Function<JinjavaInterpreter, T> action) {
         var interpreter = new JinjavaInterpreter(
                 jinja, new Context(jinja.getGlobalContext(), variables), jinja.getGlobalConfig());
-        JinjavaInterpreter.pushCurrent(interpreter);
         T result;
-        try {
+        try (var _ = JinjavaInterpreter.closeablePushCurrent(interpreter).get()) {
             result = action.apply(interpreter);
         } catch (RuntimeException | StackOverflowError failure) {
             throw new TextException(file, "cannot be rendered: " + failure.getMessage(), failure);
         } finally {
-            JinjavaInterpreter.popCurrent();
             jinja.getGlobalContext().reset();
         }
         List<TemplateError> errors = interpreter.getErrorsCopy();
