@@ -105,8 +105,8 @@ public final class ChatTemplate {
             return new ChatTemplate(from, new JinjaTemplate(from, source), special);
         } catch (NoClassDefFoundError missing) {
             throw new IllegalStateException(
-                    "ChatTemplate: expected the library com.hubspot.jinjava:jinjava, got none; add it to the program's"
-                            + " dependencies",
+                    "ChatTemplate: expected the library com.hubspot.jinjava:jinjava and what it stands on, got no "
+                            + missing.getMessage() + "; add it to the program's dependencies",
                     missing);
         }
     }
