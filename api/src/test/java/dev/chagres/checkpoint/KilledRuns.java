@@ -13,6 +13,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A program that trains and publishes a checkpoint after each step until it is killed; the next one goes on from the last. After {@link #END}
@@ -38,14 +39,14 @@ final class KilledRuns {
             Path steps = Files.createDirectories(Span.steps(file));
             int first = published(steps);
             if (arguments[2].equals("background")) {
-                float[] losses = train(ranks, new Span(first, END, first == 0 ? null : steps, file), run);
+                float[] losses = train(ranks, new Span(first, END, loaded(steps, first), file), run);
                 for (int step = first; step < END; step++) {
                     System.out.println("loss " + step + " " + Float.floatToIntBits(losses[step]));
                 }
                 continue;
             }
             for (int step = first; step < END; step++) {
-                float loss = train(ranks, new Span(step, step + 1, step == 0 ? null : steps, file))[step];
+                float loss = train(ranks, new Span(step, step + 1, loaded(steps, step), file))[step];
                 System.out.println("loss " + step + " " + Float.floatToIntBits(loss));
                 System.out.println("published " + run + " " + (step + 1));
             }
@@ -83,6 +84,11 @@ final class KilledRuns {
                 System.out.println("published " + run + " " + saved);
             }
         }
+    }
+
+    /** By its own name: a program that is killed before it has written which one is the latest leaves the name of the one before. */
+    private static @Nullable Path loaded(Path steps, int step) {
+        return step == 0 ? null : CheckpointFolder.of(steps).step(step);
     }
 
     /** Returns the step of the last checkpoint in a folder; 0 where there is none. */
