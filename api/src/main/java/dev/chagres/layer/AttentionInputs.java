@@ -61,7 +61,10 @@ record AttentionInputs(String name, AttentionConfig config) {
         gradient(stream, "dq", dq, record.query.get(), dO);
         gradient(stream, "dk", dk, record.key.get(), dO);
         gradient(stream, "dv", dv, record.value.get(), dO);
-        read(CallMemory.of(stream), record, dO).written("dv", dv).written("dk", dk).written("dq", dq);
+        read(CallMemory.of(stream), record, dO)
+                .written("dv", dv)
+                .written("dk", dk)
+                .written("dq", dq);
         Checks.aligned("dq", dq);
         Checks.aligned("dk", dk);
         Checks.aligned("dv", dv);

@@ -80,8 +80,7 @@ final class OffloadedUpdate implements AutoCloseable {
         this.ranges = ranges.size();
         stream = state.scope().stream();
         Device device = stream.device();
-        var opened = new Opened();
-        try {
+        try (Opened opened = new Opened()) {
             up = opened.add(device.openStream());
             down = opened.add(device.openStream());
             begun = opened.add(device.openEvent());
@@ -103,9 +102,7 @@ final class OffloadedUpdate implements AutoCloseable {
             for (long first = 0; first < count; first += size) {
                 chunks.add(chunk(first, Math.min(size, count - first), ranges));
             }
-        } catch (RuntimeException | Error failure) {
-            opened.closeAfter(failure);
-            throw failure;
+            opened.keep();
         }
     }
 

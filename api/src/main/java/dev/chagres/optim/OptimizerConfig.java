@@ -17,8 +17,6 @@ public sealed interface OptimizerConfig
                 Lion.Config,
                 Adafactor.Config,
                 OffloadedConfig,
-                SGD.Config,
-                Lion.Config,
                 Muon.Config,
                 ScheduleFreeAdamW.Config,
                 AveragedConfig {
