@@ -91,7 +91,7 @@ class KilledSaveTest {
     private static final int BETWEEN = 50;
 
     @ParameterizedTest
-    @CsvSource({"1, 7, waiting", "3, 5, waiting", "1, 5, background", "3, 7, background"})
+    @CsvSource({"1, 20, waiting", "3, 10, waiting", "1, 10, background", "3, 20, background"})
     void theLastPublishedOneGoesOnWithTheSameBits(int ranks, int kills, String way)
             throws IOException, InterruptedException {
         DevicesNeeded.assume(ranks);
