@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.bindings.Provider;
 import dev.chagres.models.decoder.Decoder;
 import dev.chagres.models.huggingface.Target.Part;
 import dev.chagres.parameter.LoraConfig;
@@ -31,7 +32,8 @@ import org.junit.jupiter.params.provider.EnumSource;
 @Tag("L0")
 @Tag("L1")
 class PeftDecodersTest {
-    private static final double TOLERANCE = HuggingFaceDecoderTest.TOLERANCE;
+    /** On CUDA the products of an adapter are TF32 one after the other: they moved logits by 2.2e-2, gradients by 3.2e-2. */
+    private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 5e-2 : HuggingFaceDecoderTest.TOLERANCE;
 
     @TempDir
     private Path parent;
