@@ -186,7 +186,8 @@ final class ShrinkRounds {
      *
      * <p>A rank whose process has ended does not remain. One that lives and does not come may be going on with others, behind a failed network:
      * those that came go on only if they are more than half of the living ranks, or half of them including the lowest rank. So two groups can
-     * never both go on.
+     * never both go on. Nor does the keeper go on that came after others had missed it, when these have left: it may have been stopped while they
+     * went on and ended.
      */
     static final class ShrinkConsensus {
         private final int keeper;
@@ -196,6 +197,8 @@ final class ShrinkRounds {
 
         private final SortedMap<Integer, Long> came = new TreeMap<>();
         private final Set<Integer> missed = new TreeSet<>();
+        /** Ranks that have missed the keeper, and so go on with the store of another one unless they hear of this one. */
+        private final Set<Integer> doubting = new TreeSet<>();
 
         /** Ranks that neither come nor end are waited for until {@code end}. */
         ShrinkConsensus(int keeper, long end) {
@@ -215,6 +218,9 @@ final class ShrinkRounds {
             }
             members.addAll(proposal.members());
             came.put(rank, proposal.value());
+            if (proposal.missed().contains(keeper)) {
+                doubting.add(rank);
+            }
             proposal.missed().stream().filter(other -> !came.containsKey(other)).forEach(missed::add);
         }
 
@@ -252,6 +258,12 @@ final class ShrinkRounds {
             came.keySet().removeAll(gone);
             if (!came.containsKey(keeper) || (!awaited.isEmpty() && now - end < 0)) {
                 return null;
+            }
+            Set<Integer> lost = new TreeSet<>(doubting);
+            lost.retainAll(gone);
+            if (!lost.isEmpty()) {
+                return ShrinkDecision.refused(RankNames.of(lost) + " missed rank " + keeper
+                        + " before it came, and may have gone on without it; start again from a saved state");
             }
             Set<Integer> silent = absent(gone);
             TreeSet<Integer> living = new TreeSet<>(silent);

@@ -73,6 +73,33 @@ class ShrinkConsensusTest {
         assertEquals(Set.of(0, 1), decision.left().keySet());
     }
 
+    /** What they had said before they went on and ended is read when the keeper has come already. */
+    @Test
+    void aKeeperThatWasStoppedDoesNotGoOnWithoutThoseThatMissedIt() {
+        List<Integer> all = List.of(0, 1, 2);
+        ShrinkConsensus accord = new ShrinkConsensus(0, END);
+        accord.come(0, says(all, List.of(), 6));
+        accord.come(1, says(all, List.of(0), 6));
+        assertNull(accord.decide(all, Set.of(), 0, ID));
+        accord.come(2, says(all, List.of(0), 6));
+        ShrinkDecision decision = accord.decide(all, Set.of(1, 2), 0, ID);
+        assertNotNull(decision);
+        assertEquals(
+                "ranks 1, 2 missed rank 0 before it came, and may have gone on without it; start again from a saved state",
+                decision.refusal());
+    }
+
+    @Test
+    void thoseThatMissedAKeeperAndAreStillThereGoOnWithIt() {
+        List<Integer> all = List.of(0, 1, 2);
+        ShrinkConsensus accord = new ShrinkConsensus(0, END);
+        accord.come(0, says(all, List.of(), 6));
+        accord.come(1, says(all, List.of(0), 6));
+        ShrinkDecision decision = accord.decide(all, Set.of(2), 0, ID);
+        assertNotNull(decision);
+        assertEquals(Set.of(0, 1), decision.left().keySet());
+    }
+
     @Test
     void withoutTheRankThatKeepsTheStoreNothingIsDecided() {
         List<Integer> all = List.of(0, 1);

@@ -97,7 +97,9 @@ class ProcessShrinkTest {
             resume(jvms.process(stopped));
             jvms.awaitEnd(stopped, 3);
             String last = jvms.last(stopped);
-            assertTrue(last.startsWith("ranks [" + stopped + "] "), last);
+            // Or rank 0 comes to its own store before it has read there what the others said before they ended.
+            assertTrue(
+                    last.startsWith("ranks [" + stopped + "] ") || last.contains("may have gone on without it"), last);
         }
     }
 
