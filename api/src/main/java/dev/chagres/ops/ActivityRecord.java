@@ -52,7 +52,7 @@ public record ActivityRecord(
     public record Recording(List<ActivityRecord> records, long dropped) {
         /** Copies the list. */
         public Recording {
-            records = List.copyOf(records);
+            records = List.copyOf(Checks.givenAll("records", records));
         }
     }
 
