@@ -39,15 +39,21 @@ final class JinjaTemplate {
     private static final char BEGIN = '\uE0C1';
 
     private static final char END = '\uE0C2';
+    private static final int MOST_OF_DATE = 1_000;
 
     private final Path file;
     private final boolean marks;
+    private final JinjaLimits limits = new JinjaLimits();
     private final Jinjava jinja;
     private final Node root;
 
     JinjaTemplate(Path file, String source) {
         this.file = file;
-        JinjaSource known = JinjaSource.of(source);
+        if (source.indexOf(BEGIN) >= 0 || source.indexOf(END) >= 0) {
+            throw new TextException(
+                    file, "expected a template without the characters U+E0C1 and U+E0C2, got one with them", null);
+        }
+        JinjaSource known = JinjaSource.of(file, source);
         marks = GENERATION.matcher(source).find();
         var resolver = new CompositeELResolver();
         resolver.add(new PythonText());
@@ -58,6 +64,11 @@ final class JinjaTemplate {
                 .withKeepTrailingNewline(true)
                 .withNestedInterpretationEnabled(false)
                 .withElResolver(resolver)
+                .withNodePreProcessor((node, interpreter) -> limits.step(interpreter))
+                .withMaxStringLength(JinjaLimits.TEXT)
+                .withMaxOutputSize(JinjaLimits.TEXT)
+                .withMaxListSize(JinjaLimits.MEMBERS)
+                .withMaxMapSize(JinjaLimits.MEMBERS)
                 .withLegacyOverrides(LegacyOverrides.newBuilder()
                         .withEvaluateMapKeys(true)
                         .withIterateOverMapKeys(true)
@@ -71,14 +82,21 @@ final class JinjaTemplate {
                         .withHandleBackslashInQuotesOnly(true)
                         .build())
                 .build());
+        jinja.setResourceLocator((name, charset, interpreter) -> {
+            throw new Refusal("expected one template alone, got one that includes " + name);
+        });
         var context = jinja.getGlobalContext();
+        limits.limit(context);
         try {
             Method refuse = JinjaTemplate.class.getDeclaredMethod("refuse", Object.class);
             Method now = JinjaTemplate.class.getDeclaredMethod("now", String.class);
+            Method range = JinjaLimits.class.getDeclaredMethod("range", Object.class, Object[].class);
             refuse.setAccessible(true);
+            range.setAccessible(true);
             now.setAccessible(true);
             context.registerFunction(new ELFunctionDefinition("", "raise_exception", refuse));
             context.registerFunction(new ELFunctionDefinition("", "strftime_now", now));
+            context.registerFunction(new ELFunctionDefinition("", "range", range));
         } catch (NoSuchMethodException impossible) {
             throw new AssertionError(impossible);
         }
@@ -86,10 +104,10 @@ final class JinjaTemplate {
         context.registerFilter(new ToJson());
         context.registerFilter(new Items());
         for (JinjaSource.Name name : known.names()) {
-            Object found = name.kind() == JinjaSource.Kind.FILTER
-                    ? context.getFilter(name.name())
-                    : context.getExpTest(name.name());
-            if (found == null) {
+            boolean found = name.kind() == JinjaSource.Kind.FILTER
+                    ? JinjaLimits.isFilter(name.name()) && context.getFilter(name.name()) != null
+                    : context.getExpTest(name.name()) != null;
+            if (!found) {
                 throw new TextException(
                         file,
                         name.line(),
@@ -101,11 +119,11 @@ final class JinjaTemplate {
         root = within(Map.of(), interpreter -> interpreter.parse(known.text()));
     }
 
-    /** What a template says by {@code raise_exception}. */
-    private static final class Refusal extends RuntimeException {
+    /** What a template says by {@code raise_exception}, or what is said of it. */
+    static final class Refusal extends RuntimeException {
         private static final long serialVersionUID = 1L;
 
-        private Refusal(String message) {
+        Refusal(String message) {
             super(message);
         }
     }
@@ -116,6 +134,9 @@ final class JinjaTemplate {
 
     /** {@code strftime} of now, of the parts of dates that templates have. */
     static String now(String format) {
+        if (format.length() > MOST_OF_DATE) {
+            throw new Refusal("strftime_now: expected at most " + MOST_OF_DATE + " characters, got " + format.length());
+        }
         var text = new DateTimeFormatterBuilder();
         for (int i = 0; i < format.length(); i++) {
             if (format.charAt(i) != '%') {
@@ -217,11 +238,13 @@ final class JinjaTemplate {
     private <T> T within(Map<String, Object> variables, Function<JinjavaInterpreter, T> action) {
         var interpreter = new JinjavaInterpreter(
                 jinja, new Context(jinja.getGlobalContext(), variables), jinja.getGlobalConfig());
+        limits.begin(variables);
         T result;
         try (var _ = JinjavaInterpreter.closeablePushCurrent(interpreter).get()) {
             result = action.apply(interpreter);
-        } catch (RuntimeException | StackOverflowError failure) {
-            throw new TextException(file, "cannot be rendered: " + failure.getMessage(), failure);
+        } catch (RuntimeException | StackOverflowError | OutOfMemoryError failure) {
+            List<TemplateError> first = interpreter.getErrorsCopy();
+            throw first.isEmpty() ? failed(failure) : refused(first.getFirst());
         } finally {
             jinja.getGlobalContext().reset();
         }
@@ -233,16 +256,36 @@ final class JinjaTemplate {
     }
 
     private TextException refused(TemplateError error) {
-        for (Throwable cause = error.getException(); cause != null; cause = cause.getCause()) {
-            if (cause instanceof Refusal refusal) {
-                return new TextException(file, error.getLineno(), "refuses the chat: " + refusal.getMessage(), cause);
-            }
+        Refusal refusal = refusal(error.getException());
+        if (refusal != null) {
+            return new TextException(file, error.getLineno(), "refuses the chat: " + refusal.getMessage(), refusal);
         }
         return new TextException(
                 file,
                 error.getLineno(),
                 "cannot be rendered: " + error.getMessage() + ", at " + error.getFieldName(),
                 error.getException());
+    }
+
+    private TextException failed(Throwable failure) {
+        Refusal refusal = refusal(failure);
+        String why = refusal != null
+                ? refusal.getMessage()
+                : failure instanceof StackOverflowError
+                        ? "expected parts that are nested less deeply"
+                        : failure instanceof OutOfMemoryError
+                                ? "expected less to be kept than memory holds"
+                                : failure.getMessage();
+        return new TextException(file, "cannot be rendered: " + why, failure);
+    }
+
+    private static @Nullable Refusal refusal(@Nullable Throwable failure) {
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            if (cause instanceof Refusal refusal) {
+                return refusal;
+            }
+        }
+        return null;
     }
 
     private static Rendered unmarked(String marked) {

@@ -40,7 +40,7 @@ final class PythonText extends ELResolver {
             case "split/1" -> split(text, texts[0]);
             case "startswith/1" -> text.startsWith(texts[0]);
             case "endswith/1" -> text.endsWith(texts[0]);
-            case "replace/2" -> text.replace(texts[0], texts[1]);
+            case "replace/2" -> replaced(text, texts[0], texts[1]);
             case "upper/0" -> text.toUpperCase(Locale.ROOT);
             case "lower/0" -> text.toLowerCase(Locale.ROOT);
             case "capitalize/0" ->
@@ -66,6 +66,18 @@ final class PythonText extends ELResolver {
             end--;
         }
         return text.substring(begin, end);
+    }
+
+    private static String replaced(String text, String old, String by) {
+        long places = old.isEmpty() ? text.length() + 1L : 0;
+        for (int at = text.indexOf(old); !old.isEmpty() && at >= 0; at = text.indexOf(old, at + old.length())) {
+            places++;
+        }
+        if (text.length() + places * (by.length() - old.length()) > JinjaLimits.TEXT) {
+            throw new ELException(
+                    "replace: expected a text of up to " + JinjaLimits.TEXT + " characters, got a longer one");
+        }
+        return text.replace(old, by);
     }
 
     private static List<String> split(String text, String separator) {

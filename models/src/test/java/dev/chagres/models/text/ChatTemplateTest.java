@@ -13,6 +13,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.LocalDate;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
@@ -150,6 +151,57 @@ class ChatTemplateTest {
             assertTrue(told.startsWith(file + ":"), told);
         }
         assertTrue(refusal("{{ messages[-1].content }}").contains("{% generation %} around answers"));
+    }
+
+    /** Templates come from others: what would not end, or take all memory, or reach files or Java, is refused. */
+    @Test
+    void whatIsHostileIsRefused() throws IOException {
+        String loops = "{% for a in range(999) %}".repeat(4) + "{% endfor %}".repeat(4);
+        StringBuilder macros = new StringBuilder("{% macro f0() %}x{% endmacro %}");
+        for (int i = 1; i < 40; i++) {
+            String one = "{{ f" + (i - 1) + "() }}";
+            macros.append("{% macro f" + i + "() %}" + one + one + "{% endmacro %}");
+        }
+        String doubled = "{% set n = namespace(x=VALUE) %}{% for a in range(60) %}{% set n.x = GROWN %}{% endfor %}";
+        String steps = "a template that ends after 100000 steps";
+        Map<String, String> told = new LinkedHashMap<>();
+        told.put(loops, steps);
+        told.put(macros.append("{{ f39() }}").toString(), steps);
+        told.put(doubled.replace("VALUE", "'ab'").replace("GROWN", "n.x ~ n.x"), "TooBig");
+        told.put(doubled.replace("VALUE", "[1, 2]").replace("GROWN", "n.x + n.x"), "TooBig");
+        told.put(doubled.replace("VALUE", "'a'").replace("GROWN", "n.x.replace('', 'bbbbbbbb')"), "up to 33554432");
+        told.put("{{ range(1000000000) }}", "range: expected at most 100000 numbers, got [1000000000]");
+        told.put("{{ range(1, 2, 0) }}", "a step that is not 0, got [1, 2, 0]");
+        told.put("{{ 'a'|center(2000000000) }}", "center: expected numbers up to 1000, got 2000000000");
+        told.put("{{ [1]|batch(1e9) }}", "batch: expected numbers up to 1000");
+        told.put("{{ '%2000000000s'|format('a') }}", "the filter format is not supported");
+        told.put("{{ strftime_now('" + "%Y".repeat(600) + "') }}", "strftime_now: expected at most 1000 characters");
+        told.put("\n{{ " + "(".repeat(101), ":2: expected up to 100 brackets inside each other, got more");
+        told.put("{% if true %}".repeat(101), ":1: expected up to 100 tags inside each other, got more");
+        told.put("{{ 1 }}".repeat(200_000), "expected a template of up to 1048576 characters, got 1400000");
+        told.put("{% if not a" + "[1]".repeat(100_000) + " y %}", "cannot be rendered");
+        told.put("{{ a\uE0C3 }}", ":1: expected the character U+E0C3 in quotes alone, got it in code");
+        told.put("a\uE0C1", "without the characters U+E0C1 and U+E0C2");
+        told.put("{% include 'META-INF/MANIFEST.MF' %}", "one that includes META-INF/MANIFEST.MF");
+        told.put("{% extends 'META-INF/MANIFEST.MF' %}", "one that includes META-INF/MANIFEST.MF");
+        told.put("{{ messages.getClass() }}", "Cannot find method");
+        told.put("{{ ''.class.classLoader }}", "Cannot resolve property 'class'");
+        told.put("{{ ____int3rpr3t3r____.getConfig() }}", "Cannot find method");
+        for (var each : told.entrySet()) {
+            String refusal = refusal(each.getKey());
+            assertTrue(refusal.contains(each.getValue()), refusal);
+        }
+    }
+
+    @Test
+    void rangesAreThoseOfPython() throws IOException {
+        Files.writeString(
+                folder.resolve(ChatTemplate.FILE),
+                "{{ range(3) }}{{ range(5, 1, -2) }}{{ range(2, 1) }}{{ range(2000)|length }}"
+                        + "{{ range(9223372036854775806, 9223372036854775807) }}");
+        assertEquals(
+                "[0, 1, 2][5, 3][]2000[9223372036854775806]",
+                ChatTemplate.open(folder).render(List.of(), Next.NOTHING));
     }
 
     @Test
