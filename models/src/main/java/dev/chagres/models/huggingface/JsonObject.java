@@ -27,6 +27,7 @@ import org.jspecify.annotations.Nullable;
 record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix) {
     private static final long MOST_BYTES = 100L << 20;
     private static final int MOST_DIGITS = 60;
+    private static final int MOST_EXPONENT = 1_000;
     private static final int DEPTH = 100;
 
     /** Reads a file whose text is one object. A field that comes twice is refused. */
@@ -96,7 +97,15 @@ record JsonObject(Path file, Map<String, @Nullable Object> fields, String prefix
         if (text.length() > MOST_DIGITS) {
             throw new IOException("a number of more than " + MOST_DIGITS + " characters");
         }
-        return new BigDecimal(text);
+        try {
+            BigDecimal number = new BigDecimal(text);
+            if (Math.abs((long) number.scale()) <= MOST_EXPONENT) {
+                return number;
+            }
+        } catch (NumberFormatException tooLarge) {
+            // the exponent has too many digits
+        }
+        throw new IOException("a number with an exponent over " + MOST_EXPONENT);
     }
 
     /** Returns whether the field is there and not null. */

@@ -132,12 +132,8 @@ record PeftConfig(JsonObject json) {
 
     private @Nullable String pattern(JsonObject patterns, String field, String module) {
         for (String key : patterns.fields().keySet()) {
-            try {
-                if (Pattern.compile("(.*\\.)?(" + key + ")").matcher(module).matches()) {
-                    return key;
-                }
-            } catch (PatternSyntaxException e) {
-                throw json.refused(field, "regular expressions as keys");
+            if (matches(field, compiled(field, "(.*\\.)?(" + key + ")", "regular expressions as keys"), module)) {
+                return key;
             }
         }
         return null;
@@ -188,15 +184,62 @@ record PeftConfig(JsonObject json) {
     /** A list has ends of names; a text is a regular expression for whole names. */
     private Predicate<String> matches(String field) {
         if (json.fields().get(field) instanceof String expression) {
-            try {
-                Pattern pattern = Pattern.compile(expression);
-                return module -> pattern.matcher(module).matches();
-            } catch (PatternSyntaxException e) {
-                throw json.refused(field, "a regular expression");
-            }
+            Pattern pattern = compiled(field, expression, "a regular expression");
+            return module -> matches(field, pattern, module);
         }
         List<String> ends = json.texts(field);
         return module -> ends.stream().anyMatch(end -> module.equals(end) || module.endsWith("." + end));
+    }
+
+    private Pattern compiled(String field, String expression, String expected) {
+        try {
+            return Pattern.compile(expression);
+        } catch (PatternSyntaxException | StackOverflowError e) {
+            throw json.refused(field, expected);
+        }
+    }
+
+    private boolean matches(String field, Pattern pattern, String module) {
+        try {
+            return pattern.matcher(new Counted(module)).matches();
+        } catch (IllegalStateException | StackOverflowError endless) {
+            throw json.refused(field, "a regular expression that is soon matched");
+        }
+    }
+
+    /** The name of a module, whose characters can be read so often: some expressions would be matched for years. */
+    private static final class Counted implements CharSequence {
+        private static final int READS = 1_000_000;
+
+        private final String text;
+        private int reads;
+
+        private Counted(String text) {
+            this.text = text;
+        }
+
+        @Override
+        public int length() {
+            return text.length();
+        }
+
+        @Override
+        public char charAt(int index) {
+            if (++reads > READS) {
+                throw new IllegalStateException("read too often");
+            }
+            return text.charAt(index);
+        }
+
+        @Override
+        public CharSequence subSequence(int begin, int end) {
+            return text.subSequence(begin, end);
+        }
+
+        @Override
+        public String toString() {
+            return text;
+        }
     }
 
     /** Returns the numbers of the layers that are adapted; empty for all. */
@@ -211,7 +254,10 @@ record PeftConfig(JsonObject json) {
             return numbers;
         }
         for (Object value : given instanceof List<?> list ? list : List.of(given)) {
-            if (!(value instanceof BigDecimal number) || number.scale() > 0 || number.signum() < 0) {
+            if (!(value instanceof BigDecimal number)
+                    || number.scale() > 0
+                    || number.signum() < 0
+                    || number.compareTo(BigDecimal.valueOf(MOST)) > 0) {
                 throw json.refused("layers_to_transform", "numbers of layers, counted from 0");
             }
             numbers.add(number.intValue());

@@ -305,6 +305,28 @@ class PeftAdaptersTest {
     }
 
     @Test
+    void numbersAndExpressionsThatNeverEndAreRefused() throws IOException {
+        String endless = "((((((.*)*)*)*)*)*)*x";
+        String soon = ": expected a regular expression that is soon matched, got ";
+        assertTrue(refusal("target_modules", endless).contains("target_modules" + soon));
+        assertTrue(refusal("exclude_modules", endless).contains("exclude_modules" + soon));
+        assertTrue(refusal("rank_pattern", Map.of(endless, 2)).contains("rank_pattern" + soon));
+        assertTrue(refusal("target_modules", "(".repeat(50_000)).contains("target_modules: expected a regular expr"));
+        assertTrue(refusal("layers_to_transform", List.of(1L << 32)).contains("expected numbers of layers"));
+        assertTrue(refusal("unknown", 1).contains("not supported"));
+        Path file = parent.resolve("refused").resolve(PeftConfig.FILE);
+        for (String number : List.of("1e99999999999", "1e-999999999", "0e1001")) {
+            Files.writeString(file, "{\"r\": " + number + "}");
+            assertEquals(
+                    file + ": expected a JSON file: a number with an exponent over 1000",
+                    assertThrows(
+                                    CheckpointException.class,
+                                    () -> PeftAdapters.config(Stored.ALL_PRODUCTS.base(), parent.resolve("refused")))
+                            .getMessage());
+        }
+    }
+
+    @Test
     void otherFieldsAreRefused() throws IOException {
         String at = PeftConfig.FILE + ": field ";
         assertEquals(at + "peft_type: expected LORA, got IA3", refusal("peft_type", "IA3"));
