@@ -180,7 +180,18 @@ public final class Plan implements Callable<Integer> {
         } catch (CheckpointException | TrainingException | NativeException | UncheckedIOException e) {
             err.println("plan: " + ForeignText.lines(String.valueOf(e.getMessage())));
             return 1;
+        } catch (OutOfMemoryError e) {
+            err.println("plan: " + heapIsFull(e));
+            return 1;
         }
+    }
+
+    /** A dry run has the arrays of a micro-batch in the heap. */
+    static String heapIsFull(OutOfMemoryError e) {
+        return "expected a micro-batch that the Java heap of "
+                + (Runtime.getRuntime().maxMemory() >> 20)
+                + " MiB holds, got a larger one (" + e.getMessage()
+                + "); take fewer --tokens-per-step, or a larger -Xmx in CHAGRES_JAVA_OPTIONS";
     }
 
     private Choice.Steps steps() {
@@ -192,17 +203,21 @@ public final class Plan implements Callable<Integer> {
         if (measure < 0) {
             throw new IllegalArgumentException("--measure: expected at least 1, got " + measure);
         }
-        int wanted = tokens == null ? 16_384 * gpus : tokens;
-        if (wanted < context || wanted % (16 * gpus) != 0) {
-            throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + 16 * gpus
-                    + ", at least the context, " + context + ", got " + wanted);
+        if (optimizers.isEmpty()) {
+            throw new IllegalArgumentException("--optimizer: expected a name or more, got none");
+        }
+        long multiple = 16L * gpus;
+        long wanted = tokens == null ? 16_384L * gpus : tokens;
+        if (wanted < context || wanted % multiple != 0 || wanted > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException("--tokens-per-step: expected a multiple of " + multiple
+                    + ", at least the context, " + context + ", and below 2^31, got " + wanted);
         }
         if (meanLength != null && (meanLength < 1 || meanLength > context)) {
             throw new IllegalArgumentException(
                     "--mean-length: expected 1 to the context, " + context + ", got " + meanLength);
         }
         linkBytes();
-        return new Choice.Steps(PlannedModel.of(model, context), gpus, wanted, context, recipe);
+        return new Choice.Steps(PlannedModel.of(model, context), gpus, (int) wanted, context, recipe);
     }
 
     private static void atLeastOne(String option, int value) {

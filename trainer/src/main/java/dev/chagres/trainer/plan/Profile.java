@@ -138,6 +138,9 @@ public final class Profile implements Callable<Integer> {
             err.println("profile: "
                     + ForeignText.lines(e instanceof IOException ? e.toString() : String.valueOf(e.getMessage())));
             return 1;
+        } catch (OutOfMemoryError e) {
+            err.println("profile: " + Plan.heapIsFull(e));
+            return 1;
         }
     }
 

@@ -160,6 +160,15 @@ class PlanTest {
                 "--interconnect",
                 "rope");
         assertWrong("--tokens-per-step: expected a multiple of 16", "--model", "8M", "--tokens-per-step", "2001");
+        for (String gpus : List.of("134217728", "1073741824", "2147483647")) {
+            assertWrong(
+                    "--tokens-per-step: expected a multiple of " + 16 * Long.parseLong(gpus),
+                    "--model",
+                    "8M",
+                    "--gpus",
+                    gpus);
+        }
+        assertWrong("--optimizer: expected a name or more, got none", "--model", "8M", "--optimizer", ",");
         assertWrong(
                 "--mean-length: expected 1 to the context, 1024, got 2000", "--model", "8M", "--mean-length", "2000");
     }
