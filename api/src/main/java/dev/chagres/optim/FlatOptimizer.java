@@ -16,7 +16,7 @@ import java.util.function.Supplier;
  *
  * <p>Threading: the device's thread.
  */
-abstract sealed class FlatOptimizer implements Optimizer permits AdamW, SGD, Lion, Adafactor, Muon, ScheduleFreeAdamW {
+abstract class FlatOptimizer implements Optimizer {
     final OptimizerState state;
     private final Parameters parameters;
     /** Name and numbers of the method. */

@@ -16,8 +16,8 @@ import org.jspecify.annotations.Nullable;
  * <p>O comes from u divided by its norm, by steps {@code X = 3.4445 X + (-4.775 A + 2.0315 A^2) X} with {@code A = X X^T}; a is {@link
  * Adjustment}. These products are FP32, TF32 on GPUs.
  *
- * <p>Of sharded groups each rank sums a matrix u at a time over the ranks, into memory for one matrix, computes O, and moves its part of the
- * weights. Matrices that tensor-parallel ranks split are refused.
+ * <p>Of sharded groups each of N ranks computes every N-th matrix, whole: the others send it their parts of u, and get theirs of O back. Matrices
+ * that tensor-parallel ranks split evenly are gathered first; those that they split unevenly are refused.
  *
  * <p>Weights that are not FLOAT32 have a master copy, from which they are rounded after each step; after {@link Parameters#changed} the
  * next step copies the weights to the masters first. The state has {@code name.exp_avg}, which is m, and {@code name.exp_avg_sq}, which matrices

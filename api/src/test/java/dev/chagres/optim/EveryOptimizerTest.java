@@ -120,6 +120,14 @@ class EveryOptimizerTest {
         expected.forEach((name, values) -> assertArrayEquals(values, actual.get(name), name));
     }
 
+    @Test
+    void everyOptimizerIsHere() {
+        List<Class<?>> missing = Arrays.stream(OptimizerConfig.class.getPermittedSubclasses())
+                .filter(config -> Arrays.stream(Kind.values()).noneMatch(kind -> config.isInstance(kind.config)))
+                .toList();
+        assertEquals(List.of(), missing, "settings without a value of Kind");
+    }
+
     /** Half the sum of squares, whose gradients are the weights; of schedule-free optimizers that of the averages. */
     @ParameterizedTest
     @EnumSource

@@ -21,9 +21,11 @@ import dev.chagres.ops.ProductPlan;
 import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.Lion;
+import dev.chagres.optim.Muon;
 import dev.chagres.optim.OffloadedConfig;
 import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
+import dev.chagres.optim.ScheduleFreeAdamW;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import java.util.ArrayList;
@@ -42,6 +44,9 @@ class StepEstimateTest {
         Adafactor.Config.standard(),
         new SGD.Config(0.9f, 0.01f),
         ModelSetup.ADAM.withMasters(AdamW.Masters.REMAINDER),
+        Muon.Config.standard(),
+        ScheduleFreeAdamW.Config.standard(),
+        ModelSetup.ADAM.withAverage(0.9f),
         new OffloadedConfig(ModelSetup.ADAM, 1024)
     };
 
