@@ -96,13 +96,6 @@ public final class Adafactor extends FlatOptimizer {
             return new AdafactorStep(decayRate, TINY, epsilon, threshold, beta1, rate, scale);
         }
 
-        /** Returns names and numbers in brackets. */
-        String text() {
-            return "(beta1=" + beta1 + ", decayRate=" + decayRate + ", epsilon=" + epsilon + ", threshold=" + threshold
-                    + ", weightDecay=" + weightDecay + ", rate=" + rate + ", scale=" + scale + ", masters=" + masters
-                    + ")";
-        }
-
         @Override
         public Adafactor make(Parameters parameters, List<ParameterGroup> groups) {
             return new Adafactor(parameters, this, groups);
@@ -178,39 +171,34 @@ public final class Adafactor extends FlatOptimizer {
      * @throws IllegalStateException when the parameters are closed
      */
     public Adafactor(Parameters parameters, Config config, List<ParameterGroup> groups) {
-        List<ParameterGroup> own = check(parameters, config, groups);
-        List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay(), own);
-        List<String> vectors = config.beta1() > 0 ? List.of(".exp_avg") : List.of();
+        List<String> vectors = Checks.given("config", config).beta1() > 0 ? List.of(".exp_avg") : List.of();
         OptimizerState.Masters masters = MasterCopies.of(parameters, config.masters());
-        super(
-                parameters,
-                "Adafactor" + config.text(),
-                new OptimizerState("Adafactor", parameters, DType.FLOAT32, vectors, masters, ranges, own));
+        super(parameters, config, groups, config.weightDecay(), DType.FLOAT32, vectors, masters);
         method = config.step();
         moments = begun(() -> new FactoredMoments(parameters, state));
         state.keepBeside(moments::addTo);
         List<Parameter> trained = parameters.all().stream()
                 .filter(one -> one.isTrained() && one.shape().count() > 0)
                 .toList();
-        updated = begun(() -> tables(trained, ranges, config));
+        updated = begun(() -> tables(trained, config));
         counted = begun(() -> trained.stream().allMatch(parameters.access()::counts)
                 ? updated
-                : tables(trained.stream().filter(parameters.access()::counts).toList(), ranges, config));
+                : tables(trained.stream().filter(parameters.access()::counts).toList(), config));
     }
 
-    private List<AdafactorRanges> tables(List<Parameter> of, List<UpdateRange> ranges, Config config) {
+    private List<AdafactorRanges> tables(List<Parameter> of, Config config) {
         Map<DType, List<AdafactorRange>> byType = new EnumMap<>(DType.class);
         Scope scope = state.scope();
         for (Parameter parameter : of) {
             MatrixPart part = MatrixPart.of(parameters(), parameter);
-            UpdateRange range = part.range(ranges);
+            UpdateRange range = part.range(state.ranges());
             if (range != null) {
                 byType.computeIfAbsent(range.weights().dtype(), _ -> new ArrayList<>())
                         .add(new AdafactorRange(
                                 moments.of(parameter),
                                 moments.place(part),
-                                scope.view(parameters().gradients(), range.gradientOffset(), range.count()),
-                                scope.view(range.weights(), range.weightOffset(), range.count()),
+                                state.gradients(range),
+                                range.weights(scope),
                                 state.masters().of(range),
                                 mean(range, config),
                                 range.weightDecay()));

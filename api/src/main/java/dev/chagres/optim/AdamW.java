@@ -6,6 +6,7 @@ import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.Numbers;
 import dev.chagres.internal.memory.DeviceMemory;
+import dev.chagres.ops.Adam;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.ops.StepState;
@@ -106,15 +107,13 @@ public final class AdamW extends FlatOptimizer {
             }
         }
 
-        private OptimizerStep step() {
-            return new OptimizerStep(Method.ADAM, beta1, beta2, epsilon, decayMode, biasCorrection);
+        /** Returns the method with moments that are not coded. */
+        Adam adam() {
+            return new Adam(beta1, beta2, epsilon, decayMode, biasCorrection);
         }
 
-        /** Returns names and numbers in brackets. */
-        String text() {
-            return "(beta1=" + beta1 + ", beta2=" + beta2 + ", epsilon=" + epsilon + ", weightDecay=" + weightDecay
-                    + ", decayMode=" + decayMode + ", momentDType=" + momentDType + ", masters=" + masters
-                    + ", biasCorrection=" + biasCorrection + ")";
+        private OptimizerStep step() {
+            return new OptimizerStep(Method.ADAM, beta1, beta2, epsilon, decayMode, biasCorrection);
         }
 
         /**
@@ -221,48 +220,30 @@ public final class AdamW extends FlatOptimizer {
      * @throws IllegalStateException when the parameters are closed
      */
     public AdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
-        List<ParameterGroup> own = check(parameters, config, groups);
-        StepUpdate.ensureAligned(parameters, config.momentDType());
-        List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay(), own);
+        float decay = Checks.given("config", config).weightDecay();
         OptimizerState.Masters masters = MasterCopies.of(parameters, config.masters());
-        super(
-                parameters,
-                "AdamW" + config.text(),
-                new OptimizerState("AdamW", parameters, config.momentDType(), VECTORS, masters, ranges, own));
+        super(parameters, config, groups, decay, config.momentDType(), VECTORS, masters);
         boolean isCoded = config.momentDType() == DType.BYTE;
-        Tensor gradients = parameters.gradients();
-        coded = isCoded ? begun(() -> new StepUpdate(config.step(), ranges, gradients, state, null)) : null;
-        update = isCoded ? null : begun(() -> new AdamUpdate(config, ranges, gradients, state));
+        coded = isCoded ? begun(() -> new StepUpdate(config.step(), state, null)) : null;
+        update = isCoded ? null : begun(() -> new AdamUpdate(config, state.ranges(), state));
         offloaded = null;
     }
 
-    private AdamW(Parameters parameters, OffloadedConfig config, List<ParameterGroup> own, List<UpdateRange> ranges) {
-        AdamW.Config updates = config.updates();
+    /** Keeps moments and masters in the host's memory. */
+    AdamW(Parameters parameters, OffloadedConfig config, List<ParameterGroup> groups) {
+        Config updates = config.updates();
         super(
                 parameters,
-                "AdamW" + updates.text(),
-                new OptimizerState(
-                        "AdamW",
-                        parameters,
-                        updates.momentDType(),
-                        VECTORS,
-                        MasterCopies.of(parameters, updates.masters()),
-                        ranges,
-                        own,
-                        hostBytes(parameters, updates, ranges)));
+                updates,
+                groups,
+                updates.weightDecay(),
+                updates.momentDType(),
+                VECTORS,
+                MasterCopies.of(parameters, updates.masters()),
+                ranges -> hostBytes(parameters, updates, ranges));
         coded = null;
         update = null;
-        offloaded = begun(() -> new OffloadedUpdate(config, parameters, ranges, state));
-    }
-
-    /** Makes one with moments and masters in the host's memory. */
-    static AdamW offloaded(Parameters parameters, OffloadedConfig config, List<ParameterGroup> groups) {
-        List<ParameterGroup> own = check(parameters, config, groups);
-        return new AdamW(
-                parameters,
-                config,
-                own,
-                UpdateRange.of(parameters, config.updates().weightDecay(), own));
+        offloaded = begun(() -> new OffloadedUpdate(config, parameters, state.ranges(), state));
     }
 
     /** Returns the bytes of two moments and the masters. */

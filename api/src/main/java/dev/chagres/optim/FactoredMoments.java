@@ -62,10 +62,10 @@ final class FactoredMoments {
         List<Size> sizes = all.stream().map(one -> Size.of(one.wholeShape())).toList();
         long rows = sizes.stream().mapToLong(Size::rows).sum();
         long columns = sizes.stream().mapToLong(Size::columns).sum();
-        sums = zeros(2 * rows + columns);
-        updateSums = zeros(rows);
-        Tensor means = zeros(rows + columns);
-        Tensor numbers = zeros(3L * all.size());
+        sums = OptimizerState.zeros(2 * rows + columns, scope);
+        updateSums = OptimizerState.zeros(rows, scope);
+        Tensor means = OptimizerState.zeros(rows + columns, scope);
+        Tensor numbers = OptimizerState.zeros(3L * all.size(), scope);
         long row = 0;
         long column = 0;
         for (int i = 0; i < all.size(); i++) {
@@ -86,12 +86,6 @@ final class FactoredMoments {
             column += size.columns();
         }
         table = all.isEmpty() ? null : AdafactorMatrices.of(List.copyOf(matrices.values()), scope);
-    }
-
-    private Tensor zeros(long count) {
-        Tensor tensor = scope.tensor(DType.FLOAT32, count);
-        tensor.zero(scope.stream());
-        return tensor;
     }
 
     /** Returns all matrices; null of a model without trained parameters. */

@@ -10,6 +10,7 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
 import java.util.List;
 import java.util.function.Supplier;
+import java.util.function.ToLongFunction;
 
 /**
  * What optimizers have in common whose state lies in the order of the gradients: checks, the count of steps, masters, and the form in files.
@@ -22,19 +23,49 @@ abstract class FlatOptimizer implements Optimizer {
     /** Name and numbers of the method. */
     private String text;
     /** FLOAT32 [1]: the gradient scale of a step without one. */
-    private final Tensor one;
+    final Tensor one;
     /** INT32 [1] of 0: a step without a norm is never skipped. */
-    private final Tensor neverSkip;
+    final Tensor neverSkip;
+
+    /** As the other constructor, with vectors and masters in the device's memory. */
+    FlatOptimizer(
+            Parameters parameters,
+            OptimizerConfig config,
+            List<ParameterGroup> groups,
+            float weightDecay,
+            DType dtype,
+            List<String> endings,
+            OptimizerState.Masters masters) {
+        this(parameters, config, groups, weightDecay, dtype, endings, masters, _ -> 0);
+    }
 
     /**
-     * Owns {@code state}, which is closed when this fails.
+     * Checks what an optimizer is made with, and allocates its state.
      *
-     * @param text name and numbers of the method
+     * @param config a record, whose components are told and compared by ranks
+     * @param weightDecay of matrices
+     * @param dtype of the vectors
+     * @param endings of the names of the vectors
+     * @param hostBytes of vectors and masters of these ranges in the host's memory; 0 for the device's
      */
-    FlatOptimizer(Parameters parameters, String text, OptimizerState state) {
+    FlatOptimizer(
+            Parameters parameters,
+            OptimizerConfig config,
+            List<ParameterGroup> groups,
+            float weightDecay,
+            DType dtype,
+            List<String> endings,
+            OptimizerState.Masters masters,
+            ToLongFunction<List<UpdateRange>> hostBytes) {
+        List<ParameterGroup> own = check(parameters, config, groups);
+        StepUpdate.ensureAligned(parameters, dtype);
+        List<UpdateRange> ranges = UpdateRange.of(parameters, weightDecay, own);
+        String name = getClass().getSimpleName();
+        String numbers = config.toString();
         this.parameters = parameters;
-        this.text = text;
-        this.state = state;
+        text = name + "(" + numbers.substring(numbers.indexOf('[') + 1, numbers.length() - 1) + ")";
+        state = new OptimizerState(
+                name, parameters, dtype, endings, masters, ranges, own, hostBytes.applyAsLong(ranges));
         Stream stream = parameters.scope().stream();
         try {
             one = state.scope().tensor(DType.FLOAT32, 1);
@@ -48,7 +79,7 @@ abstract class FlatOptimizer implements Optimizer {
     }
 
     /** Checks what an optimizer is made with, and returns its groups. */
-    static List<ParameterGroup> check(Parameters parameters, Object config, List<ParameterGroup> groups) {
+    private static List<ParameterGroup> check(Parameters parameters, Object config, List<ParameterGroup> groups) {
         Checks.given("parameters", parameters);
         Checks.given("config", config);
         List<ParameterGroup> own = Checks.givenAll("groups", groups);

@@ -61,12 +61,6 @@ public final class Lion extends FlatOptimizer {
             }
         }
 
-        /** Returns names and numbers in brackets. */
-        String text() {
-            return "(beta1=" + beta1 + ", beta2=" + beta2 + ", weightDecay=" + weightDecay + ", momentDType="
-                    + momentDType + ", masters=" + masters + ")";
-        }
-
         @Override
         public Lion make(Parameters parameters, List<ParameterGroup> groups) {
             return new Lion(parameters, this, groups);
@@ -135,16 +129,11 @@ public final class Lion extends FlatOptimizer {
      * @throws IllegalStateException when the parameters are closed
      */
     public Lion(Parameters parameters, Config config, List<ParameterGroup> groups) {
-        List<ParameterGroup> own = check(parameters, config, groups);
-        StepUpdate.ensureAligned(parameters, config.momentDType());
-        List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay(), own);
+        float decay = Checks.given("config", config).weightDecay();
         OptimizerState.Masters masters = MasterCopies.of(parameters, config.masters());
-        super(
-                parameters,
-                "Lion" + config.text(),
-                new OptimizerState("Lion", parameters, config.momentDType(), VECTORS, masters, ranges, own));
+        super(parameters, config, groups, decay, config.momentDType(), VECTORS, masters);
         OptimizerStep method = OptimizerStep.of(Method.LION, config.beta1(), config.beta2());
-        update = begun(() -> new StepUpdate(method, ranges, parameters.gradients(), state, null));
+        update = begun(() -> new StepUpdate(method, state, null));
     }
 
     @Override

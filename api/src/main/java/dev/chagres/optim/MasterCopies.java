@@ -1,13 +1,17 @@
 package dev.chagres.optim;
 
+import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.StepWork;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
+import java.util.ArrayList;
+import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -15,7 +19,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: the device's thread.
  */
-abstract sealed class MasterCopies implements StepWork permits MasterWeights, Remainders, Averages, WeightAverage {
+abstract class MasterCopies implements StepWork {
     private final Parameters parameters;
     private final StateVector vector;
     final Scope scope;
@@ -90,5 +94,83 @@ abstract sealed class MasterCopies implements StepWork permits MasterWeights, Re
     /** Returns the first element of a parameter in the order of the gradients. */
     final long offset(Parameter parameter) {
         return UpdateRange.offset(parameters, parameter);
+    }
+
+    /**
+     * FLOAT32 copies of trained weights that have 16 bits, in the order of the gradients. FLOAT32 weights are their own masters.
+     */
+    private static final class MasterWeights extends MasterCopies {
+        /** Ranges that are contiguous both in weights and in masters: one kernel copies each. */
+        private record Copy(Tensor weights, Tensor masters) {}
+
+        private final List<Copy> copies = new ArrayList<>();
+
+        MasterWeights(Parameters parameters, List<UpdateRange> ranges, Scope scope) {
+            // As long as the gradients; elements whose weights are FLOAT32 are not used. Without 16-bit weights one
+            // element.
+            boolean needed = ranges.stream().anyMatch(range -> !range.isFloat32());
+            Tensor masters =
+                    OptimizerState.zeros(needed ? parameters.gradients().count() : 1, scope);
+            super(parameters, new StateVector(StateVector.MASTER, masters, 1), scope);
+            List<UpdateRange> run = new ArrayList<>();
+            for (UpdateRange range : ranges) {
+                if (!run.isEmpty() && !run.getLast().endsAt(range)) {
+                    addCopy(run);
+                    run.clear();
+                }
+                run.add(range);
+            }
+            addCopy(run);
+        }
+
+        private void addCopy(List<UpdateRange> run) {
+            if (run.isEmpty() || run.getFirst().isFloat32()) {
+                return;
+            }
+            UpdateRange first = run.getFirst();
+            long count = run.stream().mapToLong(UpdateRange::count).sum();
+            copies.add(new Copy(
+                    scope.view(first.weights(), first.weightOffset(), count),
+                    scope.view(vector().elements(), first.gradientOffset(), count)));
+        }
+
+        @Override
+        void take() {
+            for (int i = 0; i < copies.size(); i++) {
+                Elementwise.cast(copies.get(i).weights, copies.get(i).masters, scope.stream());
+            }
+        }
+    }
+
+    /**
+     * The low 16 bits of FP32 masters whose upper halves, rounded, are the BFLOAT16 weights: two bytes per weight instead of four, with the
+     * same precision.
+     *
+     * <p>Source: {@code store_param_remainders} of TE's {@code FusedAdam}.
+     */
+    private static final class Remainders extends MasterCopies {
+        private static final int BYTES = 2;
+
+        /** Throws an {@link IllegalArgumentException} when trained weights are FLOAT16. */
+        Remainders(Parameters parameters, List<UpdateRange> ranges, Scope scope) {
+            for (UpdateRange range : ranges) {
+                if (range.weights().dtype() == DType.FLOAT16) {
+                    throw new IllegalArgumentException(
+                            "masters: expected FLOAT32 for weights of FLOAT16, got REMAINDER,"
+                                    + " which BFLOAT16 weights can have");
+                }
+            }
+            // Two bytes an element, in the order of the gradients. Without 16-bit weights one element.
+            boolean needed = ranges.stream().anyMatch(range -> !range.isFloat32());
+            Tensor bytes = scope.tensor(
+                    DType.BYTE, BYTES * (needed ? parameters.gradients().count() : 1));
+            super(parameters, new StateVector(StateVector.REMAINDER, bytes, BYTES), scope);
+        }
+
+        /** The remainder of a BFLOAT16 number as FP32 master is 0. */
+        @Override
+        void take() {
+            vector().elements().zero(scope.stream());
+        }
     }
 }

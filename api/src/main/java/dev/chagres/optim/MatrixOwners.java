@@ -1,6 +1,5 @@
 package dev.chagres.optim;
 
-import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
@@ -135,8 +134,7 @@ final class MatrixOwners {
             List<MatrixPart> some = parts.subList(first, Math.min(first + count, parts.size()));
             most = Math.max(most, some.stream().mapToLong(MatrixPart::count).sum());
         }
-        Tensor memory = scope.tensor(DType.FLOAT32, most);
-        memory.zero(scope.stream());
+        Tensor memory = OptimizerState.zeros(most, scope);
         List<@Nullable Tensor> rooms = new ArrayList<>();
         long next = 0;
         for (int i = 0; i < parts.size(); i++) {

@@ -56,7 +56,7 @@ record MatrixPart(Parameter matrix, long first, long count, long gradientOffset)
                         range.gradientOffset() <= gradientOffset && end() <= range.gradientOffset() + range.count())
                 .findFirst()
                 .orElseThrow();
-        return piece(whole, gradientOffset, end());
+        return whole.within(gradientOffset, end());
     }
 
     /** Returns what no part of a matrix has of {@code ranges}. */
@@ -71,28 +71,12 @@ record MatrixPart(Parameter matrix, long first, long count, long gradientOffset)
             long end = begin + range.count();
             for (MatrixPart part : sorted) {
                 if (part.gradientOffset >= begin && part.gradientOffset < end) {
-                    add(rest, range, begin, part.gradientOffset);
+                    rest.add(range.within(begin, part.gradientOffset));
                     begin = part.end();
                 }
             }
-            add(rest, range, begin, end);
+            rest.add(range.within(begin, end));
         }
-        return List.copyOf(rest);
-    }
-
-    private static void add(List<UpdateRange> rest, UpdateRange range, long begin, long end) {
-        if (begin < end) {
-            rest.add(piece(range, begin, end));
-        }
-    }
-
-    private static UpdateRange piece(UpdateRange range, long begin, long end) {
-        return new UpdateRange(
-                range.weights(),
-                range.weightOffset() + begin - range.gradientOffset(),
-                begin,
-                end - begin,
-                range.group(),
-                range.weightDecay());
+        return rest.stream().filter(range -> range.count() > 0).toList();
     }
 }

@@ -81,14 +81,14 @@ final class MatrixUpdate {
                     largestShare = Math.max(largestShare, part.matrix().shape().count());
                 }
             }
-            direction = zeros(largest);
-            share = largestShare == 0 ? null : zeros(largestShare);
-            gathered = largestSplit == 0 ? null : zeros(largestSplit);
-            product = zeros(largest);
-            square = zeros(side * side);
-            powers = zeros(side * side);
-            partials = zeros(MultiTensor.NORM_PARTIALS);
-            norm = zeros(1);
+            direction = OptimizerState.zeros(largest, scope);
+            share = largestShare == 0 ? null : OptimizerState.zeros(largestShare, scope);
+            gathered = largestSplit == 0 ? null : OptimizerState.zeros(largestSplit, scope);
+            product = OptimizerState.zeros(largest, scope);
+            square = OptimizerState.zeros(side * side, scope);
+            powers = OptimizerState.zeros(side * side, scope);
+            partials = OptimizerState.zeros(MultiTensor.NORM_PARTIALS, scope);
+            norm = OptimizerState.zeros(1, scope);
             notFinite = scope.tensor(DType.INT32, 1);
             notFinite.zero(scope.stream());
             later = scope.tensor(DType.INT32, 1);
@@ -105,12 +105,6 @@ final class MatrixUpdate {
                 s *= A;
             }
             scale = s;
-        }
-
-        private Tensor zeros(long count) {
-            Tensor tensor = scope.tensor(DType.FLOAT32, count);
-            tensor.zero(scope.stream());
-            return tensor;
         }
 
         private Tensor number(float value) {
@@ -215,14 +209,14 @@ final class MatrixUpdate {
         Tensor kept = room == null ? whole(0, part.matrix().shape().count()) : room;
         Tensor unused = scope.view(scratch.product, 0, part.count());
         own = kept;
-        Tensor gradient = scope.view(parameters.gradients(), range.gradientOffset(), range.count());
+        Tensor gradient = state.gradients(range);
         Tensor moved = scope.view(state.vector(0), range.gradientOffset(), range.count());
         mean = StepRanges.of(
                 List.of(new StepRange(gradient, kept, null, StepState.of(moved), null, scratch.zero, null, 0)), scope);
         weights = StepRanges.of(
                 List.of(new StepRange(
                         kept,
-                        scope.view(range.weights(), range.weightOffset(), range.count()),
+                        range.weights(scope),
                         state.masters().of(range),
                         StepState.of(unused),
                         null,

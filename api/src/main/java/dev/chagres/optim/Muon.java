@@ -91,13 +91,6 @@ public final class Muon extends FlatOptimizer {
             }
         }
 
-        /** Returns names and numbers in brackets. */
-        String text() {
-            return "(momentum=" + momentum + ", kind=" + kind + ", iterations=" + iterations + ", weightDecay="
-                    + weightDecay + ", adjustment=" + adjustment + ", excluded=" + excluded + ", others="
-                    + others.text() + ")";
-        }
-
         @Override
         public Muon make(Parameters parameters, List<ParameterGroup> groups) {
             return new Muon(parameters, this, groups);
@@ -187,21 +180,16 @@ public final class Muon extends FlatOptimizer {
      * @throws IllegalStateException when the parameters are closed
      */
     public Muon(Parameters parameters, Config config, List<ParameterGroup> groups) {
-        List<ParameterGroup> own = check(parameters, config, groups);
-        List<Parameter> taken = parameters.all().stream().filter(config::takes).toList();
-        taken.forEach(SplitMatrix::ensureEven);
-        List<UpdateRange> ofMatrices = UpdateRange.of(parameters, config.weightDecay(), own);
-        List<UpdateRange> ofOthers = UpdateRange.of(parameters, config.others().weightDecay(), own);
-        List<MatrixPart> parts =
-                taken.stream().map(matrix -> MatrixPart.of(parameters, matrix)).toList();
-        OptimizerState.Masters masters =
-                MasterCopies.of(parameters, config.others().masters());
-        super(
-                parameters,
-                "Muon" + config.text(),
-                new OptimizerState("Muon", parameters, DType.FLOAT32, VECTORS, masters, ofMatrices, own));
-        rest = begun(
-                () -> new AdamUpdate(config.others(), MatrixPart.rest(ofOthers, parts), parameters.gradients(), state));
+        AdamW.Config others = Checks.given("config", config).others();
+        OptimizerState.Masters masters = MasterCopies.of(parameters, others.masters());
+        super(parameters, config, groups, config.weightDecay(), DType.FLOAT32, VECTORS, masters);
+        List<MatrixPart> parts = begun(() -> parameters.all().stream()
+                .filter(config::takes)
+                .map(matrix -> MatrixPart.of(parameters, SplitMatrix.ensureEven(matrix)))
+                .toList());
+        List<UpdateRange> ofOthers =
+                UpdateRange.of(parameters, others.weightDecay(), state.numbers().groups());
+        rest = begun(() -> new AdamUpdate(others, MatrixPart.rest(ofOthers, parts), state));
         boolean isSharded = parameters.access().shard() != null;
         matrices = begun(() -> {
             var scratch = new MatrixUpdate.Scratch(config, parts, state.scope());
@@ -210,7 +198,7 @@ public final class Muon extends FlatOptimizer {
             for (int i = 0; i < parts.size(); i++) {
                 MatrixPart part = parts.get(i);
                 Tensor room = isSharded ? rooms.get(i) : null;
-                made.add(new MatrixUpdate(config, part, part.range(ofMatrices), room, scratch, parameters, state));
+                made.add(new MatrixUpdate(config, part, part.range(state.ranges()), room, scratch, parameters, state));
             }
             return List.copyOf(made);
         });

@@ -56,7 +56,7 @@ public record OffloadedConfig(AdamW.Config updates, int chunk) implements Optimi
 
     @Override
     public AdamW make(Parameters parameters, List<ParameterGroup> groups) {
-        return AdamW.offloaded(parameters, this, groups);
+        return new AdamW(parameters, this, groups);
     }
 
     @Override

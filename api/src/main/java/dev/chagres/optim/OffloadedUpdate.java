@@ -1,6 +1,5 @@
 package dev.chagres.optim;
 
-import dev.chagres.DType;
 import dev.chagres.Device;
 import dev.chagres.Event;
 import dev.chagres.Scope;
@@ -15,9 +14,7 @@ import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
-import java.util.EnumMap;
 import java.util.List;
-import java.util.Map;
 
 /**
  * Updates of {@link AdamW} whose vectors lie in the host's memory: chunk by chunk they are copied to the device, updated, and copied back, each on a
@@ -72,9 +69,7 @@ final class OffloadedUpdate implements AutoCloseable {
     private boolean closed;
 
     OffloadedUpdate(OffloadedConfig config, Parameters parameters, List<UpdateRange> ranges, OptimizerState state) {
-        AdamW.Config updates = config.updates();
-        adam = new Adam(
-                updates.beta1(), updates.beta2(), updates.epsilon(), updates.decayMode(), updates.biasCorrection());
+        adam = config.updates().adam();
         this.state = state;
         this.parameters = parameters;
         this.ranges = ranges.size();
@@ -109,36 +104,32 @@ final class OffloadedUpdate implements AutoCloseable {
     private Chunk chunk(long first, long count, List<UpdateRange> all) {
         Slot slot = slots.get(chunks.size() % slots.size());
         boolean hasMasters = vectors.size() == 3;
-        Map<DType, List<AdamRange>> byType = new EnumMap<>(DType.class);
+        int width = vectors.getFirst().width();
+        int moments = hasMasters ? 1 : 0;
         Scope scope = state.scope();
-        for (UpdateRange range : all) {
-            long begin = Math.max(first, range.gradientOffset());
-            long length = Math.min(first + count, range.gradientOffset() + range.count()) - begin;
-            if (length <= 0) {
-                continue;
-            }
-            long place = begin - first;
-            int width = vectors.getFirst().width();
-            Tensor master = hasMasters && !range.isFloat32()
-                    ? scope.view(slot.parts.getFirst(), width * place, width * length)
-                    : null;
-            int moments = hasMasters ? 1 : 0;
-            byType.computeIfAbsent(range.weights().dtype(), _ -> new ArrayList<>())
-                    .add(new AdamRange(
-                            scope.view(parameters.gradients(), begin, length),
-                            scope.view(range.weights(), range.weightOffset() + begin - range.gradientOffset(), length),
-                            scope.view(slot.parts.get(moments), place, length),
-                            scope.view(slot.parts.get(moments + 1), place, length),
-                            master,
-                            state.numbers().rate(range.group()),
-                            range.weightDecay()));
-        }
+        List<UpdateRange> inside = all.stream()
+                .map(range -> range.within(first, first + count))
+                .filter(range -> range.count() > 0)
+                .toList();
         return new Chunk(
                 first,
                 count,
-                byType.values().stream()
-                        .map(alike -> AdamRanges.of(alike, scope))
-                        .toList());
+                UpdateRange.tables(
+                        inside,
+                        range -> {
+                            long place = range.gradientOffset() - first;
+                            return new AdamRange(
+                                    state.gradients(range),
+                                    range.weights(scope),
+                                    scope.view(slot.parts.get(moments), place, range.count()),
+                                    scope.view(slot.parts.get(moments + 1), place, range.count()),
+                                    hasMasters && !range.isFloat32()
+                                            ? scope.view(slot.parts.getFirst(), width * place, width * range.count())
+                                            : null,
+                                    state.numbers().rate(range.group()),
+                                    range.weightDecay());
+                        },
+                        alike -> AdamRanges.of(alike, scope)));
     }
 
     /** Enqueues the step. */
@@ -230,9 +221,8 @@ final class OffloadedUpdate implements AutoCloseable {
 
     /** Says which kernels run, and where the vectors lie. */
     String explain() {
-        return "ops_adam_ranges, " + ranges + (ranges == 1 ? " range" : " ranges") + " in " + chunks.size()
-                + (chunks.size() == 1 ? " chunk" : " chunks")
-                + ": moments and masters lie in the host's memory, and are"
+        return "ops_adam_ranges, " + StepUpdate.counted(ranges, "range") + " in "
+                + StepUpdate.counted(chunks.size(), "chunk") + ": moments and masters lie in the host's memory, and are"
                 + " copied to the device and back on two streams beside the updates";
     }
 

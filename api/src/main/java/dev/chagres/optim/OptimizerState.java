@@ -5,6 +5,7 @@ import dev.chagres.MemoryUse;
 import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.memory.PinnedMemory;
 import dev.chagres.ops.StepState;
@@ -27,6 +28,7 @@ import org.jspecify.annotations.Nullable;
 final class OptimizerState implements AutoCloseable {
     private final String name;
     private final Parameters parameters;
+    private final List<UpdateRange> ranges;
     private final Scope scope;
     /** Where vectors and masters lie: {@link #scope}, or memory of the host. */
     private final Scope kept;
@@ -55,22 +57,7 @@ final class OptimizerState implements AutoCloseable {
      * @param name of the optimizer's class
      * @param dtype of the vectors; BYTE for codes of eight bits, each vector of which has one of scales behind it
      * @param endings of the names of the vectors
-     */
-    OptimizerState(
-            String name,
-            Parameters parameters,
-            DType dtype,
-            List<String> endings,
-            Masters kind,
-            List<UpdateRange> ranges,
-            List<ParameterGroup> groups) {
-        this(name, parameters, dtype, endings, kind, ranges, groups, 0);
-    }
-
-    /**
-     * The same with vectors and masters in page-locked memory of the host.
-     *
-     * @param hostBytes of them; 0 for the device's memory
+     * @param hostBytes of vectors and masters in page-locked memory of the host; 0 for the device's memory
      */
     OptimizerState(
             String name,
@@ -83,6 +70,7 @@ final class OptimizerState implements AutoCloseable {
             long hostBytes) {
         this.name = name;
         this.parameters = parameters;
+        this.ranges = ranges;
         Stream stream = parameters.scope().stream();
         scope = stream.device().openScope(stream).countedAs(MemoryUse.Holder.OPTIMIZER);
         Scope host = null;
@@ -139,6 +127,23 @@ final class OptimizerState implements AutoCloseable {
         return average;
     }
 
+    /** Allocates so many zeros, FLOAT32. */
+    static Tensor zeros(long count, Scope scope) {
+        Tensor tensor = scope.tensor(DType.FLOAT32, count);
+        tensor.zero(scope.stream());
+        return tensor;
+    }
+
+    /** Returns all elements, by weight type, decay and group. */
+    List<UpdateRange> ranges() {
+        return ranges;
+    }
+
+    /** Returns this rank's gradients of a range. */
+    Tensor gradients(UpdateRange range) {
+        return scope.view(parameters.gradients(), range.gradientOffset(), range.count());
+    }
+
     /** Returns the scope that owns the memory; its stream runs the steps. */
     Scope scope() {
         return scope;
@@ -180,6 +185,18 @@ final class OptimizerState implements AutoCloseable {
     void ensureTraining() {
         ensureOpen();
         numbers.ensureTraining();
+    }
+
+    /** Checks that the weights can be made others by {@code call}, which errors say {@code what} does. */
+    void ensureSwitches(String what, String call) {
+        ensureOpen();
+        Stream stream = scope.stream();
+        Inside.state(stream).ensureCurrent();
+        Inside.state(stream).ensureNotGrouping(call);
+        Inside.state(stream).awaitReads();
+        if (Inside.capture(stream) != null) {
+            throw new CaptureException(what + ": " + call + " cannot be captured; enqueue it");
+        }
     }
 
     /** Lists everything that is saved, by parameter. Made once: its views last as long as the optimizer. */

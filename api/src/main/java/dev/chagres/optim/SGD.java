@@ -75,12 +75,6 @@ public final class SGD extends FlatOptimizer {
             }
         }
 
-        /** Returns names and numbers in brackets. */
-        String text() {
-            return "(momentum=" + momentum + ", dampening=" + dampening + ", weightDecay=" + weightDecay + ", kind="
-                    + kind + ", masters=" + masters + ")";
-        }
-
         @Override
         public SGD make(Parameters parameters, List<ParameterGroup> groups) {
             return new SGD(parameters, this, groups);
@@ -158,16 +152,12 @@ public final class SGD extends FlatOptimizer {
      * @throws IllegalStateException when the parameters are closed
      */
     public SGD(Parameters parameters, Config config, List<ParameterGroup> groups) {
-        List<ParameterGroup> own = check(parameters, config, groups);
-        List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay, own);
+        float decay = Checks.given("config", config).weightDecay;
         OptimizerState.Masters masters = MasterCopies.of(parameters, config.masters);
-        super(
-                parameters,
-                "SGD" + config.text(),
-                new OptimizerState("SGD", parameters, DType.FLOAT32, VECTORS, masters, ranges, own));
+        super(parameters, config, groups, decay, DType.FLOAT32, VECTORS, masters);
         Method kind = config.kind == Momentum.NESTEROV ? Method.NESTEROV : Method.SGD;
         OptimizerStep method = OptimizerStep.of(kind, config.momentum, config.dampening);
-        update = begun(() -> new StepUpdate(method, ranges, parameters.gradients(), state, null));
+        update = begun(() -> new StepUpdate(method, state, null));
     }
 
     @Override

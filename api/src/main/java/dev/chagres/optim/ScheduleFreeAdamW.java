@@ -1,11 +1,13 @@
 package dev.chagres.optim;
 
 import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.bindings.CaptureException;
-import dev.chagres.internal.Inside;
+import dev.chagres.internal.Checks;
 import dev.chagres.internal.Numbers;
+import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
 import dev.chagres.parameter.Parameters;
@@ -66,12 +68,6 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
             }
         }
 
-        /** Returns names and numbers in brackets. */
-        String text() {
-            return "(beta1=" + beta1 + ", beta2=" + beta2 + ", epsilon=" + epsilon + ", weightDecay=" + weightDecay
-                    + ", power=" + power + ", ratePower=" + ratePower + ")";
-        }
-
         @Override
         public ScheduleFreeAdamW make(Parameters parameters, List<ParameterGroup> groups) {
             return new ScheduleFreeAdamW(parameters, this, groups);
@@ -128,8 +124,6 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
     private final OptimizerStep point;
     private final Tensor sums;
     private final Tensor shares;
-    private final Tensor one;
-    private final Tensor neverSkip;
 
     /**
      * Allocates memory for the state, in a scope of its own: averages and what they average, with the present values of the weights, and the
@@ -151,23 +145,15 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
      * @throws IllegalStateException when the parameters are closed
      */
     public ScheduleFreeAdamW(Parameters parameters, Config config, List<ParameterGroup> groups) {
-        List<ParameterGroup> own = check(parameters, config, groups);
-        List<UpdateRange> ranges = UpdateRange.of(parameters, config.weightDecay(), own);
+        float decay = Checks.given("config", config).weightDecay();
         OptimizerState.Masters averages = (all, scope, vectors) ->
                 new Averages(parameters, all, scope, vectors.getFirst().elements());
-        super(
-                parameters,
-                NAME + config.text(),
-                new OptimizerState(NAME, parameters, DType.FLOAT32, VECTORS, averages, ranges, own));
+        super(parameters, config, groups, decay, DType.FLOAT32, VECTORS, averages);
         this.config = config;
         point = OptimizerStep.of(Method.SCHEDULE_FREE_POINT, config.beta1(), config.beta2());
         sums = state.numbers().keepAverages();
         shares = state.scope().like(state.numbers().rates());
-        one = state.scope().tensor(DType.FLOAT32, 1);
-        neverSkip = state.scope().tensor(DType.INT32, 1);
         update = begun(() -> {
-            one.set(state.scope().stream(), 1f);
-            neverSkip.zero(state.scope().stream());
             shares.zero(state.scope().stream());
             OptimizerStep method = new OptimizerStep(
                     Method.SCHEDULE_FREE,
@@ -176,7 +162,7 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
                     config.epsilon(),
                     WeightDecay.DECOUPLED,
                     BiasCorrection.YES);
-            return new StepUpdate(method, ranges, parameters.gradients(), state, shares);
+            return new StepUpdate(method, state, shares);
         });
     }
 
@@ -208,7 +194,7 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
      */
     @Override
     public void beginEvaluation() {
-        ensureSwitches("beginEvaluation");
+        state.ensureSwitches(NAME, "beginEvaluation");
         if (!state.numbers().isEvaluating()) {
             state.masters().write(); // Weights that were written from outside are the averages from now on.
             ((Averages) state.masters()).give();
@@ -225,7 +211,7 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
      */
     @Override
     public void endEvaluation() {
-        ensureSwitches("endEvaluation");
+        state.ensureSwitches(NAME, "endEvaluation");
         if (state.numbers().isEvaluating()) {
             update.run(point, one, neverSkip);
             rewritten();
@@ -233,19 +219,54 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
         }
     }
 
-    private void ensureSwitches(String call) {
-        state.ensureOpen();
-        Stream stream = state.scope().stream();
-        Inside.state(stream).ensureCurrent();
-        Inside.state(stream).ensureNotGrouping(call);
-        Inside.state(stream).awaitReads();
-        if (Inside.capture(stream) != null) {
-            throw new CaptureException(NAME + ": " + call + " cannot be captured; enqueue it");
-        }
-    }
-
     private void rewritten() {
         parameters().access().rewritten();
         state.masters().keepLoaded();
+    }
+
+    /**
+     * The averages of schedule-free methods, FLOAT32, in the order of the gradients, beside weights of any type. They and the vector that they
+     * average begin with the weights.
+     */
+    private static final class Averages extends MasterCopies {
+        static final String ENDING = ".x";
+
+        private final List<Tensor> weights;
+        private final List<Tensor> averageRanges;
+        private final List<Tensor> averagedRanges;
+
+        /**
+         * Allocates the averages.
+         *
+         * @param averaged FLOAT32, as many as the gradients
+         */
+        Averages(Parameters parameters, List<UpdateRange> ranges, Scope scope, Tensor averaged) {
+            Tensor averages = OptimizerState.zeros(averaged.count(), scope);
+            super(parameters, new StateVector(ENDING, averages, 1), scope);
+            weights = ranges.stream().map(range -> range.weights(scope)).toList();
+            averageRanges = parts(averages, ranges, scope);
+            averagedRanges = parts(averaged, ranges, scope);
+        }
+
+        @Override
+        void take() {
+            for (int i = 0; i < weights.size(); i++) {
+                Elementwise.cast(weights.get(i), averageRanges.get(i), scope.stream());
+                Elementwise.cast(weights.get(i), averagedRanges.get(i), scope.stream());
+            }
+        }
+
+        /** Enqueues weights that are the averages. */
+        void give() {
+            for (int i = 0; i < weights.size(); i++) {
+                Elementwise.cast(averageRanges.get(i), weights.get(i), scope.stream());
+            }
+        }
+
+        private static List<Tensor> parts(Tensor vector, List<UpdateRange> ranges, Scope scope) {
+            return ranges.stream()
+                    .map(range -> scope.view(vector, range.gradientOffset(), range.count()))
+                    .toList();
+        }
     }
 }

@@ -47,11 +47,11 @@ final class SplitMatrix {
     }
 
     /**
-     * Checks that all ranks have parts of one size.
+     * Returns the parameter, after a check that all ranks have parts of one size.
      *
      * @throws IllegalArgumentException when they do not
      */
-    static void ensureEven(Parameter parameter) {
+    static Parameter ensureEven(Parameter parameter) {
         ParameterSplit split = parameter.split();
         if (split != null && !split.isEven()) {
             throw new IllegalArgumentException(
@@ -59,6 +59,7 @@ final class SplitMatrix {
                             + parameter.name() + " " + split.whole() + " among " + split.ranks()
                             + " ranks; name it in Muon.Config.withExcluded, and AdamW updates it");
         }
+        return parameter;
     }
 
     /** Enqueues {@code whole} of the parts of all ranks. */

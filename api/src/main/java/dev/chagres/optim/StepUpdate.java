@@ -9,10 +9,7 @@ import dev.chagres.ops.StepRange;
 import dev.chagres.ops.StepRanges;
 import dev.chagres.ops.StepState;
 import dev.chagres.parameter.Parameters;
-import java.util.ArrayList;
-import java.util.EnumMap;
 import java.util.List;
-import java.util.Map;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -24,7 +21,7 @@ final class StepUpdate {
     private final OptimizerStep method;
     private final OptimizerState state;
     /** The ranges of each type of weights. */
-    private final List<StepRanges> tables = new ArrayList<>();
+    private final List<StepRanges> tables;
 
     private final int count;
 
@@ -33,31 +30,24 @@ final class StepUpdate {
      *
      * @param shares FLOAT32 [groups] of schedule-free methods; else null
      */
-    StepUpdate(
-            OptimizerStep method,
-            List<UpdateRange> ranges,
-            Tensor gradients,
-            OptimizerState state,
-            @Nullable Tensor shares) {
+    StepUpdate(OptimizerStep method, OptimizerState state, @Nullable Tensor shares) {
         this.method = method;
         this.state = state;
-        count = ranges.size();
+        count = state.ranges().size();
         boolean two = method.method() == Method.ADAM || shares != null;
-        Map<DType, List<StepRange>> byType = new EnumMap<>(DType.class);
         Scope scope = state.scope();
-        for (UpdateRange range : ranges) {
-            byType.computeIfAbsent(range.weights().dtype(), _ -> new ArrayList<>())
-                    .add(new StepRange(
-                            scope.view(gradients, range.gradientOffset(), range.count()),
-                            scope.view(range.weights(), range.weightOffset(), range.count()),
-                            state.masters().of(range),
-                            state.of(0, range),
-                            two ? state.of(1, range) : null,
-                            state.numbers().rate(range.group()),
-                            shares == null ? null : scope.view(shares, range.group(), 1),
-                            range.weightDecay()));
-        }
-        byType.values().forEach(alike -> tables.add(StepRanges.of(alike, scope)));
+        tables = UpdateRange.tables(
+                state.ranges(),
+                range -> new StepRange(
+                        state.gradients(range),
+                        range.weights(scope),
+                        state.masters().of(range),
+                        state.of(0, range),
+                        two ? state.of(1, range) : null,
+                        state.numbers().rate(range.group()),
+                        shares == null ? null : scope.view(shares, range.group(), 1),
+                        range.weightDecay()),
+                alike -> StepRanges.of(alike, scope));
     }
 
     /** Enqueues the step. */
@@ -78,7 +68,7 @@ final class StepUpdate {
                 + ": states, masters and weights in the same kernel";
     }
 
-    private static String counted(int number, String what) {
+    static String counted(int number, String what) {
         return number + " " + what + (number == 1 ? "" : "s");
     }
 

@@ -1,6 +1,7 @@
 package dev.chagres.optim;
 
 import dev.chagres.DType;
+import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.ParameterRange;
@@ -8,7 +9,10 @@ import dev.chagres.parameter.ParameterRange.Decay;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.EnumMap;
 import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
 
 /**
  * Neighbouring trained elements of one type, one weight decay and one group.
@@ -32,6 +36,28 @@ record UpdateRange(Tensor weights, long weightOffset, long gradientOffset, long 
         return next.weights == weights
                 && next.weightOffset == weightOffset + count
                 && next.gradientOffset == gradientOffset + count;
+    }
+
+    /** Returns a view of the weights. */
+    Tensor weights(Scope scope) {
+        return scope.view(weights, weightOffset, count);
+    }
+
+    /** Returns the elements from {@code begin} to before {@code end} in the order of the gradients; perhaps none. */
+    UpdateRange within(long begin, long end) {
+        long first = Math.max(0, begin - gradientOffset);
+        long rest = Math.max(0, Math.min(count, end - gradientOffset) - first);
+        return new UpdateRange(weights, weightOffset + first, gradientOffset + first, rest, group, weightDecay);
+    }
+
+    /** Returns a table for each type of weights, of the rows that ranges of it have. */
+    static <R, T> List<T> tables(List<UpdateRange> ranges, Function<UpdateRange, R> row, Function<List<R>, T> table) {
+        Map<DType, List<R>> byType = new EnumMap<>(DType.class);
+        for (UpdateRange range : ranges) {
+            byType.computeIfAbsent(range.weights.dtype(), _ -> new ArrayList<>())
+                    .add(row.apply(range));
+        }
+        return byType.values().stream().map(table).toList();
     }
 
     /** Returns the first element of a trained parameter in the order of the gradients. */

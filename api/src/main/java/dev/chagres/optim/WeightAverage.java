@@ -3,8 +3,6 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
-import dev.chagres.bindings.CaptureException;
-import dev.chagres.internal.Inside;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.ops.OptimizerStep;
 import dev.chagres.ops.OptimizerStep.Method;
@@ -55,8 +53,7 @@ final class WeightAverage extends MasterCopies {
     /** Allocates averages in the scope of {@code state}. */
     WeightAverage(Parameters parameters, OptimizerState state, float decay) {
         Scope scope = state.scope();
-        Tensor averages = scope.tensor(DType.FLOAT32, parameters.gradients().count());
-        averages.zero(scope.stream());
+        Tensor averages = OptimizerState.zeros(parameters.gradients().count(), scope);
         super(parameters, new StateVector(ENDING, averages, 1), scope);
         this.parameters = parameters;
         this.state = state;
@@ -106,7 +103,7 @@ final class WeightAverage extends MasterCopies {
 
     /** Makes the weights the averages. A second call does nothing. */
     void beginEvaluation() {
-        ensureSwitches("beginEvaluation");
+        state.ensureSwitches("average of weights", "beginEvaluation");
         if (room != null) {
             return;
         }
@@ -126,7 +123,7 @@ final class WeightAverage extends MasterCopies {
 
     /** Makes the weights again those of training. A second call does nothing. */
     void endEvaluation() {
-        ensureSwitches("endEvaluation");
+        state.ensureSwitches("average of weights", "endEvaluation");
         Scope made = room;
         if (made == null) {
             return;
@@ -145,16 +142,6 @@ final class WeightAverage extends MasterCopies {
         room = null;
         if (made != null) {
             made.close();
-        }
-    }
-
-    private void ensureSwitches(String call) {
-        state.ensureOpen();
-        Inside.state(scope.stream()).ensureCurrent();
-        Inside.state(scope.stream()).ensureNotGrouping(call);
-        Inside.state(scope.stream()).awaitReads();
-        if (Inside.capture(scope.stream()) != null) {
-            throw new CaptureException("average of weights: " + call + " cannot be captured; enqueue it");
         }
     }
 
