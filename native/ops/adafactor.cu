@@ -25,7 +25,10 @@ __device__ inline float warp_sum(float value) {
   return value;
 }
 
-__device__ inline int64_t mapped(const int32_t *map, int64_t i) { return map == nullptr ? i : map[i]; }
+/* The maps are the caller's: a number that is none of a row or column must not reach other memory. */
+__device__ inline int64_t mapped(const int32_t *map, int64_t i, int64_t count) {
+  return map == nullptr ? i : map[i] < 0 ? 0 : map[i] < count ? map[i] : count - 1;
+}
 
 struct RowSums {
   float first, second;
@@ -45,7 +48,7 @@ __device__ inline void for_rows(const AdafactorRange &range, Element &&element, 
     for (int64_t i = begin + lane; i < behind; i += lanes) element(i - range.first, i - row_begin, sums);
     sums.first = is_vector ? block_sum(sums.first) : warp_sum(sums.first);
     sums.second = is_vector ? block_sum(sums.second) : warp_sum(sums.second);
-    if (lane == 0) store(mapped(range.row_map, row), sums);
+    if (lane == 0) store(mapped(range.row_map, row, range.rows), sums);
   }
 }
 
@@ -80,7 +83,7 @@ __device__ inline void sums_of(const AdafactorNumbers &n, const AdafactorRange *
     bool has = i < last;
 #pragma unroll 4
     for (; i < last; i += range.columns) sum = __fadd_rn(sum, square_of(range, scale, i - range.first));
-    if (has) range.column_squares[mapped(range.column_map, column)] = sum;
+    if (has) range.column_squares[mapped(range.column_map, column, range.whole_columns)] = sum;
   }
 }
 
@@ -123,7 +126,7 @@ __device__ inline float row_factor(const AdafactorRange &range, int64_t row) {
 
 /* u of an element, but for the factor of its row. */
 __device__ inline float in_column(const AdafactorRange &range, float scale, int64_t i, int64_t column) {
-  return __fmul_rn(scale, range.gradient[i]) / sqrtf(range.column[mapped(range.column_map, column)]);
+  return __fmul_rn(scale, range.gradient[i]) / sqrtf(range.column[mapped(range.column_map, column, range.whole_columns)]);
 }
 
 KERNEL(adafactor_updates, const AdafactorNumbers n, const AdafactorRange *ranges) {
@@ -161,7 +164,7 @@ __device__ inline void step_of_ranges(const AdafactorNumbers &n, const Adafactor
   const float scale = n.gradient_scale[0];
   for (int64_t i = thread_index(); i < range.count; i += thread_total()) {
     const int64_t row = divide(range.first + i, range.columns), column = range.first + i - row * range.columns;
-    const float u = __fmul_rn(in_column(range, scale, i, column), row_factor(range, mapped(range.row_map, row)));
+    const float u = __fmul_rn(in_column(range, scale, i, column), row_factor(range, mapped(range.row_map, row, range.rows)));
     float direction = __fmul_rn(range.numbers[2], u);
     if (n.beta1 > 0) {
       direction = fmaf(n.beta1, range.mean[i], __fmul_rn(1 - n.beta1, direction));

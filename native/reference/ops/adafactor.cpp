@@ -1,6 +1,7 @@
 /* Operations: steps of Adafactor. */
 #include "../../ops/adafactor_checks.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cuda/capture.h"
@@ -21,7 +22,10 @@ struct Numbers {
   NVTEDType weight_dtype;
 };
 
-int64_t mapped(const int32_t *map, int64_t i) { return map == nullptr ? i : map[i]; }
+/* The maps are the caller's: a number that is none of a row or column must not reach other memory. */
+int64_t mapped(const int32_t *map, int64_t i, int64_t count) {
+  return map == nullptr ? i : std::clamp<int64_t>(map[i], 0, count - 1);
+}
 
 float weight_of(const OpsAdafactorRange &range, const Numbers &n, int64_t i) {
   if (n.masters == OPS_MASTER_REMAINDER)
@@ -47,7 +51,7 @@ void for_rows(const OpsAdafactorRange &range, Body &&body) {
     for (int64_t row = first; row < behind; ++row) {
       const int64_t row_begin = row * range.columns;
       const int64_t begin = std::max(row_begin, range.first), stop = std::min(row_begin + range.columns, last);
-      body(mapped(range.row_map, row), begin - range.first, stop - range.first, begin - row_begin);
+      body(mapped(range.row_map, row, range.rows), begin - range.first, stop - range.first, begin - row_begin);
     }
   });
 }
@@ -73,7 +77,7 @@ void sums(const OpsAdafactorRange &range, const Numbers &n) {
       if (i >= last) continue;
       float sum = 0;
       for (; i < last; i += range.columns) sum += square_of(range, n, i - range.first);
-      range.column_squares[mapped(range.column_map, column)] = sum;
+      range.column_squares[mapped(range.column_map, column, range.whole_columns)] = sum;
     }
   });
 }
@@ -111,7 +115,7 @@ float row_factor(const OpsAdafactorRange &range, int64_t row) {
 }
 
 float in_column(const OpsAdafactorRange &range, const Numbers &n, int64_t i, int64_t column) {
-  return n.scale * range.gradient[i] / std::sqrt(range.column[mapped(range.column_map, column)]);
+  return n.scale * range.gradient[i] / std::sqrt(range.column[mapped(range.column_map, column, range.whole_columns)]);
 }
 
 void updates(const OpsAdafactorRange &range, const Numbers &n) {

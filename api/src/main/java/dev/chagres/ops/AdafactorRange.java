@@ -35,7 +35,7 @@ public record AdafactorRange(
      *
      * @param first the first of them, row by row
      * @param columns that this rank has
-     * @param rowMap INT32 [rows of this rank], which rows of the whole matrix they are; null for the same
+     * @param rowMap INT32 [rows of this rank], which rows of the whole matrix they are; null for the same. Numbers of none are taken for the nearest
      * @param columnMap INT32 [columns], likewise
      */
     public record Place(
@@ -81,13 +81,12 @@ public record AdafactorRange(
             Checks.vector(stream, "mean", mean, DType.FLOAT32, count);
         }
         RangeTable.checkMaster(master, count, stream);
-        long rows = Math.ceilDiv(place.first() + count, place.columns());
         Tensor rowMap = place.rowMap();
         Tensor columnMap = place.columnMap();
         long ofRank = rowMap == null ? matrix.rows() : rowMap.count();
-        if (rows > ofRank
-                || place.columns() > matrix.columns()
-                || columnMap == null && place.columns() != matrix.columns()) {
+        // from the end backwards, so that no sum overflows
+        boolean reaches = place.columns() > matrix.columns() || place.first() > ofRank * place.columns() - count;
+        if (reaches || columnMap == null && place.columns() != matrix.columns()) {
             throw new IllegalArgumentException("place: expected elements of a matrix of " + matrix.rows() + " rows and "
                     + matrix.columns() + " columns, got " + count + " from " + place.first() + " on in rows of "
                     + place.columns());

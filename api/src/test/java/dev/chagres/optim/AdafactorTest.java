@@ -5,8 +5,15 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
+import dev.chagres.Scope;
+import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
+import dev.chagres.ops.AdafactorMatrices;
+import dev.chagres.ops.AdafactorMatrix;
+import dev.chagres.ops.AdafactorRange;
+import dev.chagres.ops.AdafactorRanges;
+import dev.chagres.ops.AdafactorStep;
 import dev.chagres.ops.AdafactorStep.Rate;
 import dev.chagres.ops.AdafactorStep.Scale;
 import dev.chagres.parameter.Initializer;
@@ -181,5 +188,59 @@ class AdafactorTest {
                 IllegalArgumentException.class,
                 "threshold: expected a positive number, got 0.0",
                 () -> Adafactor.Config.standard().withThreshold(0));
+    }
+
+    /** A map may have any number, and a place too: neither may reach memory that is not the matrix'. */
+    @Test
+    void mapsAndPlacesReachNothingElse() {
+        Scope scope = open.scope();
+        Stream stream = scope.stream();
+        var matrix = new AdafactorMatrix(
+                zeros(scope, 2, 2),
+                zeros(scope, 3),
+                zeros(scope, 2),
+                zeros(scope, 2),
+                zeros(scope, 3),
+                zeros(scope, 3),
+                zeros(scope, 1));
+        Tensor rowMap = scope.tensor(DType.INT32, 2);
+        Tensor columnMap = scope.tensor(DType.INT32, 3);
+        rowMap.set(stream, Integer.MIN_VALUE, Integer.MAX_VALUE);
+        columnMap.set(stream, Integer.MAX_VALUE, -1, 1 << 20);
+        var method = new AdafactorStep(0.8f, 1e-30f, 1e-3f, 1, 0, Rate.GIVEN, Scale.OF_WEIGHTS);
+        Tensor step = scope.tensor(DType.INT32, 1);
+        step.set(stream, 1);
+        Tensor one = zeros(scope, 1);
+        one.set(stream, 1f);
+        Tensor skip = scope.tensor(DType.INT32, 1);
+        skip.set(stream, 0);
+        AdafactorRange range = range(scope, matrix, new AdafactorRange.Place(0, 3, rowMap, columnMap));
+        range.gradient().set(stream, 1f, 2f, 3f, 4f, 5f, 6f);
+        AdafactorRanges ranges = AdafactorRanges.of(List.of(range), scope);
+        AdafactorMatrices matrices = AdafactorMatrices.of(List.of(matrix), scope);
+        method.sums(ranges, step, one, skip, stream);
+        method.factors(matrices, step, one, skip, stream);
+        method.updates(ranges, step, one, skip, stream);
+        method.clip(matrices, step, one, skip, stream);
+        method.step(ranges, step, one, skip, stream);
+        assertArrayEquals(new float[] {14, 77, 0, 0}, matrix.rowSums().toFloats(stream));
+        for (long first : new long[] {1, 6, Long.MAX_VALUE - 5, Long.MAX_VALUE}) {
+            assertThrown(
+                    IllegalArgumentException.class,
+                    "ranges[0].place: expected elements of a matrix of 2 rows and 3 columns, got 6 from " + first
+                            + " on in rows of 3",
+                    () -> AdafactorRanges.of(
+                            List.of(range(scope, matrix, new AdafactorRange.Place(first, 3, null, null))), scope));
+        }
+    }
+
+    private static Tensor zeros(Scope scope, long... sizes) {
+        Tensor made = scope.tensor(DType.FLOAT32, sizes);
+        made.zero(scope.stream());
+        return made;
+    }
+
+    private static AdafactorRange range(Scope scope, AdafactorMatrix matrix, AdafactorRange.Place place) {
+        return new AdafactorRange(matrix, place, zeros(scope, 6), zeros(scope, 6), null, null, 0);
     }
 }

@@ -4,6 +4,7 @@ import com.hubspot.jinjava.Jinjava;
 import com.hubspot.jinjava.JinjavaConfig;
 import com.hubspot.jinjava.LegacyOverrides;
 import com.hubspot.jinjava.el.JinjavaInterpreterResolver;
+import com.hubspot.jinjava.el.JinjavaProcessors;
 import com.hubspot.jinjava.interpret.Context;
 import com.hubspot.jinjava.interpret.JinjavaInterpreter;
 import com.hubspot.jinjava.interpret.TemplateError;
@@ -64,7 +65,9 @@ final class JinjaTemplate {
                 .withKeepTrailingNewline(true)
                 .withNestedInterpretationEnabled(false)
                 .withElResolver(resolver)
-                .withNodePreProcessor((node, interpreter) -> limits.step(interpreter))
+                .withProcessors(JinjavaProcessors.newBuilder()
+                        .withNodePreProcessor((node, interpreter) -> limits.step(interpreter))
+                        .build())
                 .withMaxStringLength(JinjaLimits.TEXT)
                 .withMaxOutputSize(JinjaLimits.TEXT)
                 .withMaxListSize(JinjaLimits.MEMBERS)
