@@ -31,7 +31,7 @@ abstract class TextReader implements AutoCloseable {
     /** The longest line of JSON Lines, in bytes. */
     static final int MAX_LINE_BYTES = 1 << 27;
 
-    static final String EXPECTED = "expected an object with text, or with prompt and completion, ";
+    static final String EXPECTED = "expected an object with text, with prompt and completion, or with messages, ";
 
     private final Path file;
 
@@ -307,8 +307,9 @@ abstract class TextReader implements AutoCloseable {
                     throw new TextException(
                             file(),
                             number,
-                            "expected messages that have a text for role and one for content, and nothing else, got another"
-                                    + " message " + (messages.size() + 1),
+                            "expected messages that have a text for role and one for content, and nothing else, got "
+                                    + told(each) + " as message "
+                                    + (messages.size() + 1),
                             null);
                 }
                 messages.add(new ChatTemplate.Message(role, content));
@@ -317,6 +318,16 @@ abstract class TextReader implements AutoCloseable {
                 throw new TextException(file(), number, "expected a list of messages, got none", null);
             }
             return messages;
+        }
+
+        /** What a message has that it should not have, or has not. */
+        private static String told(Object message) {
+            if (!(message instanceof Map<?, ?> fields)) {
+                return "no object";
+            }
+            return fields.keySet().equals(Set.of("role", "content"))
+                    ? "one whose role or content is no text"
+                    : "the fields " + fields.keySet().stream().map(String::valueOf).sorted().toList();
         }
 
         private String string(JsonParser parser) throws IOException {

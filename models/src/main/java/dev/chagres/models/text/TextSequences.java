@@ -148,7 +148,8 @@ public final class TextSequences implements TokenSequences {
         found |= texts.count() > 0;
         if (!found && reader == null && nextFile == files.size()) {
             throw new IllegalArgumentException("files: expected a text of two tokens or more, got none in " + files
-                    + ", and " + texts.leftOut() + " with fewer");
+                    + ", and " + texts.leftOut()
+                    + " with nothing to learn: with fewer, or without a completion or an answer of the assistant");
         }
         next = texts.count();
     }

@@ -186,18 +186,26 @@ class TextSequencesTest {
             "{\"text\": \"x\"} 5",
             "{\"text\": \"x\"",
             "{\"text\": \"\\ud800\"}",
-            "{\"text\": \"x\", \"text\": \"y\"}"
+            "{\"text\": \"x\", \"text\": \"y\"}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"tool_calls\": []}]}",
+            "{\"messages\": [{\"role\": \"user\", \"content\": [\"x\"]}]}",
+            "{\"messages\": [5]}"
         };
         String[] texts = {
             "expected a text for text, got VALUE_NUMBER_INT",
-            "expected an object with text, or with prompt and completion, got [prompt]",
-            "expected an object with text, or with prompt and completion, got [text, prompt, completion]",
-            "expected an object with text, or with prompt and completion, got none of them",
-            "expected an object with text, or with prompt and completion, got another text",
+            "expected an object with text, with prompt and completion, or with messages, got [prompt]",
+            "expected an object with text, with prompt and completion, or with messages, got [text, prompt, completion]",
+            "expected an object with text, with prompt and completion, or with messages, got none of them",
+            "expected an object with text, with prompt and completion, or with messages, got another text",
             "expected one object a line, got more behind it",
             "expected JSON: ",
             "text: expected Unicode characters, got half of a surrogate pair, d800, at 0",
-            "expected JSON: "
+            "expected JSON: ",
+            "expected messages that have a text for role and one for content, and nothing else, got the fields"
+                    + " [content, role, tool_calls] as message 1",
+            "expected messages that have a text for role and one for content, and nothing else, got one whose role or"
+                    + " content is no text as message 1",
+            "expected messages that have a text for role and one for content, and nothing else, got no object as message 1"
         };
         for (int i = 0; i < lines.length; i++) {
             Path file = file("bad.jsonl", "{\"text\": \"good\"}", lines[i]);
@@ -217,7 +225,9 @@ class TextSequencesTest {
                         () -> TextSequences.read(List.of(empty), tokenizer, TextConfig.of(8)))
                 .getMessage();
         assertEquals(
-                "files: expected a text of two tokens or more, got none in [" + empty + "], and 1 with fewer", text);
+                "files: expected a text of two tokens or more, got none in [" + empty + "], and 1 with nothing to learn:"
+                        + " with fewer, or without a completion or an answer of the assistant",
+                text);
         assertEquals(
                 "context: expected at least 2 tokens, got 1",
                 assertThrows(IllegalArgumentException.class, () -> TextConfig.of(1))
