@@ -104,8 +104,11 @@ final class TextOptions {
                     config.withLossTokens(LOSS_TOKENS).withRecomputation(DecoderConfig.Recomputation.NORMS);
             return new Texts(
                     model,
-                    told("", training, texts)
-                            + (evaluated == null ? "" : told(", ", evaluated, heldOut == null ? held : texts)),
+                    told(training, texts)
+                            + (evaluated == null
+                                    ? ""
+                                    : ", " + (heldOut == null ? "" : "held out ")
+                                            + told(evaluated, heldOut == null ? held : texts)),
                     adapters,
                     adapted(made.withContext(shape.context()), adapters),
                     adapted(made, adapters),
@@ -119,8 +122,8 @@ final class TextOptions {
         return adapters == null ? config : config.adapted(adapters);
     }
 
-    private static String told(String before, TextSequences sequences, List<Path> files) {
-        return before + sequences.count() + " sequences of "
+    private static String told(TextSequences sequences, List<Path> files) {
+        return sequences.count() + " sequences of "
                 + String.join(" ", files.stream().map(Path::toString).toList())
                 + (sequences.leftOut() == 0 ? "" : " (" + sequences.leftOut() + " left out, with nothing to learn)");
     }

@@ -144,7 +144,7 @@ class TextFineTuneTest {
         assertEquals(DecoderCheckpoint.config(folder), DecoderCheckpoint.config(saved));
         assertTrue(Files.exists(saved.resolve("tokenizer.json")));
         assertEquals(0, run("--eval-fraction=0.2", "--save=" + parent.resolve("part")), () -> err);
-        assertTrue(out.matches("(?s)(9|10)\\d sequences of .*, (1|2|3)\\d sequences of .*best so far.*"), out);
+        assertTrue(out.matches("(?s)(9|10)\\d sequences of .*, held out (1|2|3)\\d sequences of .*best so far.*"), out);
         folder = saved;
         assertEquals(0, run("--learning-rate=1e-9", "--save=" + parent.resolve("again")), () -> err);
         assertTrue(losses()[0] < losses[0] - 0.2, out);
