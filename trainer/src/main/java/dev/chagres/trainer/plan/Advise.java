@@ -115,6 +115,7 @@ public final class Advise implements Callable<Integer> {
      * The dimensions of a model's products.
      *
      * @param gated whether the feed-forward has a gate beside its first product
+     * @param tied whether the heads together have the columns between layers, as in ESM-2: then they grow with them
      */
     record Sizes(
             int layers,
@@ -125,30 +126,42 @@ public final class Advise implements Callable<Integer> {
             int inner,
             int logits,
             int tokens,
-            boolean gated) {
+            boolean gated,
+            boolean tied) {
         Sizes withHidden(int value) {
-            return new Sizes(layers, value, heads, keyHeads, headDim, inner, logits, tokens, gated);
+            int queries = tied ? value / headDim : heads;
+            int keys = tied ? queries : keyHeads;
+            return new Sizes(layers, value, queries, keys, headDim, inner, logits, tokens, gated, tied);
         }
 
         Sizes withHeads(int value) {
             return new Sizes(
-                    layers, hidden, value, keyHeads == heads ? value : keyHeads, headDim, inner, logits, tokens, gated);
+                    layers,
+                    hidden,
+                    value,
+                    keyHeads == heads ? value : keyHeads,
+                    headDim,
+                    inner,
+                    logits,
+                    tokens,
+                    gated,
+                    tied);
         }
 
         Sizes withHeadDim(int value) {
-            return new Sizes(layers, hidden, heads, keyHeads, value, inner, logits, tokens, gated);
+            return new Sizes(layers, hidden, heads, keyHeads, value, inner, logits, tokens, gated, tied);
         }
 
         Sizes withInner(int value) {
-            return new Sizes(layers, hidden, heads, keyHeads, headDim, value, logits, tokens, gated);
+            return new Sizes(layers, hidden, heads, keyHeads, headDim, value, logits, tokens, gated, tied);
         }
 
         Sizes withLogits(int value) {
-            return new Sizes(layers, hidden, heads, keyHeads, headDim, inner, value, tokens, gated);
+            return new Sizes(layers, hidden, heads, keyHeads, headDim, inner, value, tokens, gated, tied);
         }
 
         Sizes withTokens(int value) {
-            return new Sizes(layers, hidden, heads, keyHeads, headDim, inner, logits, value, gated);
+            return new Sizes(layers, hidden, heads, keyHeads, headDim, inner, logits, value, gated, tied);
         }
 
         List<Product> products() {
@@ -214,7 +227,8 @@ public final class Advise implements Callable<Integer> {
         int keys = planned == null || heads != null ? queries : planned.keyHeads();
         int layers = planned == null ? 1 : planned.layers();
         boolean gated = planned != null && planned.esm() == null;
-        return new Sizes(layers, columns, queries, keys, dim, wide, logits, tokens, gated);
+        boolean tied = !gated && headDim == null && columns == queries * dim;
+        return new Sizes(layers, columns, queries, keys, dim, wide, logits, tokens, gated, tied);
     }
 
     private static int given(String option, @Nullable Integer value, int otherwise) {
@@ -231,7 +245,10 @@ public final class Advise implements Callable<Integer> {
         List<Row> rows = new ArrayList<>();
         rows.add(row("hidden", sizes.hidden, sizes::withHidden, sizes, multiprocessors, bits));
         rows.add(row("feed-forward", sizes.inner, sizes::withInner, sizes, multiprocessors, bits));
-        rows.add(row("heads", sizes.heads, sizes::withHeads, sizes, multiprocessors, bits));
+        rows.add(
+                sizes.tied
+                        ? new Row("heads", sizes.heads, 0, 0, 0, "hidden columns / head dimension")
+                        : row("heads", sizes.heads, sizes::withHeads, sizes, multiprocessors, bits));
         rows.add(headDim(sizes, multiprocessors, bits));
         rows.add(row("vocabulary", sizes.logits, sizes::withLogits, sizes, multiprocessors, bits));
         rows.add(row("tokens", sizes.tokens, sizes::withTokens, sizes, multiprocessors, bits));
@@ -260,6 +277,9 @@ public final class Advise implements Callable<Integer> {
         double best = now * (1 + LEAST_GAIN);
         int first = Math.ceilDiv(value + 1, step) * step;
         for (int next = first; next <= value * (1 + FARTHEST); next += step) {
+            if (dimension.equals("hidden") && sizes.tied && next % sizes.headDim != 0) {
+                continue; // no whole number of heads
+            }
             double then = with.apply(next).efficiency(multiprocessors, bits);
             if (then > best) {
                 best = then;
@@ -276,7 +296,11 @@ public final class Advise implements Callable<Integer> {
                 1 - now / without,
                 better,
                 without / now - 1,
-                better == 0 ? "" : "tiles and waves are fuller");
+                better == 0
+                        ? ""
+                        : dimension.equals("hidden") && sizes.tied
+                                ? "tiles and waves are fuller, with " + better / sizes.headDim + " heads"
+                                : "tiles and waves are fuller");
     }
 
     /** Attention's kernels compute heads of 64, 128, 192 and 256 columns: others are filled up. */
@@ -299,11 +323,13 @@ public final class Advise implements Callable<Integer> {
                     1 - (double) value / filled,
                     filled,
                     (double) filled / value - 1,
-                    "of attention: its kernels fill heads up");
+                    sizes.tied
+                            ? "of attention: its kernels fill heads up; take fewer heads"
+                            : "of attention: its kernels fill heads up");
         }
         double now = sizes.efficiency(multiprocessors, bits);
         double then = sizes.withHeadDim(value + 64).efficiency(multiprocessors, bits);
-        boolean better = value < 256 && value * FARTHEST >= 64 && then > now * (1 + LEAST_GAIN);
+        boolean better = !sizes.tied && value < 256 && value * FARTHEST >= 64 && then > now * (1 + LEAST_GAIN);
         return new Row(
                 "head dimension",
                 value,

@@ -85,13 +85,15 @@ class AdviseTest {
 
     @Test
     void findsTheNextBetterValue() {
-        var sizes = new Advise.Sizes(33, 1280, 20, 20, 64, 5120, 64, 16_384, false);
+        var sizes = new Advise.Sizes(33, 1280, 20, 20, 64, 5120, 64, 16_384, false, true);
         double now = sizes.efficiency(132, 16);
         for (Advise.Row row : Advise.rows(sizes, 132, 16)) {
             if (row.better() != 0 && row.dimension().equals("hidden")) {
                 assertEquals(row.gain(), sizes.withHidden(row.better()).efficiency(132, 16) / now - 1, 1e-12);
                 assertTrue(row.gain() > 0 && row.better() > 1280, row.toString());
+                assertEquals(0, row.better() % 64, "a whole number of heads");
             }
+            assertTrue(!row.dimension().equals("heads") || row.better() == 0, "heads follow from the columns");
         }
         assertEquals(0, run("--model", "8M"));
         assertTrue(
