@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
 import dev.chagres.Scope;
+import dev.chagres.Shape;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
@@ -235,7 +236,7 @@ class AdafactorTest {
     }
 
     private static Tensor zeros(Scope scope, long... sizes) {
-        Tensor made = scope.tensor(DType.FLOAT32, sizes);
+        Tensor made = scope.tensor(DType.FLOAT32, Shape.of(sizes));
         made.zero(scope.stream());
         return made;
     }

@@ -327,7 +327,11 @@ abstract class TextReader implements AutoCloseable {
             }
             return fields.keySet().equals(Set.of("role", "content"))
                     ? "one whose role or content is no text"
-                    : "the fields " + fields.keySet().stream().map(String::valueOf).sorted().toList();
+                    : "the fields "
+                            + fields.keySet().stream()
+                                    .map(String::valueOf)
+                                    .sorted()
+                                    .toList();
         }
 
         private String string(JsonParser parser) throws IOException {

@@ -33,7 +33,8 @@ import org.junit.jupiter.params.provider.EnumSource;
 @Tag("L1")
 class PeftDecodersTest {
     /** On CUDA the products of an adapter are TF32 one after the other: they moved logits by 2.2e-2, gradients by 3.2e-2. */
-    private static final double TOLERANCE = Provider.current() == Provider.CUDA ? 5e-2 : HuggingFaceDecoderTest.TOLERANCE;
+    private static final double TOLERANCE =
+            Provider.current() == Provider.CUDA ? 5e-2 : HuggingFaceDecoderTest.TOLERANCE;
 
     @TempDir
     private Path parent;

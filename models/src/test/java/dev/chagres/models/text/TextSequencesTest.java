@@ -225,7 +225,8 @@ class TextSequencesTest {
                         () -> TextSequences.read(List.of(empty), tokenizer, TextConfig.of(8)))
                 .getMessage();
         assertEquals(
-                "files: expected a text of two tokens or more, got none in [" + empty + "], and 1 with nothing to learn:"
+                "files: expected a text of two tokens or more, got none in [" + empty
+                        + "], and 1 with nothing to learn:"
                         + " with fewer, or without a completion or an answer of the assistant",
                 text);
         assertEquals(

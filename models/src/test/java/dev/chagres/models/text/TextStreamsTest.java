@@ -138,7 +138,8 @@ class TextStreamsTest {
     void parquetWithOtherColumnsIsRefused() throws IOException {
         Path hole = STORED.resolve("hole.parquet");
         assertEquals(
-                hole + ":2: expected an object with text, with prompt and completion, or with messages, got none of them",
+                hole
+                        + ":2: expected an object with text, with prompt and completion, or with messages, got none of them",
                 refusal(hole));
         Path numbers = STORED.resolve("numbers.parquet");
         assertEquals(
