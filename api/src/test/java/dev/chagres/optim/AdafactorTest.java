@@ -228,8 +228,8 @@ class AdafactorTest {
         for (long first : new long[] {1, 6, Long.MAX_VALUE - 5, Long.MAX_VALUE}) {
             assertThrown(
                     IllegalArgumentException.class,
-                    "ranges: in range 0 place: expected elements of a matrix of 2 rows and 3 columns, got 6 from " + first
-                            + " on in rows of 3",
+                    "ranges: in range 0 place: expected elements of a matrix of 2 rows and 3 columns, got 6 from "
+                            + first + " on in rows of 3",
                     () -> AdafactorRanges.of(
                             List.of(range(scope, matrix, new AdafactorRange.Place(first, 3, null, null))), scope));
         }
