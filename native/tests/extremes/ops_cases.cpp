@@ -229,10 +229,10 @@ std::vector<Case> drop_path() {
       CASE(ops_token_dropout_factors, index(f), f.device_values<int32_t>({0, 1, 3}), f.device_values<int32_t>({0, 2, 4}),
            floats(f, kRows), 0.88f, 3, OPS_THD, kRows, 2, nullptr),
       CASE(ops_sequence_pool_forward, matrix(f), f.device_values<int32_t>({0, 1, 3}), f.device_values<int32_t>({0, 2, 4}),
-           matrix(f), f.device_values<int32_t>(std::vector<int32_t>(2 * kColumns)), OPS_POOL_MAX, OPS_THD, kRows, 2,
+           matrix(f), static_cast<int32_t *>(f.device(2 * kColumns * sizeof(int32_t))), OPS_POOL_MAX, OPS_THD, kRows, 2,
            kColumns, kBf16, nullptr),
       CASE(ops_sequence_pool_backward, matrix(f), f.device_values<int32_t>({0, 1, 3}), f.device_values<int32_t>({0, 2, 4}),
-           f.device_values<int32_t>(std::vector<int32_t>(2 * kColumns)), matrix(f), OPS_POOL_MAX, OPS_THD, kRows, 2,
+           static_cast<int32_t *>(f.device(2 * kColumns * sizeof(int32_t))), matrix(f), OPS_POOL_MAX, OPS_THD, kRows, 2,
            kColumns, kBf16, nullptr),
   };
 }
