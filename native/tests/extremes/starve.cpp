@@ -27,6 +27,14 @@ void *operator new(std::size_t bytes) { return allocate(bytes, __STDCPP_DEFAULT_
 void *operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
+/* By which std::stable_sort asks for room; without it a sanitizer's own would give what delete below does not take. */
+void *operator new(std::size_t bytes, const std::nothrow_t &) noexcept {
+  try {
+    return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  } catch (const std::bad_alloc &) {
+    return nullptr;
+  }
+}
 void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void *memory, std::align_val_t) noexcept { std::free(memory); }
