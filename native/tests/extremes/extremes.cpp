@@ -121,6 +121,7 @@ constexpr Choice kChoices[] = {
     {"ops_scale_sequences_add", 2, "the product alone"},
     {"ops_sequence_pool_backward", 3, "no gaps between sequences"},
     {"ops_sequence_pool_forward", 3, "no gaps between sequences"},
+    {"ops_sequence_pool_forward", 8, "no token: the largest of none"},
     {"ops_token_dropout_factors", 3, "no gaps between sequences"},
     {"ops_token_dropout_factors", 5, "all factors are 0"},
     {"ops_token_dropout_factors", 6, "the mask is another token"},

@@ -105,7 +105,7 @@ int main(int count, char **arguments) {
   if (strcmp(arguments[1], "first") == 0) EXPECT_EQUAL(made, sources);
   if (again && before != after) stop(__FILE__, __LINE__, "the second process compiled again");
   EXPECT_EQUAL(ops.compile_all(1, 0, &compiled), OPS_COMPILE_ERROR);
-  EXPECT_CONTAINS(ops.last_error(), "refused adam.cu for sm_10 (");
+  EXPECT_CONTAINS(ops.last_error(), "refused adafactor.cu for sm_10 (");
   launch(ops);
   printf("%d kernel files for sm_%d, %d of them compiled now (%d cubins were kept)\n", sources, architecture, made, lent);
   return 0;
