@@ -14,6 +14,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.function.ToLongFunction;
 
 /**
  * What a {@link KernelTrace} has recorded: times of kernels, of the layers that enqueued them, and of collectives that nothing hides.
@@ -158,15 +159,21 @@ public final class KernelTimes {
 
     /** Returns the share of the devices' time, from their first to their last kernel, in which a collective runs and nothing else; 0 without kernels. */
     public double exposedCommunication() {
-        return share(true);
+        return share(each -> {
+            // What only collectives cover is what is left without the others.
+            List<ActivityRecord> others =
+                    each.stream().filter(one -> !isCollective(one)).toList();
+            return covered(each) - covered(others);
+        });
     }
 
     /** Returns the share of the devices' time, from their first to their last kernel, in which any kernel, copy or fill runs; 0 without kernels. */
     public double busy() {
-        return share(false);
+        return share(KernelTimes::covered);
     }
 
-    private double share(boolean exposed) {
+    /** Returns the share of the devices' time that {@code nanos} counts of the records of a device. */
+    private double share(ToLongFunction<List<ActivityRecord>> nanos) {
         Map<Integer, List<ActivityRecord>> byDevice = new TreeMap<>();
         work.forEach(each ->
                 byDevice.computeIfAbsent(each.device(), _ -> new ArrayList<>()).add(each));
@@ -175,11 +182,7 @@ public final class KernelTimes {
         for (List<ActivityRecord> each : byDevice.values()) {
             long first = each.stream().mapToLong(ActivityRecord::begin).min().orElse(0);
             long last = each.stream().mapToLong(ActivityRecord::end).max().orElse(0);
-            long covered = covered(each);
-            // What only collectives cover is what is left without the others.
-            long others =
-                    covered(each.stream().filter(one -> !isCollective(one)).toList());
-            counted += exposed ? covered - others : covered;
+            counted += nanos.applyAsLong(each);
             all += last - first;
         }
         return all == 0 ? 0 : counted / all;
