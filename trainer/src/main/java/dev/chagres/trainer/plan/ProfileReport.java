@@ -11,6 +11,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.function.Supplier;
 import org.knowm.xchart.BitmapEncoder;
 import org.knowm.xchart.CategoryChartBuilder;
 import org.knowm.xchart.XYChart;
@@ -34,6 +35,8 @@ final class ProfileReport {
     private final int steps;
     private final Path folder;
     private final PrintStream err;
+    private final List<KernelTimes.Row> slowest;
+    private final String text;
 
     /**
      * Prepares a report.
@@ -46,13 +49,19 @@ final class ProfileReport {
         this.steps = steps;
         this.folder = folder;
         this.err = err;
+        slowest = times.slowest(SLOWEST);
+        text = told();
     }
 
     /** Returns the lines: the slowest kernels, collectives that nothing hides, and who told it. */
     String text() {
+        return text;
+    }
+
+    private String told() {
         StringBuilder text = new StringBuilder();
         if (times.source() == KernelTrace.Source.CUPTI) {
-            text.append(table("slowest kernels", times.slowest(SLOWEST)));
+            text.append(table("slowest kernels", slowest));
             text.append(
                     String.format(Locale.ROOT, "devices compute or copy in %.1f %% of the time%n", 100 * times.busy()));
             text.append(
@@ -63,7 +72,7 @@ final class ProfileReport {
                                     100 * times.exposedCommunication())
                             : String.format(Locale.ROOT, "exposed communication: no collective ran%n"));
         } else {
-            text.append(table("slowest layers, of the host's time", times.slowest(SLOWEST)));
+            text.append(table("slowest layers, of the host's time", slowest));
         }
         text.append(times.explain()).append(System.lineSeparator());
         if (times.dropped() > 0) {
@@ -99,13 +108,12 @@ final class ProfileReport {
         Path kernels = folder.resolve("kernels.txt");
         Files.writeString(
                 kernels,
-                text()
+                text
                         + System.lineSeparator()
                         + table("all", times.slowest(Integer.MAX_VALUE))
                         + System.lineSeparator()
                         + table("layers, without those inside", times.layers()));
         written.add(kernels);
-        List<KernelTimes.Row> slowest = times.slowest(SLOWEST);
         if (!slowest.isEmpty()) {
             draw(folder.resolve("kernels.png"), written, () -> bars(slowest));
         }
@@ -176,16 +184,10 @@ final class ProfileReport {
         return chart;
     }
 
-    /** Makes a chart. */
-    @FunctionalInterface
-    private interface Drawing {
-        Chart<?, ?> make();
-    }
-
     /** Where Java finds no font there is no picture, which a line says. */
-    private void draw(Path picture, List<Path> written, Drawing drawing) throws IOException {
+    private void draw(Path picture, List<Path> written, Supplier<Chart<?, ?>> chart) throws IOException {
         try {
-            Files.write(picture, BitmapEncoder.getBitmapBytes(drawing.make(), BitmapEncoder.BitmapFormat.PNG));
+            Files.write(picture, BitmapEncoder.getBitmapBytes(chart.get(), BitmapEncoder.BitmapFormat.PNG));
             written.add(picture);
         } catch (RuntimeException | LinkageError e) {
             err.println(
