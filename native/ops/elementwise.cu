@@ -24,7 +24,7 @@ __device__ inline void map(Y *y, int64_t count, const Formula &formula, const X 
 /* The normal distribution at -|a|, to 3e-6 of itself, and in `density` its derivative without the factor 1/sqrt(2 pi): a
  * third of the instructions of erfcf. The polynomial of t is erfc(x) exp(x^2) / 2 for x = |a| / sqrt 2, t = 1 / (1 + 0.52 x). */
 __device__ inline float lower_tail(float a, float &density) {
-  const float t = __fdividef(1.0f, fmaf(0.52f * 0.70710678f, fabsf(a), 1.0f));
+  const float t = reciprocal(fmaf(0.52f * 0.70710678f, fabsf(a), 1.0f));
   density = __expf(-0.5f * a * a);
   float sum = 0.5f * 0.096623264f;
   const float terms[] = {0.5f * -0.3471497f,  0.5f * 0.3109178f,  0.5f * 0.0813614f,

@@ -67,7 +67,6 @@ inline uint32_t __float_as_uint(float value) { return to_bits(value); }
 inline int __ffs(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float a) { return std::exp(a); }
 inline float reciprocal(float value) { return 1 / value; }
 inline float reciprocal_root(float value) { return 1 / std::sqrt(value); }
