@@ -1,6 +1,7 @@
 package dev.chagres.launch;
 
 import dev.chagres.bindings.ForeignText;
+import dev.chagres.internal.ScopedLock;
 import dev.chagres.nccl.PeerProgress;
 import java.net.ProtocolException;
 import java.util.ArrayList;
@@ -9,7 +10,6 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * Asks all ranks where they are, and collects their answers. A stopped process does not answer.
@@ -20,7 +20,7 @@ final class HangQuery {
     /** How long ranks have to answer: hosts may be busy, but the answering threads have no other work. */
     private static final long PATIENCE_NANOS = TimeUnit.MILLISECONDS.toNanos(700);
 
-    private final ReentrantLock lock = new ReentrantLock();
+    private final ScopedLock lock = new ScopedLock();
     private final Condition changed = lock.newCondition();
     private final List<Integer> asked;
     private final Map<Integer, PeerProgress> answers = new TreeMap<>();
@@ -30,12 +30,9 @@ final class HangQuery {
     }
 
     void answer(int rank, PeerProgress progress) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             answers.put(rank, progress);
             changed.signalAll();
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -65,15 +62,12 @@ final class HangQuery {
 
     private List<Integer> with(PeerProgress progress) {
         List<Integer> ranks = new ArrayList<>();
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             for (int rank : asked) {
                 if (answers.getOrDefault(rank, PeerProgress.LATE) == progress) {
                     ranks.add(rank);
                 }
             }
-        } finally {
-            lock.unlock();
         }
         return ranks;
     }

@@ -27,22 +27,16 @@ final class HangQueryRelay {
 
     /** Asks for a rank, and tells it who is to blame. */
     void begin(int asking, int number, String question) throws ProtocolException {
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             if (asked.merge(asking, 1, Integer::sum) > MOST_OF_A_RANK) {
                 throw new ProtocolException("ASK: expected at most " + MOST_OF_A_RANK + " questions at once, got more");
             }
-        } finally {
-            server.lock.unlock();
         }
         Thread.ofPlatform().daemon().name("chagres-store-inquiry").start(() -> {
             byte[] blamed = StoreMessages.bytes(HangQuery.text(ask(asking, question)));
-            server.lock.lock();
-            try {
+            try (var _ = server.lock.hold()) {
                 asked.merge(asking, -1, Integer::sum);
                 server.tellRank(asking, StoreMessages.Kind.ANSWER, number, blamed);
-            } finally {
-                server.lock.unlock();
             }
         });
     }
@@ -51,8 +45,7 @@ final class HangQueryRelay {
     List<Integer> ask(int asking, String question) {
         HangQuery inquiry;
         int number;
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             List<Integer> others = new ArrayList<>(server.news.members());
             others.remove(Integer.valueOf(asking));
             inquiry = new HangQuery(others);
@@ -61,33 +54,25 @@ final class HangQueryRelay {
             open.put(given, inquiry);
             byte[] text = StoreMessages.bytes(question);
             others.forEach(rank -> server.tellRank(rank, StoreMessages.Kind.ASK, given, text));
-        } finally {
-            server.lock.unlock();
         }
         int own = server.environment.rank();
         if (asking != own) {
             inquiry.answer(own, server.news.answer(question));
         }
         List<Integer> blamed = inquiry.await();
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             open.remove(number);
-        } finally {
-            server.lock.unlock();
         }
         return blamed;
     }
 
     /** Takes a rank's answer, which may come too late. */
     void answered(int rank, int number, PeerProgress progress) {
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             HangQuery inquiry = open.get(number);
             if (inquiry != null) {
                 inquiry.answer(rank, progress);
             }
-        } finally {
-            server.lock.unlock();
         }
     }
 }

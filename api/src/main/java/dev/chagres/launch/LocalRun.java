@@ -2,6 +2,7 @@ package dev.chagres.launch;
 
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.ScopedLock;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
@@ -14,7 +15,6 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -37,7 +37,7 @@ final class LocalRun<T> {
     private final Rank.Body<T> body;
     private final List<Thread> threads = new ArrayList<>();
     private final @Nullable Object[] results;
-    private final ReentrantLock lock = new ReentrantLock();
+    private final ScopedLock lock = new ScopedLock();
     private final Condition changed = lock.newCondition();
     private final List<Thrown> thrown = new ArrayList<>();
     /** Ranks that were told to end; their exceptions are not causes. */
@@ -67,13 +67,10 @@ final class LocalRun<T> {
         if (!failed) {
             threads.forEach(thread -> isEnded(thread, Duration.ofDays(1)));
         }
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             if (!thrown.isEmpty() && wentOn.isEmpty()) {
                 throw failure(lost);
             }
-        } finally {
-            lock.unlock();
         }
         List<T> all = new ArrayList<>();
         for (int rank = 0; rank < results.length; rank++) {
@@ -114,41 +111,32 @@ final class LocalRun<T> {
     }
 
     private void finished(int rank, boolean goesOn) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             finished++;
             if (goesOn) {
                 wentOn.add(rank);
             }
             changed.signalAll();
-        } finally {
-            lock.unlock();
         }
     }
 
     private void failed(int rank, Throwable failure) {
         id.fail(rank, failure);
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             if (thrown.stream().noneMatch(one -> one.rank == rank)) {
                 thrown.add(new Thrown(rank, failure));
             }
             changed.signalAll();
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Waits until all ranks have run the body; true when one has failed before that. */
     private boolean awaitPeers() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             while (finished < threads.size() && thrown.isEmpty()) {
                 changed.awaitUninterruptibly();
             }
             return !thrown.isEmpty();
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -187,12 +175,9 @@ final class LocalRun<T> {
     }
 
     private void interrupt(int rank) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             interrupted.add(rank);
             threads.get(rank).interrupt();
-        } finally {
-            lock.unlock();
         }
     }
 

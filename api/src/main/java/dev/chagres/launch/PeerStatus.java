@@ -1,6 +1,7 @@
 package dev.chagres.launch;
 
 import dev.chagres.internal.RankNames;
+import dev.chagres.internal.ScopedLock;
 import dev.chagres.nccl.PeerProgress;
 import java.net.ProtocolException;
 import java.util.Set;
@@ -9,7 +10,6 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BiConsumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
@@ -34,7 +34,7 @@ final class PeerStatus implements AutoCloseable {
 
     private final int own;
     private final int count;
-    private final ReentrantLock lock = new ReentrantLock();
+    private final ScopedLock lock = new ScopedLock();
     private final Condition changed = lock.newCondition();
     private final ExecutorService telling = Executors.newSingleThreadExecutor(
             Thread.ofPlatform().daemon().name("chagres-store-news").factory());
@@ -99,15 +99,12 @@ final class PeerStatus implements AutoCloseable {
 
     /** Sets the listener, and notifies it at once if a rank has failed. */
     void listener(Listener called) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             listener = called;
             TcpStore.Failure present = failure;
             if (present != null) {
                 tell(() -> called.failed(present.rank(), present.text()));
             }
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -120,31 +117,22 @@ final class PeerStatus implements AutoCloseable {
 
     /** Returns this rank's proposal after a failure. */
     StoreMessages.Told telling(String text) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return new StoreMessages.Told(decisions, text);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Keeps the first failure that another rank reports, unless it has led to a decision already; returns whether it is kept. */
     boolean failed(int rank, StoreMessages.Told told) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return told.decisions() >= decisions && failed(rank, told.text());
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Keeps the first failure of another rank; returns whether it is that. */
     boolean failed(int rank, String text) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return (rank < 0 || members.contains(rank)) && keep(new TcpStore.Failure(rank, text));
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -163,8 +151,7 @@ final class PeerStatus implements AutoCloseable {
 
     /** Sets the remaining ranks. */
     void decided(ShrinkDecision made) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             decision = made;
             decisions++;
             if (made.left().containsKey(own)) {
@@ -182,29 +169,21 @@ final class PeerStatus implements AutoCloseable {
                 }
             }
             tell(() -> told(made));
-        } finally {
-            lock.unlock();
         }
     }
 
     private void told(ShrinkDecision made) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             told = made;
             changed.signalAll();
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Returns the latest decision that the listener has received, or null. */
     @Nullable
     ShrinkDecision told() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return told;
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -234,73 +213,52 @@ final class PeerStatus implements AutoCloseable {
     /** Returns the latest decision, or null. */
     @Nullable
     ShrinkDecision decision() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return decision;
-        } finally {
-            lock.unlock();
         }
     }
 
     boolean isMember(int rank) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return members.contains(rank);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Returns the remaining ranks. */
     Set<Integer> members() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return new TreeSet<>(members);
-        } finally {
-            lock.unlock();
         }
     }
 
     TcpStore.@Nullable Failure failure() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return failure;
-        } finally {
-            lock.unlock();
         }
     }
 
     void allDone() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             allDone = true;
             changed.signalAll();
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Waits until all ranks have finished; returns the failure if one has failed instead, or null. */
     TcpStore.@Nullable Failure awaitAll() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             while (!allDone && failure == null) {
                 changed.awaitUninterruptibly();
             }
             return failure;
-        } finally {
-            lock.unlock();
         }
     }
 
     @Override
     public void close() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             closed = true;
             telling.shutdown();
-        } finally {
-            lock.unlock();
         }
     }
 }

@@ -45,39 +45,29 @@ final class ShrinkRounds {
     }
 
     void meetAt(List<InetSocketAddress> all) {
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             addresses = List.copyOf(all);
-        } finally {
-            server.lock.unlock();
         }
     }
 
     /** A rank will not go on. */
     void comesNoMore(int rank) {
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             gone.add(rank);
             server.changed.signalAll();
-        } finally {
-            server.lock.unlock();
         }
     }
 
     void close() {
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             closed = true;
             server.changed.signalAll();
-        } finally {
-            server.lock.unlock();
         }
     }
 
     /** Receives a rank's proposal; the rank repeats it, and the replies tell it that this rank lives. */
     void come(int rank, Proposal proposal) {
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             ShrinkDecision before = server.news.decision();
             if (before != null && !server.news.isMember(rank)) {
                 server.tellRank(rank, StoreMessages.Kind.DECIDED, 0, before.toBytes());
@@ -103,8 +93,6 @@ final class ShrinkRounds {
                 server.tellRank(rank, StoreMessages.Kind.WAIT, proposal.attempt(), NOTHING);
             }
             server.changed.signalAll();
-        } finally {
-            server.lock.unlock();
         }
     }
 
@@ -163,14 +151,11 @@ final class ShrinkRounds {
         List<InetSocketAddress> all;
         Set<Integer> absent;
         Set<Integer> missed;
-        server.lock.lock();
-        try {
+        try (var _ = server.lock.hold()) {
             all = addresses;
             absent = watched.absent(gone);
             missed = watched.missed();
             absent.removeIf(server::isConnected);
-        } finally {
-            server.lock.unlock();
         }
         for (int rank : absent) {
             if (StoreClient.hasEnded(all.get(rank))) {

@@ -120,11 +120,8 @@ final class StoreRank {
         /** Sends it to the others, but not to the rank that keeps the store. */
         void passToOthers(StoreServer server) {
             byte[] bytes = StoreMessages.bytes(text);
-            server.lock.lock();
-            try {
+            try (var _ = server.lock.hold()) {
                 to.forEach(rank -> server.tellRank(rank, StoreMessages.Kind.CALL, from, bytes));
-            } finally {
-                server.lock.unlock();
             }
         }
 

@@ -1,5 +1,6 @@
 package dev.chagres.launch;
 
+import dev.chagres.internal.ScopedLock;
 import dev.chagres.launch.ShrinkDecision.Proposal;
 import java.io.IOException;
 import java.net.InetSocketAddress;
@@ -17,7 +18,6 @@ import java.util.TreeMap;
 import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
-import java.util.concurrent.locks.ReentrantLock;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -39,7 +39,7 @@ final class StoreServer implements AutoCloseable {
 
     final RankEnvironment environment;
     final PeerStatus news;
-    final ReentrantLock lock = new ReentrantLock();
+    final ScopedLock lock = new ScopedLock();
     final Condition changed = lock.newCondition();
     final HangQueryRelay inquiries = new HangQueryRelay(this);
     final ShrinkRounds accords = new ShrinkRounds(this);
@@ -128,8 +128,7 @@ final class StoreServer implements AutoCloseable {
     }
 
     private @Nullable Integer welcome(StoreMessages connection, int rank, String hello) throws IOException {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             String wrong = refusal == null ? wrong(rank, hello) : refusal;
             if (closed && wrong == null) {
                 return null;
@@ -146,8 +145,6 @@ final class StoreServer implements AutoCloseable {
             }
             changed.signalAll();
             return wrong == null ? rank : null;
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -176,8 +173,7 @@ final class StoreServer implements AutoCloseable {
      */
     HandshakeReply awaitRanks(byte[] shared, Duration timeout) {
         String wrong;
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             awaitComing(timeout.toNanos());
             ready = refusal == null && ranks.size() == environment.count() - 1;
             wrong = ready ? null : refusal != null ? refusal : missing(timeout);
@@ -194,8 +190,6 @@ final class StoreServer implements AutoCloseable {
             if (wrong == null) {
                 return welcome;
             }
-        } finally {
-            lock.unlock();
         }
         throw new IllegalStateException("rank 0 of " + environment.count() + ": " + wrong);
     }
@@ -239,32 +233,25 @@ final class StoreServer implements AutoCloseable {
     /** Records that a rank has finished. */
     void finished(int rank) {
         accords.comesNoMore(rank);
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             done.add(rank);
             if (done.containsAll(news.members())) {
                 news.allDone(); // Before the others learn of it, and end.
                 ranks.values().forEach(other -> tell(other, StoreMessages.Kind.DONE, 0, NOTHING));
             }
-        } finally {
-            lock.unlock();
         }
     }
 
     /** A rank goes on with another store. */
     void leave(int rank, StoreMessages connection) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             ranks.remove(rank, connection);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** The connection of a rank has ended, or is to. */
     void lost(int rank, StoreMessages connection, String why) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             if (closed || ranks.get(rank) != connection) {
                 return;
             }
@@ -273,8 +260,6 @@ final class StoreServer implements AutoCloseable {
                 refusal = refusal == null ? "rank " + rank + " failed before all ranks had connected: " + why : refusal;
                 changed.signalAll();
             }
-        } finally {
-            lock.unlock();
         }
         ended(rank, why);
     }
@@ -308,16 +293,13 @@ final class StoreServer implements AutoCloseable {
 
     /** Reports a rank's failure to all others. */
     void tellOthers(int rank, String text) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             byte[] told = news.telling(text).toBytes();
             for (Map.Entry<Integer, StoreMessages> other : ranks.entrySet()) {
                 if (other.getKey() != rank) {
                     tell(other.getValue(), StoreMessages.Kind.FAILED, rank, told);
                 }
             }
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -351,12 +333,9 @@ final class StoreServer implements AutoCloseable {
     @Override
     public void close() {
         List<StoreMessages> open;
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             closed = true;
             open = new ArrayList<>(ranks.values());
-        } finally {
-            lock.unlock();
         }
         accords.close();
         open.forEach(StoreMessages::close);

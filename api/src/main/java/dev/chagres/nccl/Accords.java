@@ -14,11 +14,11 @@ import org.jspecify.annotations.Nullable;
 /**
  * The agreements of ranks that are threads of one program, one after another.
  *
- * <p>Threading: thread-safe, under the {@link Monitor} of the {@link ThreadRanks}.
+ * <p>Threading: thread-safe, under the {@link ConditionLock} of the {@link ThreadRanks}.
  */
 final class Accords {
     private final ThreadRanks meeting;
-    private final Monitor monitor;
+    private final ConditionLock lock;
     private final Barrier arrivals;
     private final List<Accord> accords = new ArrayList<>();
     /** By rank, in how many accords it has taken part. */
@@ -26,29 +26,26 @@ final class Accords {
 
     Accords(ThreadRanks meeting) {
         this.meeting = meeting;
-        monitor = meeting.monitor();
+        lock = meeting.lock();
         arrivals = meeting.arrivals();
         taken = new int[meeting.ranks()];
     }
 
     /** Waits until the remaining ranks are decided; returns the proposals of each of them. */
     SortedMap<Integer, Long> agree(int rank, long value, String waiting, long timeoutMillis) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             Accord accord = next(rank);
             if (!meeting.isMissed(rank)) {
                 accord.come(rank, value);
             }
-            monitor.changed();
+            lock.changed();
             // Ranks that have not come within the timeout do not remain.
-            var _ = monitor.waitUntil(() -> accord.decide(meeting::isGone), timeoutMillis);
+            var _ = lock.waitUntil(() -> accord.decide(meeting::isGone), timeoutMillis);
             SortedMap<Integer, Long> decided = accord.decideNow();
             if (!decided.containsKey(rank)) {
                 throw tooLate(rank, waiting, List.copyOf(decided.keySet()));
             }
             return decided;
-        } finally {
-            monitor.unlock();
         }
     }
 
@@ -74,13 +71,10 @@ final class Accords {
 
     /** Returns whether {@code rank} takes part in an agreement, or goes on after it, here or where ranks went on before. */
     boolean goesOn(int rank) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             if (arrivals.isLeft(rank) || accords.isEmpty() || !accords.getLast().has(rank)) {
                 return false;
             }
-        } finally {
-            monitor.unlock();
         }
         for (ThreadRanks rest : meeting.descendants().shrunk()) {
             int place = rest.place(meeting.number(rank));

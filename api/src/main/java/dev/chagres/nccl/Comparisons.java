@@ -11,11 +11,11 @@ import org.jspecify.annotations.Nullable;
 /**
  * The announced calls of ranks that are threads of one program, until all of them have compared them.
  *
- * <p>Threading: thread-safe, under the {@link Monitor} of the {@link ThreadRanks}.
+ * <p>Threading: thread-safe, under the {@link ConditionLock} of the {@link ThreadRanks}.
  */
 final class Comparisons implements CallExchange {
     private final ThreadRanks meeting;
-    private final Monitor monitor;
+    private final ConditionLock lock;
     private final Barrier arrivals;
     private final Map<String, Comparison> open = new HashMap<>();
     private final Map<String, Long> transfers = new HashMap<>();
@@ -35,30 +35,24 @@ final class Comparisons implements CallExchange {
 
     Comparisons(ThreadRanks meeting) {
         this.meeting = meeting;
-        monitor = meeting.monitor();
+        lock = meeting.lock();
         arrivals = meeting.arrivals();
     }
 
     @Override
     public long nextTransfer(int from, int to, boolean sends) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             return transfers.merge((sends ? "send " : "receive ") + from + " " + to, 1L, Long::sum);
-        } finally {
-            monitor.unlock();
         }
     }
 
     @Override
     public void announce(int rank, ComparedCall call) {
         int callers = call.callers().size();
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             Comparison comparison = open.computeIfAbsent(call.key(), _ -> new Comparison(meeting.ranks(), callers));
             comparison.said[rank] = call.said();
             comparison.waiting--;
-        } finally {
-            monitor.unlock();
         }
     }
 
@@ -67,8 +61,7 @@ final class Comparisons implements CallExchange {
         String key = call.key();
         List<Integer> callers = call.callers();
         long begin = System.nanoTime();
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             Comparison comparison = open.get(key);
             if (comparison == null) {
                 throw new IllegalStateException(call.title() + " was not announced by rank " + endpoint.rank());
@@ -94,19 +87,14 @@ final class Comparisons implements CallExchange {
             List<@Nullable String> said = new ArrayList<>();
             callers.forEach(caller -> said.add(comparison.said[caller]));
             call.refuseDifference(said);
-        } finally {
-            monitor.unlock();
         }
     }
 
     @Override
     public List<Integer> missing(ComparedCall call) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             Comparison comparison = open.get(call.key());
             return comparison == null ? List.of() : missing(comparison, call.callers());
-        } finally {
-            monitor.unlock();
         }
     }
 

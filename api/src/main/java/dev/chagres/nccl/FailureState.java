@@ -149,7 +149,7 @@ final class FailureState {
             DONE
         }
 
-        private final Monitor monitor = new Monitor();
+        private final ConditionLock lock = new ConditionLock();
         private final MemorySegment handle;
         private final int rank;
         private volatile Progress progress = Progress.NONE;
@@ -164,8 +164,7 @@ final class FailureState {
 
         /** Begins it, once, unless that was {@link #prevent}ed. */
         void begin() {
-            monitor.lock();
-            try {
+            try (var _ = lock.hold()) {
                 if (progress == Progress.NONE) {
                     progress = Progress.UNDER_WAY;
                     Thread.ofPlatform()
@@ -173,8 +172,6 @@ final class FailureState {
                             .name("chagres-revoke-rank-" + rank)
                             .start(this::revoke);
                 }
-            } finally {
-                monitor.unlock();
             }
         }
 
@@ -193,11 +190,8 @@ final class FailureState {
         }
 
         private void end() {
-            monitor.lock();
-            try {
+            try (var _ = lock.hold()) {
                 progress = Progress.DONE;
-            } finally {
-                monitor.unlock();
             }
         }
 
@@ -220,22 +214,16 @@ final class FailureState {
 
         /** Waits a while for NCCL to return from a revocation that has begun; returns whether it has. */
         boolean await() {
-            monitor.lock();
-            try {
-                return monitor.waitUntil(() -> progress != Progress.UNDER_WAY, PATIENCE_MILLIS);
-            } finally {
-                monitor.unlock();
+            try (var _ = lock.hold()) {
+                return lock.waitUntil(() -> progress != Progress.UNDER_WAY, PATIENCE_MILLIS);
             }
         }
 
         /** Prevents later revocation, since the communicator is closed; returns whether none is running. */
         boolean prevent() {
-            monitor.lock();
-            try {
+            try (var _ = lock.hold()) {
                 progress = progress == Progress.NONE ? Progress.DONE : progress;
                 return await();
-            } finally {
-                monitor.unlock();
             }
         }
     }

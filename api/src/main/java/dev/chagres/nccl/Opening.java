@@ -28,7 +28,7 @@ final class Opening {
     private final int rank;
     private final CommunicatorConfig config;
 
-    private final Monitor monitor = new Monitor();
+    private final ConditionLock lock = new ConditionLock();
     private @Nullable MemorySegment opened;
     private @Nullable Throwable thrown;
     /** Whether the caller has given up waiting. */
@@ -74,12 +74,9 @@ final class Opening {
             return polled(timeout, () -> peerFailure() != null);
         }
         Thread.ofPlatform().daemon().name("chagres-open-rank-" + rank).start(this::runOnItsThread);
-        monitor.lock();
-        try {
-            monitor.waitUntil(this::isDecided, timeout.toMillis());
+        try (var _ = lock.hold()) {
+            lock.waitUntil(this::isDecided, timeout.toMillis());
             return result(timeout);
-        } finally {
-            monitor.unlock();
         }
     }
 
@@ -172,16 +169,13 @@ final class Opening {
         } catch (RuntimeException | Error caught) { // Whoever waits throws it.
             failure = comesFromPeer(caught) ? null : caught;
         }
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             opened = done;
             thrown = failure;
             if (abandoned && done != null) {
                 // The rank has given up: the others, which have joined after all, learn of it in their next call.
                 var _ = Nccl.ncclCommAbort(done);
             }
-        } finally {
-            monitor.unlock();
         }
     }
 }

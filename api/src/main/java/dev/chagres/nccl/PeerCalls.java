@@ -30,7 +30,7 @@ final class PeerCalls {
         }
     }
 
-    private final Monitor monitor = new Monitor();
+    private final ConditionLock lock = new ConditionLock();
     private final Map<String, Map<Integer, String>> heard = new HashMap<>();
     private final Map<Integer, Room> rooms = new HashMap<>();
     private volatile @Nullable BiConsumer<List<Integer>, String> telling;
@@ -63,11 +63,8 @@ final class PeerCalls {
         if (end < begin || end > message.length()) {
             return;
         }
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             keep(process, message.substring(begin, end), message.substring(end));
-        } finally {
-            monitor.unlock();
         }
     }
 
@@ -110,42 +107,32 @@ final class PeerCalls {
 
     /** Waits, no longer than that or an interrupt, until what was said of {@code key} by process is enough; returns what it was then. */
     Map<Integer, String> await(String key, long millis, Predicate<Map<Integer, String>> enough) {
-        monitor.lock();
-        try {
-            var _ = monitor.waitUntilInterrupted(() -> enough.test(heard.getOrDefault(key, Map.of())), millis);
+        try (var _ = lock.hold()) {
+            var _ = lock.waitUntilInterrupted(() -> enough.test(heard.getOrDefault(key, Map.of())), millis);
             return said(key);
-        } finally {
-            monitor.unlock();
         }
     }
 
     /** Returns the announcements for {@code key} so far, by process. */
     Map<Integer, String> said(String key) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             return Map.copyOf(heard.getOrDefault(key, Map.of()));
-        } finally {
-            monitor.unlock();
         }
     }
 
     /** Forgets the announcements for {@code key}: all ranks have compared them. */
     void forget(String key) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             Map<Integer, String> said = heard.remove(key);
             if (said != null) {
                 free(key, said);
             }
-        } finally {
-            monitor.unlock();
         }
     }
 
     /** Forgets the announcements for keys that are not needed here. */
     void forgetIf(Predicate<String> unwanted) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             heard.entrySet().removeIf(one -> {
                 boolean goes = unwanted.test(one.getKey());
                 if (goes) {
@@ -153,14 +140,11 @@ final class PeerCalls {
                 }
                 return goes;
             });
-        } finally {
-            monitor.unlock();
         }
     }
 
     /** Wakes the waiting threads: a rank has failed. */
     void wake() {
-        monitor.lock();
-        monitor.unlock();
+        lock.hold().close();
     }
 }

@@ -1,12 +1,12 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.ScopedLock;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
@@ -27,7 +27,7 @@ final class Peers {
     /** A process that failed. */
     record Failed(int process, Throwable cause) {}
 
-    private final ReentrantLock lock = new ReentrantLock();
+    private final ScopedLock lock = new ScopedLock();
     private final List<Endpoint> endpoints = new ArrayList<>();
     private final PeerCalls calls = new PeerCalls();
     private @Nullable Failed failed;
@@ -37,19 +37,15 @@ final class Peers {
     private PeerAgreement.@Nullable Outcome decided;
 
     void add(Endpoint endpoint) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             endpoints.add(endpoint);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Forgets a communicator, and what other ranks have said about communicators that they split from it. */
     void remove(Endpoint endpoint) {
         Set<String> open = new HashSet<>();
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             endpoints.remove(endpoint);
             for (Endpoint other : endpoints) {
                 PeerPlace known = other.elsewhere();
@@ -57,8 +53,6 @@ final class Peers {
                     open.add(known.name());
                 }
             }
-        } finally {
-            lock.unlock();
         }
         calls.forgetIf(key -> PeerComparisons.isUnwanted(key, open));
     }
@@ -77,37 +71,28 @@ final class Peers {
     PeerAgreement.@Nullable Outcome agree(PeerAgreement.Proposal proposal) {
         PeerAgreement present = agreeing;
         PeerAgreement.Outcome outcome = present == null ? null : present.agree(proposal);
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             decided = outcome;
-        } finally {
-            lock.unlock();
         }
         return outcome;
     }
 
     /** Returns the latest decision once, if those processes remain in it; else null. */
     PeerAgreement.@Nullable Outcome takeDecided(List<Integer> left) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             PeerAgreement.Outcome present = decided;
             if (present == null || !List.copyOf(present.left().keySet()).equals(left)) {
                 return null;
             }
             decided = null;
             return present;
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Forgets failures before the decision on the remaining ranks. */
     void goOn() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             failed = null;
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -133,16 +118,13 @@ final class Peers {
         String place = question.substring(0, Math.max(0, end));
         boolean waits = false;
         Endpoint asked = null;
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             for (Endpoint endpoint : endpoints) {
                 waits |= endpoint.calls().peerWait().isUnderWay()
                         || endpoint.state().waits().present() != 0;
                 PeerPlace known = endpoint.elsewhere();
                 asked = known != null && known.name().equals(place) ? endpoint : asked;
             }
-        } finally {
-            lock.unlock();
         }
         if (asked == null || asked.calls().answers(question.substring(end + 1))) {
             return PeerProgress.CAME;
@@ -153,25 +135,19 @@ final class Peers {
     /** Returns the first rank that failed, or null. */
     @Nullable
     Failed failed() {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return failed;
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Ends the waits of the communicators that are open now. One that is shrunk from them later works. */
     void fail(int rank, Throwable cause) {
         List<Endpoint> open;
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             if (failed == null) {
                 failed = new Failed(rank, cause);
             }
             open = List.copyOf(endpoints);
-        } finally {
-            lock.unlock();
         }
         for (Endpoint endpoint : open) {
             endpoint.failures().peerFailed(rank, cause);

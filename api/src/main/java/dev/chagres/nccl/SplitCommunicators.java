@@ -1,12 +1,12 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.ScopedLock;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * The meetings of communicators that were made from one by splits and shrinks.
@@ -16,7 +16,7 @@ import java.util.concurrent.locks.ReentrantLock;
 final class SplitCommunicators {
     private final ThreadRanks origin;
     private final Splits splits;
-    private final ReentrantLock lock = new ReentrantLock();
+    private final ScopedLock lock = new ScopedLock();
     private final Map<String, ThreadRanks> split = new HashMap<>();
     private final Map<String, ThreadRanks> shrunk = new HashMap<>();
 
@@ -40,40 +40,28 @@ final class SplitCommunicators {
     }
 
     private List<ThreadRanks> copy(Map<String, ThreadRanks> made) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return List.copyOf(made.values());
-        } finally {
-            lock.unlock();
         }
     }
 
     private void forget(Map<String, ThreadRanks> made, String key) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             made.remove(key);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Records the arguments of {@code rank} in the split with that number among the collectives. */
     void say(long number, int rank, int color, int key) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             splits.say(number, rank, color, key);
-        } finally {
-            lock.unlock();
         }
     }
 
     /** Records that a rank was in that split without joining a part. */
     void splitWithoutPart(long number) {
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             var _ = splits.of(number, Integer.MIN_VALUE);
-        } finally {
-            lock.unlock();
         }
     }
 
@@ -81,13 +69,10 @@ final class SplitCommunicators {
     ThreadRanks split(long number, int color) {
         String key = "split " + number + " color " + color;
         ThreadRanks child;
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             int[] numbers =
                     Arrays.stream(splits.of(number, color)).map(origin::number).toArray();
             child = split.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(split, key), origin, numbers));
-        } finally {
-            lock.unlock();
         }
         // A failure is reported to existing meetings; an earlier one is reported to this one now.
         RankFailure failure = origin.failure();
@@ -100,11 +85,8 @@ final class SplitCommunicators {
     /** The same for the ranks that remain after others have failed: earlier failures do not end it. */
     ThreadRanks shrink(String key, int... staying) {
         int[] numbers = Arrays.stream(staying).map(origin::number).toArray();
-        lock.lock();
-        try {
+        try (var _ = lock.hold()) {
             return shrunk.computeIfAbsent(key, _ -> new ThreadRanks(() -> forget(shrunk, key), null, numbers));
-        } finally {
-            lock.unlock();
         }
     }
 

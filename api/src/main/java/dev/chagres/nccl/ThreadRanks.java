@@ -33,7 +33,7 @@ final class ThreadRanks {
     /** Each rank's number in the origin: in the root after a split, in the former communicator after a shrink. */
     private final int[] origins;
 
-    private final Monitor monitor = new Monitor();
+    private final ConditionLock lock = new ConditionLock();
     private final boolean[] came;
     private final Barrier arrivals;
     private final List<Endpoint> endpoints = new ArrayList<>();
@@ -102,15 +102,12 @@ final class ThreadRanks {
     /** Returns the communicator, this one or one split from it, in which the rank of that number in the root waits for others, or null. */
     @Nullable
     Endpoint waiting(int number) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             for (Endpoint endpoint : endpoints) {
                 if (number(endpoint.rank()) == number && endpoint.calls().isKeptWaiting()) {
                     return endpoint;
                 }
             }
-        } finally {
-            monitor.unlock();
         }
         return descendants.split().stream()
                 .map(child -> child.waiting(number))
@@ -127,14 +124,11 @@ final class ThreadRanks {
 
     /** Returns the communicator of a rank that is open. */
     Endpoint endpoint(int rank) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             return endpoints.stream()
                     .filter(one -> one.rank() == rank)
                     .findFirst()
                     .orElseThrow();
-        } finally {
-            monitor.unlock();
         }
     }
 
@@ -143,8 +137,8 @@ final class ThreadRanks {
     }
 
     /** Returns the lock of this state. */
-    Monitor monitor() {
-        return monitor;
+    ConditionLock lock() {
+        return lock;
     }
 
     /** Returns the ranks' progress, and which have closed their communicators. */
@@ -154,8 +148,7 @@ final class ThreadRanks {
 
     /** Waits until every rank has joined. */
     void join(int rank, Called waiting, long timeoutMillis) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             throwFailure(waiting);
             if (came[rank]) {
                 throw new IllegalArgumentException(
@@ -163,10 +156,8 @@ final class ThreadRanks {
             }
             came[rank] = true;
             cameCount++;
-            monitor.changed();
+            lock.changed();
             await(rank, () -> cameCount == ranks, timeoutMillis, waiting, this::absent, FailureAttribution::only);
-        } finally {
-            monitor.unlock();
         }
     }
 
@@ -192,15 +183,15 @@ final class ThreadRanks {
             Supplier<List<Integer>> missing,
             Function<List<Integer>, FailureAttribution> blame) {
         long begin = System.nanoTime();
-        Monitor.End end =
-                monitor.waitUntilInterrupted(() -> condition.getAsBoolean() || failure != null, timeoutMillis);
-        if (end == Monitor.End.INTERRUPTED) {
-            monitor.unlocked(() -> failInterrupted(interrupted));
-        } else if (end == Monitor.End.TIME_IS_UP) {
+        ConditionLock.End end =
+                lock.waitUntilInterrupted(() -> condition.getAsBoolean() || failure != null, timeoutMillis);
+        if (end == ConditionLock.End.INTERRUPTED) {
+            lock.unlocked(() -> failInterrupted(interrupted));
+        } else if (end == ConditionLock.End.TIME_IS_UP) {
             List<Integer> late = missing.get();
             // A thread that fails the root from here, and one that fails this from the root, must not wait for each
             // other's lock.
-            monitor.unlocked(() -> root().fail(RankFailure.late(waiting, blame.apply(late), timeoutMillis)));
+            lock.unlocked(() -> root().fail(RankFailure.late(waiting, blame.apply(late), timeoutMillis)));
         }
         if (condition.getAsBoolean()) {
             return; // A rank that has failed meanwhile had joined, too.
@@ -217,24 +208,18 @@ final class ThreadRanks {
 
     /** Registers the rank's communicator, which a failure revokes. */
     void add(Endpoint endpoint) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             endpoints.add(endpoint);
             added++;
-        } finally {
-            monitor.unlock();
         }
     }
 
     void remove(Endpoint endpoint) {
         boolean last;
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             endpoints.remove(endpoint);
             arrivals.left(endpoint.rank());
             last = added == ranks && endpoints.isEmpty();
-        } finally {
-            monitor.unlock();
         }
         if (last) {
             atEnd.run();
@@ -245,14 +230,11 @@ final class ThreadRanks {
     void fail(RankFailure first) {
         RankFailure told;
         List<Endpoint> revoked;
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             told = failure == null ? first.recorded(endpoints) : failure;
             failure = told;
             arrivals.wakeAll();
             revoked = List.copyOf(endpoints);
-        } finally {
-            monitor.unlock();
         }
         for (Endpoint endpoint : revoked) {
             endpoint.failures().revoke();
@@ -280,7 +262,7 @@ final class ThreadRanks {
 
     /** The same with the lock held; returns the exception for {@code waiting}. */
     RankFailedException closed(int rank, Called waiting) {
-        monitor.unlocked(() -> failAfterWord(rank));
+        lock.unlocked(() -> failAfterWord(rank));
         return Objects.requireNonNull(failure).exception(waiting);
     }
 
@@ -308,11 +290,8 @@ final class ThreadRanks {
 
     /** Records that {@code rank} makes no further calls, here and on communicators that were split or shrunk from this. */
     void finished(int rank) {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             arrivals.left(rank);
-        } finally {
-            monitor.unlock();
         }
         for (ThreadRanks other : descendants.all()) {
             int place = other.place(number(rank));

@@ -44,8 +44,7 @@ class ThreadRanksTest {
     private static Thread start(
             ThreadRanks meeting, String name, CyclicBarrier bothLate, AtomicReference<Throwable> thrown) {
         return Thread.ofPlatform().daemon().name("meets-in-" + name).start(() -> {
-            meeting.monitor().lock();
-            try {
+            try (var _ = meeting.lock().hold()) {
                 meeting.await(
                         0,
                         () -> false,
@@ -58,8 +57,6 @@ class ThreadRanksTest {
                         FailureAttribution::only);
             } catch (Throwable failure) {
                 thrown.set(failure);
-            } finally {
-                meeting.monitor().unlock();
             }
         });
     }

@@ -17,43 +17,36 @@ import org.junit.jupiter.api.Timeout;
 /** Waits under a lock: how they end. */
 @Tag("L0")
 @Timeout(30)
-class MonitorTest {
+class ConditionLockTest {
     private static final long HANGS_MILLIS = 25_000;
 
-    private final Monitor monitor = new Monitor();
+    private final ConditionLock lock = new ConditionLock();
     private final CountDownLatch held = new CountDownLatch(1);
     private boolean come;
 
     /** Begins a thread that says that it has come, once it gets the lock. */
     private Thread comes() {
         return Thread.ofPlatform().daemon().start(() -> {
-            monitor.lock();
-            try {
+            try (var _ = lock.hold()) {
                 come = true;
-            } finally {
-                monitor.unlock();
             }
         });
     }
 
     @Test
     void aWaitEndsWhenTheTimeIsUp() {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             long begin = System.nanoTime();
-            assertFalse(monitor.waitUntil(() -> false, 20));
+            assertFalse(lock.waitUntil(() -> false, 20));
             assertTrue(System.nanoTime() - begin >= 20_000_000, "ended early");
-        } finally {
-            monitor.unlock();
         }
     }
 
     @Test
     void timeInWhichTheProcessStandsStillDoesNotEndAWait() {
         AtomicInteger looks = new AtomicInteger();
-        monitor.lock();
-        try {
-            assertTrue(monitor.waitUntil(
+        try (var _ = lock.hold()) {
+            assertTrue(lock.waitUntil(
                     () -> {
                         int look = looks.incrementAndGet();
                         if (look == 2) {
@@ -62,66 +55,52 @@ class MonitorTest {
                         return look > 4;
                     },
                     500));
-        } finally {
-            monitor.unlock();
         }
     }
 
     @Test
     void aWaitEndsWhenAnotherThreadHasMadeTheConditionHold() {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             comes();
-            assertTrue(monitor.waitUntil(() -> come, HANGS_MILLIS));
-        } finally {
-            monitor.unlock();
+            assertTrue(lock.waitUntil(() -> come, HANGS_MILLIS));
         }
     }
 
     @Test
     void anInterruptIsFoundAfterTheWait() {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             Thread.currentThread().interrupt();
             comes();
-            assertTrue(monitor.waitUntil(() -> come, HANGS_MILLIS));
+            assertTrue(lock.waitUntil(() -> come, HANGS_MILLIS));
             assertTrue(Thread.interrupted(), "the interrupt was lost");
-        } finally {
-            monitor.unlock();
         }
     }
 
     @Test
     void anInterruptEndsAWaitForOtherRanks() {
-        monitor.lock();
-        try {
+        try (var _ = lock.hold()) {
             Thread.currentThread().interrupt();
-            assertEquals(Monitor.End.INTERRUPTED, monitor.waitUntilInterrupted(() -> false, HANGS_MILLIS));
-            assertEquals(Monitor.End.HOLDS, monitor.waitUntilInterrupted(() -> true, HANGS_MILLIS));
+            assertEquals(ConditionLock.End.INTERRUPTED, lock.waitUntilInterrupted(() -> false, HANGS_MILLIS));
+            assertEquals(ConditionLock.End.HOLDS, lock.waitUntilInterrupted(() -> true, HANGS_MILLIS));
             assertTrue(Thread.interrupted(), "the interrupt was lost");
-            assertEquals(Monitor.End.TIME_IS_UP, monitor.waitUntilInterrupted(() -> false, 1));
-        } finally {
-            monitor.unlock();
+            assertEquals(ConditionLock.End.TIME_IS_UP, lock.waitUntilInterrupted(() -> false, 1));
         }
     }
 
     @Test
     void withoutTheLockOthersGetItThoughItWasTakenTwice() throws InterruptedException {
         AtomicBoolean got = new AtomicBoolean();
-        monitor.lock();
-        monitor.lock();
-        try {
-            monitor.unlocked(() -> got.set(joins(comes())));
+        lock.lock();
+        try (var _ = lock.hold()) {
+            lock.unlocked(() -> got.set(joins(comes())));
             assertTrue(got.get(), "the lock was not given back");
             Thread later = Thread.ofPlatform().daemon().start(() -> {
-                monitor.lock();
+                lock.lock();
                 held.countDown();
-                monitor.unlock();
+                lock.unlock();
             });
-            monitor.unlock();
+            lock.unlock();
             assertFalse(later.join(Duration.ofMillis(50)), "the lock was not taken as often again");
-        } finally {
-            monitor.unlock();
         }
         held.await();
     }

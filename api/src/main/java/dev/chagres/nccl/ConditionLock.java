@@ -1,8 +1,8 @@
 package dev.chagres.nccl;
 
+import dev.chagres.internal.ScopedLock;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 
 /**
@@ -11,20 +11,17 @@ import java.util.function.BooleanSupplier;
  *
  * <p>Threading: thread-safe.
  */
-final class Monitor {
+final class ConditionLock extends ScopedLock {
+    private static final long serialVersionUID = 1;
     private static final long LOOK_NANOS = TimeUnit.MILLISECONDS.toNanos(RunningClock.PERIOD_MILLIS);
 
-    private final ReentrantLock lock = new ReentrantLock();
-    private final Condition changed = lock.newCondition();
-
-    void lock() {
-        lock.lock();
-    }
+    private final transient Condition changed = newCondition();
 
     /** Releases the lock, and wakes the waiting threads. */
-    void unlock() {
+    @Override
+    public void unlock() {
         changed.signalAll();
-        lock.unlock();
+        super.unlock();
     }
 
     /** Wakes the waiting threads, which check again once this thread, which holds the lock, releases it. */
@@ -75,15 +72,15 @@ final class Monitor {
 
     /** Runs {@code body} without the lock, however often the thread has taken it, and takes it as often again. */
     void unlocked(Runnable body) {
-        int held = lock.getHoldCount();
+        int held = getHoldCount();
         for (int i = 0; i < held; i++) {
-            lock.unlock();
+            unlock();
         }
         try {
             body.run();
         } finally {
             for (int i = 0; i < held; i++) {
-                lock.lock();
+                lock();
             }
         }
     }
