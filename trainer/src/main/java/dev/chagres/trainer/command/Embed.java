@@ -6,6 +6,7 @@ import dev.chagres.models.esm.Esm2Base;
 import dev.chagres.models.esm.Esm2Config;
 import dev.chagres.trainer.command.EmbeddingFile.Rows;
 import dev.chagres.trainer.command.LongSequences.Window;
+import dev.chagres.trainer.command.PackedModel.Spans;
 import dev.chagres.trainer.command.PackedModel.States;
 import java.io.IOException;
 import java.io.PrintStream;
@@ -15,6 +16,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
@@ -156,6 +158,9 @@ public final class Embed extends ProteinCommand {
         out().println("index: " + index);
     }
 
+    /** Neighbouring tokens of a window, of whose mean a protein's row gets {@code weight} times. */
+    private record Run(int first, int count, double weight) {}
+
     /** A protein some of whose windows are computed. */
     private final class Pooled {
         private final String id;
@@ -187,31 +192,43 @@ public final class Embed extends ProteinCommand {
             numbers = new float[Math.multiplyExact(rows == Rows.TOKENS ? taken : 1, hidden)];
         }
 
-        /** Adds the states of the next window, which begin with those of {@code <cls>} at row {@code first}. */
+        /** Returns the runs of a window's tokens that count alike: {@code <cls>}, or residues that as many windows have. */
+        List<Run> runs(Window window) {
+            if (rows == Rows.CLS) {
+                return List.of(new Run(0, 1, 1.0 / windows.size()));
+            }
+            List<Run> runs = new ArrayList<>();
+            int end = window.begin() + window.count();
+            for (int begin = window.begin(), next; begin < end; begin = next) {
+                next = begin + 1;
+                while (next < end && covered[next] == covered[begin]) {
+                    next++;
+                }
+                double weight = (double) (next - begin) / covered[begin] / taken;
+                runs.add(new Run(1 + begin - window.begin(), next - begin, weight));
+            }
+            return runs;
+        }
+
+        /** Adds the states of the next window, which begin with those of {@code <cls>} at row {@code first}, or those of its first run. */
         void add(States states, int first) {
             Window window = windows.get(done++);
-            if (rows == Rows.CLS) {
-                addSum(states, first, 1.0 / windows.size());
+            int row = first;
+            if (rows != Rows.TOKENS) {
+                for (Run run : runs(window)) {
+                    states.read(row++, state);
+                    for (int i = 0; i < state.length; i++) {
+                        sums[i] += run.weight() * state[i];
+                    }
+                }
                 return;
             }
             for (int i = 0; i < window.count(); i++) {
                 int residue = window.begin() + i;
-                int row = first + 1 + i;
-                if (rows == Rows.MEAN) {
-                    addSum(states, row, 1.0 / covered[residue] / taken);
-                    continue;
-                }
-                states.read(row, state);
+                states.read(++row, state);
                 for (int j = 0; j < state.length; j++) {
                     numbers[residue * state.length + j] += state[j] / covered[residue];
                 }
-            }
-        }
-
-        private void addSum(States states, int row, double weight) {
-            states.read(row, state);
-            for (int i = 0; i < state.length; i++) {
-                sums[i] += weight * state[i];
             }
         }
 
@@ -228,7 +245,7 @@ public final class Embed extends ProteinCommand {
     }
 
     /** A window of a protein, which is computed with others. */
-    private record Piece(Pooled owner, int[] tokens) {}
+    private record Piece(Pooled owner, Window window, int[] tokens) {}
 
     /** Windows of proteins, in order: those of the next batch, and those of the batch that the device computes meanwhile. */
     private final class Pending {
@@ -245,12 +262,12 @@ public final class Embed extends ProteinCommand {
             this.file = file;
         }
 
-        void add(Pooled owner, int[] window) throws IOException {
-            if (!next.isEmpty() && count + window.length > model.batchTokens()) {
+        void add(Pooled owner, Window window, int[] tokens) throws IOException {
+            if (!next.isEmpty() && count + tokens.length > model.batchTokens()) {
                 compute();
             }
-            next.add(new Piece(owner, window));
-            count += window.length;
+            next.add(new Piece(owner, window, tokens));
+            count += tokens.length;
         }
 
         /** Starts the next batch, and writes what the one before has given. */
@@ -260,12 +277,30 @@ public final class Embed extends ProteinCommand {
             underway = next;
             states = next.isEmpty()
                     ? null
-                    : packed.start(next.stream().map(Piece::tokens).toList());
+                    : packed.start(next.stream().map(Piece::tokens).toList(), spans());
             next = new ArrayList<>();
             count = 0;
             if (statesBefore != null) {
                 write(before, statesBefore);
             }
+        }
+
+        /** Returns what the device averages of the next batch; null if each token's states are written. */
+        private @Nullable Spans spans() {
+            if (rows == Rows.TOKENS) {
+                return null;
+            }
+            IntStream.Builder firsts = IntStream.builder();
+            IntStream.Builder counts = IntStream.builder();
+            int token = 0;
+            for (Piece piece : next) {
+                for (Run run : piece.owner().runs(piece.window())) {
+                    firsts.add(token + run.first());
+                    counts.add(run.count());
+                }
+                token += piece.tokens().length;
+            }
+            return new Spans(firsts.build().toArray(), counts.build().toArray());
         }
 
         private void write(List<Piece> pieces, States states) throws IOException {
@@ -274,10 +309,13 @@ public final class Embed extends ProteinCommand {
             int row = 0;
             for (Piece piece : pieces) {
                 rowsOf.computeIfAbsent(piece.owner(), any -> new ArrayList<>()).add(row);
-                row += piece.tokens().length;
+                row += rows == Rows.TOKENS
+                        ? piece.tokens().length
+                        : piece.owner().runs(piece.window()).size();
+                computed += piece.tokens().length;
             }
-            // A core alone takes as long for a batch as a GPU; proteins are apart, and windows of one stay in their
-            // order.
+            // A core alone takes as long for the rows of tokens as a GPU for the batch; proteins are apart, and windows
+            // of one stay in their order.
             rowsOf.entrySet().parallelStream()
                     .forEach(protein ->
                             protein.getValue().forEach(first -> protein.getKey().add(states, first)));
@@ -287,7 +325,6 @@ public final class Embed extends ProteinCommand {
                 }
             }
             file.flush();
-            computed += row;
         }
     }
 
@@ -311,7 +348,7 @@ public final class Embed extends ProteinCommand {
                 List<Window> windows = longer.windows(reader.length(), most);
                 Pooled owner = new Pooled(Proteins.id(reader.header(), number), reader.length(), windows, hidden);
                 for (Window window : windows) {
-                    pending.add(owner, PackedModel.tokens(reader.residues(), window.begin(), window.count()));
+                    pending.add(owner, window, PackedModel.tokens(reader.residues(), window.begin(), window.count()));
                 }
                 progress.at(
                         number,

@@ -5,19 +5,24 @@ import dev.chagres.Event;
 import dev.chagres.HostBuffer;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.models.data.EsmVocabulary;
 import dev.chagres.models.esm.Esm2;
 import dev.chagres.models.esm.Esm2Base;
+import dev.chagres.ops.Elementwise;
+import dev.chagres.ops.SequencePool;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.pass.Pass;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.Recipe;
+import dev.chagres.te.QkvFormat;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 import java.util.List;
 import java.util.function.BiFunction;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -26,6 +31,8 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  */
 final class PackedModel implements AutoCloseable {
+    private static final int[] NOTHING = {};
+
     private final BiFunction<Tensor, Pass, Tensor> model;
     private final Pass pass;
     private final @Nullable Quantizers quantizers;
@@ -59,11 +66,21 @@ final class PackedModel implements AutoCloseable {
         return new PackedModel(model::logits, model.parameters(), recipe);
     }
 
-    /** What the device computes of a batch and copies to the host by itself. */
+    /**
+     * Neighbouring tokens of a batch whose states the device averages, in their order and apart from each other.
+     *
+     * @param firsts the first token of each, counted in the whole batch
+     * @param counts how many tokens each has
+     */
+    record Spans(int[] firsts, int[] counts) {}
+
+    /** What the device computes of a batch and copies to the host by itself, and what it reads of the batch. */
     static final class States implements AutoCloseable {
         private final Stream stream;
         private final Event copied;
+        private @Nullable HostBuffer numbers;
         private @Nullable HostBuffer buffer;
+        private boolean underway;
         private DType dtype = DType.FLOAT32;
         private int columns;
 
@@ -73,31 +90,47 @@ final class PackedModel implements AutoCloseable {
         }
 
         private void take(Tensor hidden) {
-            HostBuffer target = buffer;
-            if (target == null || target.segment().byteSize() < hidden.byteSize()) {
-                close(target);
-                target = HostBuffer.pinned(stream.device(), hidden.byteSize());
-                buffer = target;
-            }
+            HostBuffer target = room(buffer, hidden.byteSize());
+            buffer = target;
             hidden.copyTo(stream, target);
             copied.record(stream);
+            underway = true;
             dtype = hidden.dtype();
             columns = Math.toIntExact(hidden.size(1));
         }
 
-        /** Waits until the states are on the host. */
-        void await() {
-            copied.synchronize();
+        /** Returns pinned memory for {@code count} numbers that the device reads by itself, once it has read those before. */
+        private MemorySegment numbers(long count) {
+            await();
+            HostBuffer present = room(numbers, count * Integer.BYTES);
+            numbers = present;
+            return present.segment();
         }
 
-        /** Writes the states of a token; {@link #await} comes before. */
-        void read(int token, float[] row) {
+        private HostBuffer room(@Nullable HostBuffer present, long bytes) {
+            if (present != null && present.segment().byteSize() >= bytes) {
+                return present;
+            }
+            close(present);
+            return HostBuffer.pinned(stream.device(), bytes + bytes / 2);
+        }
+
+        /** Waits until the states are on the host. */
+        void await() {
+            if (underway) {
+                copied.synchronize();
+                underway = false;
+            }
+        }
+
+        /** Writes the states of a token, or the mean of a span; {@link #await} comes before. */
+        void read(int index, float[] row) {
             HostBuffer source = buffer;
             if (source == null) {
                 throw new IllegalStateException("No batch was started.");
             }
             MemorySegment host = source.segment();
-            long first = (long) token * columns;
+            long first = (long) index * columns;
             switch (dtype) {
                 case FLOAT32 -> MemorySegment.copy(host, ValueLayout.JAVA_FLOAT, first * Float.BYTES, row, 0, columns);
                 case BFLOAT16 -> {
@@ -122,33 +155,107 @@ final class PackedModel implements AutoCloseable {
         @Override
         public void close() {
             close(buffer);
+            close(numbers);
             copied.close();
         }
     }
 
     /**
-     * Begins to compute a batch. Its numbers stay until the batch after the next one is started, so that one batch is read while the next is
-     * computed.
+     * Begins to compute a batch, without waiting for the one before. Its numbers stay until the batch after the next one is started, so that one
+     * batch is read while the next is computed.
+     *
+     * @param spans what is averaged on the device, in FP32; null: the states of each token are copied
      */
-    States start(List<int[]> sequences) {
+    States start(List<int[]> sequences, @Nullable Spans spans) {
         States next = states[started++ % states.length];
-        next.take(model.apply(begin(sequences), pass));
+        Batch batch = new Batch(sequences);
+        int[] means = spans == null ? NOTHING : offsets(spans.counts());
+        MemorySegment host = next.numbers(batch.count() + 2L * means.length);
+        Tensor hidden = model.apply(begin(batch, host), pass);
+        next.take(spans == null ? hidden : means(hidden, spans.firsts(), means, host.asSlice(4L * batch.count())));
         return next;
     }
 
-    /** Returns the numbers of each token; it waits for the device. */
+    /** Returns the numbers of each token, and more behind them that do not count; it waits for the device. */
     float[] compute(List<int[]> sequences) {
-        return model.apply(begin(sequences), pass).toFloats(pass.stream());
+        Batch batch = new Batch(sequences);
+        return model.apply(begin(batch, states[0].numbers(batch.count())), pass).toFloats(pass.stream());
     }
 
-    private Tensor begin(List<int[]> sequences) {
-        int[] ids = sequences.stream().flatMapToInt(Arrays::stream).toArray();
+    /**
+     * The tokens of sequences, packed, and where each begins. Batches are filled up to few different sizes, for each of which kernels of
+     * products are chosen once: with tokens of their own, again, as sequences that nobody reads.
+     */
+    private static final class Batch {
+        /** Rows of the tiles of products, which compute whole ones in any case. */
+        private static final int TILE = 128;
+        /** What is filled up is at most this part of a small batch. */
+        private static final int PART = 16;
+
+        private final int[] ids;
+        private final int[] offsets;
+
+        Batch(List<int[]> sequences) {
+            int[] own = sequences.stream().flatMapToInt(Arrays::stream).toArray();
+            int step = Math.clamp(Integer.highestOneBit(own.length / PART), 1, TILE);
+            ids = Arrays.copyOf(own, Math.ceilDiv(own.length, step) * step);
+            System.arraycopy(own, 0, ids, own.length, ids.length - own.length);
+            int[] lengths = sequences.stream().mapToInt(one -> one.length).toArray();
+            int longest = Arrays.stream(lengths).max().orElse(1);
+            offsets = offsets(IntStream.concat(
+                            Arrays.stream(lengths),
+                            IntStream.iterate(ids.length - own.length, left -> left > 0, left -> left - longest)
+                                    .map(left -> Math.min(left, longest)))
+                    .toArray());
+        }
+
+        int count() {
+            return ids.length + offsets.length;
+        }
+    }
+
+    private static int[] offsets(int[] lengths) {
+        int[] offsets = new int[lengths.length + 1];
+        for (int i = 0; i < lengths.length; i++) {
+            offsets[i + 1] = offsets[i] + lengths[i];
+        }
+        return offsets;
+    }
+
+    /** Returns the ids of the tokens. */
+    private Tensor begin(Batch batch, MemorySegment host) {
         pass.begin();
-        pass.sequences(Sequences.packed(
-                pass.scope(), sequences.stream().mapToInt(one -> one.length).toArray()));
-        Tensor batch = pass.scope().tensor(DType.INT32, ids.length);
-        batch.set(pass.stream(), ids);
-        return batch;
+        Tensor ids = upload(batch.ids, host);
+        MemorySegment behind = host.asSlice(4L * batch.ids.length);
+        MemorySegment.copy(batch.offsets, 0, behind, ValueLayout.JAVA_INT, 0, batch.offsets.length);
+        CuSeqlens offsets = new CuSeqlens();
+        offsets.set(pass.scope(), behind, batch.offsets.length - 1);
+        pass.sequences(Sequences.packed(offsets));
+        return ids;
+    }
+
+    /** Enqueues a copy of the numbers, by way of host memory that stays as it is until then. */
+    private Tensor upload(int[] numbers, MemorySegment host) {
+        MemorySegment.copy(numbers, 0, host, ValueLayout.JAVA_INT, 0, numbers.length);
+        Tensor tensor = pass.scope().tensor(DType.INT32, numbers.length);
+        tensor.copyFrom(pass.stream(), host);
+        return tensor;
+    }
+
+    private Tensor means(Tensor hidden, int[] firsts, int[] offsets, MemorySegment host) {
+        Tensor exact = hidden;
+        if (hidden.dtype() != DType.FLOAT32) {
+            exact = pass.scope().tensor(DType.FLOAT32, hidden.size(0), hidden.size(1));
+            Elementwise.cast(hidden, exact, pass.stream());
+        }
+        Tensor lengths = upload(offsets, host);
+        // One number more, which counts only in the layout of padded tokens.
+        int[] begins = Arrays.copyOf(firsts, offsets.length);
+        begins[firsts.length] = Math.toIntExact(hidden.size(0));
+        Tensor places = upload(begins, host.asSlice(4L * offsets.length));
+        Tensor y = pass.scope().tensor(DType.FLOAT32, firsts.length, hidden.size(1));
+        SequencePool.forward(exact, lengths, places, QkvFormat.THD, SequencePool.Kind.MEAN, y, null, pass.stream());
+        return y;
     }
 
     /** Returns the tokens of residues, between {@code <cls>} and {@code <eos>}. */

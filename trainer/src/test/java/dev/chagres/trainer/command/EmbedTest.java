@@ -194,6 +194,9 @@ class EmbedTest {
             }
             assertArrayEquals(expected, rows[before + i], TOLERANCE, "residue " + i);
         }
+        float[] mean = mean(Arrays.copyOfRange(rows, before, before + longest.length()));
+        embed("--out=" + npy, "--long=windows");
+        assertArrayEquals(mean, rows(npy, SmallModel.PROTEINS.size())[1], TOLERANCE);
     }
 
     @Test
