@@ -326,6 +326,14 @@ public final class CuSeqlens {
         return shortest;
     }
 
+    /**
+     * Returns the length of every sequence, where all are equally long and stay so for as long as a kernel or a graph can read these offsets;
+     * else 0. No sequence exceeds the longest length, also of {@link #fixed} offsets, so those of this many tokens leave nothing open.
+     */
+    long equalLength() {
+        return sequences > 0 && !mayBeShorter && (long) sequences * longest == tokens ? longest : 0;
+    }
+
     /** Returns the offset of a sequence, as last set by the host; for the index after the last sequence, the number of tokens. */
     int offset(int sequence) {
         return host[sequence];

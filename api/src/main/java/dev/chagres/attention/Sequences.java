@@ -28,6 +28,9 @@ public final class Sequences {
         BY_LENGTHS
     }
 
+    /** cuDNN makes a plan for each length of dense sequences, so few lengths are taken: those to which it rounds those of packed ones. */
+    private static final long DENSE_STEP = 128;
+
     private final QkvFormat format;
     private final Padding padding;
     private final CuSeqlens cuSeqlens;
@@ -55,6 +58,8 @@ public final class Sequences {
     private @Nullable StartPositions numbers;
     /** BYTE, by score; null: none. */
     private @Nullable Tensor scoreMask;
+    /** The latest answer of {@link #asDense} that is not null. */
+    private @Nullable Sequences dense;
 
     private Sequences(
             QkvFormat format,
@@ -315,6 +320,32 @@ public final class Sequences {
             case BSHD -> positions.padded(format, length).startingAt(startPositions());
             case SBHD -> positions.padded(format, batch).startingAt(startPositions());
         };
+    }
+
+    /**
+     * For layers: returns packed sequences as dense ones, BSHD of the same tokens in the same memory, where attention's kernels may be told
+     * so: all have one length, a multiple of 128, and their offsets can be set to no others, be it while a graph reads them. Sequences with
+     * keys or gaps of their own, and parts of sequences, are not dense; null then.
+     */
+    public @Nullable Sequences asDense() {
+        long each = format == QkvFormat.THD ? cuSeqlens.equalLength() : 0;
+        if (each == 0
+                || each % DENSE_STEP != 0
+                || keys != null
+                || cuSeqlensPadded != null
+                || part >= 0
+                || numbers != null) {
+            return null;
+        }
+        Sequences present = dense;
+        if (present == null || present.batch != cuSeqlens.sequences() || present.length != each) {
+            present = new Sequences(QkvFormat.BSHD, Padding.NONE, cuSeqlens, cuSeqlens.sequences(), each, null, null);
+            present.starts = starts;
+            present.scoreMask = scoreMask;
+            dense = present;
+        }
+        present.version = cuSeqlens.version();
+        return present;
     }
 
     /** Returns the sequences of the keys: this object unless {@link #withKeys} set others. */

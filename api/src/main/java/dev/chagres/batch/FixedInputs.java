@@ -132,7 +132,7 @@ final class FixedInputs implements AutoCloseable {
      */
     record StepBucket(BatchLayout layout, int microBatches, int tokens, int sequences, int longest) {
         /** cuDNN's plans are made for a longest sequence rounded up to a multiple of this. */
-        private static final int LENGTH_MULTIPLE = 128;
+        static final int LENGTH_MULTIPLE = 128;
 
         /** Token counts are rounded up to this part of the largest. */
         private static final int PARTS = 8;
@@ -175,10 +175,16 @@ final class FixedInputs implements AutoCloseable {
 
         @Override
         public String toString() {
-            return (microBatches == 1 ? "" : microBatches + " micro-batches of ") + tokens + " tokens in "
-                    + (layout == BatchLayout.PADDED
-                            ? sequences + " rows of " + longest
-                            : "up to " + sequences + " sequences of up to " + longest);
+            return (microBatches == 1 ? "" : microBatches + " micro-batches of ") + tokens + " tokens in " + rows();
+        }
+
+        private String rows() {
+            if (layout == BatchLayout.PADDED) {
+                return sequences + " rows of " + longest;
+            }
+            return (long) sequences * longest == tokens
+                    ? sequences + (sequences == 1 ? " sequence of " : " sequences of exactly ") + longest
+                    : "up to " + sequences + " sequences of up to " + longest;
         }
     }
 }

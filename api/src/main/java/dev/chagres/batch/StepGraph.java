@@ -25,6 +25,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Each batch is padded to a bucket: its micro-batches have the same number of tokens, number of sequences and longest length, each
  * rounded up, with sequences of padding without labels at the end; padded layouts have rows of the context's length, and rows of padding.
+ * Packed batches that fill their tokens with sequences of one length have a bucket of their own, in which attention is dense.
  * The batch is copied to fixed addresses, from which the graph of its bucket reads it. The first step of a bucket is enqueued one by one,
  * which builds kernels and allocates memory; the second is captured; later ones are replayed. A replayed step computes the same as one that
  * is enqueued one by one, bit for bit if the kernels are deterministic. A step that cannot be captured is enqueued one by one; {@link
@@ -272,10 +273,12 @@ public final class StepGraph implements AutoCloseable {
             longest = Math.max(longest, StepBucket.longest(batch.longest(i), shape));
         }
         int needed = 0;
+        boolean equal = longest % StepBucket.LENGTH_MULTIPLE == 0;
         for (int i = 0; i < microBatches; i++) {
             needed = Math.max(needed, StepBucket.needed(batch.sequences(i), batch.tokens(i), count, longest));
+            equal &= batch.tokens(i) == count && (long) batch.sequences(i) * longest == count;
         }
-        return present(microBatches, count, StepBucket.sequences(needed), longest);
+        return present(microBatches, count, equal ? count / longest : StepBucket.sequences(needed), longest);
     }
 
     private Bucketed present(int microBatches, int count, int sequences, int longest) {

@@ -20,6 +20,7 @@ import dev.chagres.te.AttentionTensors;
 import dev.chagres.te.FusedAttention;
 import dev.chagres.te.QkvFormat;
 import dev.chagres.te.QkvLayout;
+import dev.chagres.te.QkvLayout.Packing;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -44,20 +45,23 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
     private static final long SCORE_TILE = 64;
 
     /**
-     * Enqueues attention, and notes in {@code record} what backward needs.
+     * Enqueues attention, and notes in {@code record} what backward needs. Packed sequences that are all equally long are computed as dense
+     * ones: cuDNN's kernels are then faster, and fewer cases are lacking.
      *
      * @param scales of tensors in eight bits; null of others
      */
     void forward(
-            QkvLayout layout,
+            QkvLayout given,
             Tensor q,
             Tensor k,
             Tensor v,
             Tensor output,
-            Sequences sequences,
+            Sequences told,
             @Nullable AttentionScales scales,
             SavedAttention record,
             Pass pass) {
+        Sequences sequences = attended(told);
+        QkvLayout layout = sequences == told ? given : dense(given);
         AttentionKernels kernels = scales == null
                 ? KernelChoice.attention(scores, layout, q.dtype(), sequences, pass)
                 : AttentionKernels.FUSED;
@@ -67,17 +71,18 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
                 : problems.get(layout, sequences.padding(), drops);
         Tensor offsets = sequences.cuSeqlens().offsets();
         Tensor keyOffsets = sequences.keys().cuSeqlens().offsets();
+        Scope kept = pass.kept();
         AttentionTensors tensors = record.tensors
-                .query(q)
-                .key(k)
-                .value(v)
-                .output(output)
+                .query(shaped(kept, q, told, sequences))
+                .key(shaped(kept, k, told, sequences))
+                .value(shaped(kept, v, told, sequences))
+                .output(shaped(kept, output, told, sequences))
                 .queryLengths(offsets, longest(sequences, kernels))
                 .keyLengths(keyOffsets, longest(sequences.keys(), kernels))
                 .starts(starts(sequences), starts(sequences.keys()))
                 .rngState(drops ? draw(kernels, pass) : null)
                 .scales(scales);
-        Tensor statistics = statistics(q, sequences, pass.kept());
+        Tensor statistics = statistics(q, sequences, kept);
         tensors.statistics(statistics);
         rules.apply(record.applied, sequences, q.dtype(), pass);
         switch (kernels) {
@@ -102,30 +107,53 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
         keep(record.starts, tensors.queryStarts());
         keep(record.keyStarts, tensors.keyStarts());
         record.problem = problem;
-        record.sequences = sequences;
+        record.sequences = told;
+        record.attended = sequences;
         record.kernels = kernels;
     }
 
     /** Enqueues the gradients of the forward call of {@code record}. */
     void backward(SavedAttention record, Tensor dO, Tensor dq, Tensor dk, Tensor dv, Pass pass) {
         AttentionProblem problem = Checks.given("problem", record.problem);
+        Sequences told = Checks.given("sequences", record.sequences);
+        Sequences sequences = Checks.given("attended", record.attended);
+        Scope temporary = pass.temporary();
         AttentionTensors tensors = record.tensors
-                .outputGradient(dO)
-                .queryGradient(dq)
-                .keyGradient(dk)
-                .valueGradient(dv);
+                .outputGradient(shaped(temporary, dO, told, sequences))
+                .queryGradient(shaped(temporary, dq, told, sequences))
+                .keyGradient(shaped(temporary, dk, told, sequences))
+                .valueGradient(shaped(temporary, dv, told, sequences));
         switch (record.kernels) {
             case FUSED -> {
                 scores.prepareGradients(record.applied, tensors, pass);
                 FusedAttention.backward(problem, tensors, pass.stream());
             }
             case TILED -> {
-                Tensor delta = pass.temporary().like(record.statistics.get());
+                Tensor delta = temporary.like(record.statistics.get());
                 rules.prepareGradients(record.applied, pass);
                 Attention.backward(problem, tensors, record.applied.scores(), record.place, delta, pass.stream());
             }
         }
         rules.addGradients(record.applied, pass);
+    }
+
+    /** Returns the sequences as kernels are told them: packed ones that are all equally long as dense ones. */
+    static Sequences attended(Sequences sequences) {
+        Sequences dense = sequences.asDense();
+        return dense == null ? sequences : dense;
+    }
+
+    /** Returns the layout of the same buffers over dense sequences. */
+    static QkvLayout dense(QkvLayout packed) {
+        return packed.packing() == Packing.ALL ? QkvLayout.packed(QkvFormat.BSHD) : QkvLayout.separate(QkvFormat.BSHD);
+    }
+
+    /** Returns [T, h, d] as the sequences that kernels are told. */
+    private static Tensor shaped(Scope scope, Tensor tensor, Sequences told, Sequences sequences) {
+        return sequences == told
+                ? tensor
+                : AttentionInputs.shaped(
+                        scope, tensor, 0, Math.toIntExact(tensor.size(1)), Math.toIntExact(tensor.size(2)), sequences);
     }
 
     /**
@@ -178,10 +206,12 @@ record AttentionCalls(AttentionConfig config, AttentionProblems problems, ScoreM
     }
 
     /** Returns which kernels compute inputs of this type over these sequences, why not the others, and what they do. */
-    String explain(DType dtype, Sequences sequences, Pass pass) {
+    String explain(DType dtype, Sequences told, Pass pass) {
+        Sequences sequences = attended(told);
         QkvLayout layout = QkvLayout.separate(sequences.format());
         boolean fused = KernelChoice.attention(scores, layout, dtype, sequences, pass) == AttentionKernels.FUSED;
         return "attention by " + KernelChoice.attentionReason(scores, layout, dtype, sequences, pass)
+                + (sequences == told ? "" : "; dense, for all sequences have " + sequences.length() + " tokens")
                 + rules.explain()
                 + (fused && !config.dropout().isNone() ? rules.heads().explainDropout() : "")
                 + (fused && pass.device().provider() == Provider.CUDA ? order(sequences) + workspace(sequences) : "");

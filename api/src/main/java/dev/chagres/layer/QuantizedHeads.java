@@ -202,12 +202,15 @@ record QuantizedHeads(QuantizedAttention choice, AttentionInputs inputs, Attenti
         return Checks.given("rowwise", copy.rowwise());
     }
 
-    /** Returns the tokens of [.., .., heads, d], or the rows of a matrix. */
+    /** Returns the tokens of [T, heads, d] or [.., .., heads, d], or the rows of a matrix. */
     private static long rows(Tensor x) {
-        return x.rank() == 2 ? x.size(0) : x.size(0) * x.size(1);
+        return x.rank() == 4 ? x.size(0) * x.size(1) : x.size(0);
     }
 
     private static Tensor shaped(Scope scope, QuantizedTensor copy, Tensor model) {
-        return scope.view(data(copy), 0, model.size(0), model.size(1), model.size(2), model.size(3));
+        Tensor data = data(copy);
+        return model.rank() == 3
+                ? scope.view(data, 0, model.size(0), model.size(1), model.size(2))
+                : scope.view(data, 0, model.size(0), model.size(1), model.size(2), model.size(3));
     }
 }

@@ -60,6 +60,10 @@ final class SavedAttention extends SavedContext {
     @Nullable
     Sequences sequences;
 
+    /** The same as the kernels were told: dense where all packed sequences are equally long. */
+    @Nullable
+    Sequences attended;
+
     Form form = Form.SEPARATE;
     AttentionKernels kernels = AttentionKernels.FUSED;
 

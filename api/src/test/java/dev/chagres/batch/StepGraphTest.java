@@ -10,7 +10,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.sun.management.ThreadMXBean;
 import dev.chagres.DType;
 import dev.chagres.Device;
+import dev.chagres.attention.AttentionMask;
 import dev.chagres.internal.memory.MemoryReuse;
+import dev.chagres.layer.AttentionConfig;
 import dev.chagres.parameter.WeightStorage;
 import dev.chagres.recipe.BackwardOverride;
 import dev.chagres.recipe.CastStatistics;
@@ -262,6 +264,35 @@ class StepGraphTest {
         } finally {
             MemoryReuse.choose(before);
         }
+    }
+
+    /** Batches of full sequences have a bucket of their own, in which attention is dense; between them come others. */
+    @Test
+    void sequencesOfOneLengthHaveTheirOwnBucket() {
+        BatchShape shape = new BatchShape(BatchLayout.PACKED, 256, 128);
+        AttentionConfig attention = AttentionConfig.of(2, 64, AttentionMask.causal());
+        int[][] batches = {{128, 128}, {128, 128}, {120, 128}, {100, 126}, {128, 128}, {128, 100}, {128, 128}};
+        float[][] all = new float[2][];
+        for (GraphedTraining.Observed observed : GraphedTraining.Observed.values()) {
+            try (GraphedTraining training = new GraphedTraining(
+                    device, shape, 0.1f, 4, observed, WeightStorage.MODEL_TYPE, DType.BFLOAT16, attention)) {
+                float[] losses = new float[batches.length];
+                for (int i = 0; i < losses.length; i++) {
+                    training.upload(batches[i]);
+                    training.step(i);
+                    losses[i] = training.loss.toFloats(device.stream())[0];
+                }
+                all[observed.ordinal()] = losses;
+                String text = training.graph.explain();
+                assertTrue(
+                        text.contains("\n    256 tokens in 2 sequences of exactly 128") // enqueued, or replayed
+                                || text.contains("\n  256 tokens in 2 sequences of exactly 128: replayed, "),
+                        text);
+                assertTrue(text.contains("  256 tokens in up to 16 sequences of up to 128"), text);
+                assertEquals(observed == GraphedTraining.Observed.NO ? 5 : 0, training.graph.replayed(), text);
+            }
+        }
+        assertArrayEquals(all[0], all[1]);
     }
 
     /** The padding of a bucket has no labels: the loss is that of the batch alone. */
