@@ -20,7 +20,23 @@ constexpr int table_bytes(int64_t n) { return static_cast<int>(kWarps * kRows * 
 
 Kernel packed[] = EMBEDDING_KERNELS("embedding_backward", 2);
 Kernel scalar[] = EMBEDDING_KERNELS("embedding_backward_scalar", 1);
+Kernel listed[] = FLOAT_KERNELS("embedding.cu", "embedding_backward_listed");
 Kernel partials("embedding.cu", "embedding_partials");
+
+/* As in embedding.cu: columns of a lane, of a block. */
+constexpr int64_t kListColumns = 4;
+constexpr int64_t kListTile = 1024;
+/* Rows from which on, at a few tokens a row, tokens are listed by row. */
+constexpr int64_t kLargeVocabulary = 2048;
+constexpr int64_t kFewTokens = 4;
+
+/* Whether tokens are listed by row: packs of a lane's columns must be aligned in both tensors. */
+bool is_listed(const void *dy, const float *gradient, int64_t tokens, int64_t vocabulary, int64_t hidden, int dtype) {
+  return vocabulary >= kLargeVocabulary && tokens <= kFewTokens * vocabulary && hidden % kListColumns == 0 &&
+         reinterpret_cast<uintptr_t>(dy) % (kListColumns * size_of(dtype)) == 0 &&
+         reinterpret_cast<uintptr_t>(gradient) % (kListColumns * sizeof(float)) == 0 &&
+         divide_up(vocabulary, kRows) * divide_up(hidden, kListTile) <= INT32_MAX;
+}
 
 /* Blocks to aim at: two for each multiprocessor of an H200, as many as have room for their tables. */
 constexpr int64_t kBlocks = 2 * 132;
@@ -40,6 +56,14 @@ int ops_embedding_backward(const void *dy, const int32_t *ids, float *gradient, 
   const char *function = "ops_embedding_backward";
   int status = check_embedding_backward(dy, ids, gradient, first, tokens, vocabulary, hidden, dtype);
   if (status != OPS_SUCCESS || vocabulary == 0 || hidden == 0) return status;
+  if (is_listed(dy, gradient, tokens, vocabulary, hidden, dtype)) {
+    const int64_t groups = divide_up(hidden, kListTile);
+    Grid grid;
+    grid.x = static_cast<unsigned>(divide_up(vocabulary, kRows) * groups);
+    const int groups_a_row = static_cast<int>(groups);
+    return launch(function, listed[float_index(dtype)], grid, stream, dy, ids, gradient, beta, first, tokens,
+                  vocabulary, hidden, groups_a_row);
+  }
   const bool fits = hidden % 2 == 0 && reinterpret_cast<uintptr_t>(dy) % (2 * size_of(dtype)) == 0;
   const int64_t n = fits ? 2 : 1, column_tiles = divide_up(hidden, 32 * n);
   const int64_t tiles = divide_up(vocabulary, kRows) * column_tiles;

@@ -4,6 +4,9 @@
  * A block owns kRows vocabulary rows, a tile of 32 * N columns and a chunk of tokens. Each of its warps adds up its own
  * tokens in its own [kRows, 32 * N] table in shared memory, then the block adds the tables in order. Only those rows of
  * dy are read whose id lies among the block's vocabulary rows, so dy is read once however large the vocabulary.
+ *
+ * A table in shared memory is not worth its zeros where most rows have no token: blocks of a large vocabulary list their
+ * tokens by row instead, and add up those of each row in registers.
  */
 #include <partial_sums.cuh>
 
@@ -80,6 +83,111 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
   }
 }
 
+constexpr int kListWarps = 8;
+constexpr int kListIds = 8;                              /* that a lane looks at */
+constexpr int kListed = 32 * kListWarps * kListIds;      /* tokens that a block looks at together */
+constexpr int kListColumns = 4;                          /* of a lane */
+constexpr int kListTile = 32 * kListWarps * kListColumns; /* columns of a block */
+
+/* The tokens base .. base + kListed - 1 of a block's rows: those of row r are token[begin[r]] .. token[begin[r + 1] - 1], in order. */
+struct TokenList {
+  int entries[kListWarps]; /* of each warp */
+  int begin[kRows + 1];
+  uint16_t found_row[kListed], found_token[kListed];
+  uint16_t token[kListed];
+};
+
+__device__ inline int list_tokens(TokenList &list, const int32_t *ids, int64_t first, int rows, int64_t base,
+                                  int64_t tokens) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, thread = threadIdx.x;
+  const int start = warp * 32 * kListIds;
+  int row[kListIds];
+  int before[kListIds]; /* entries of the warp before the lane's */
+  int found = 0;
+#pragma unroll
+  for (int k = 0; k < kListIds; ++k) {
+    const int64_t token = base + start + k * 32 + lane, own = token < tokens ? ids[token] - first : -1;
+    row[k] = own >= 0 && own < rows ? static_cast<int>(own) : -1;
+  }
+#pragma unroll
+  for (int k = 0; k < kListIds; ++k) {
+    const uint32_t hits = __ballot_sync(0xffffffffu, row[k] >= 0);
+    before[k] = found + __popc(hits & ((1u << lane) - 1));
+    found += __popc(hits);
+  }
+  if (lane == 0) list.entries[warp] = found;
+  __syncthreads();
+  int all = 0, here = 0;
+  for (int w = 0; w < kListWarps; ++w) {
+    here = w == warp ? all : here;
+    all += list.entries[w];
+  }
+  if (all == 0) return 0;
+#pragma unroll
+  for (int k = 0; k < kListIds; ++k) {
+    if (row[k] < 0) continue;
+    list.found_row[here + before[k]] = static_cast<uint16_t>(row[k]);
+    list.found_token[here + before[k]] = static_cast<uint16_t>(start + k * 32 + lane);
+  }
+  __syncthreads();
+  int smaller = 0; /* entries of smaller rows */
+  if (thread <= kRows) {
+    for (int i = 0; i < all; ++i) smaller += list.found_row[i] < thread;
+    list.begin[thread] = smaller;
+  }
+  if (thread < kRows) {
+    int next = smaller;
+    for (int i = 0; i < all; ++i)
+      if (list.found_row[i] == thread) list.token[next++] = list.found_token[i];
+  }
+  __syncthreads();
+  return all;
+}
+
+/* Returns the sum of dy's rows over count tokens of a list, at a lane's columns. */
+template <class T>
+__device__ inline Pack<float, kListColumns> sum_listed(const T *dy, const uint16_t *token, int count, int64_t hidden) {
+  constexpr int kLoads = 8; /* under way at once */
+  Pack<float, kListColumns> sum = {};
+  for (int i = 0; i < count; i += kLoads) {
+    Pack<T, kListColumns> pack[kLoads];
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) pack[j] = load_pack<kListColumns>(dy + token[i + j < count ? i + j : i] * hidden);
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      if (i + j >= count) break;
+      for (int k = 0; k < kListColumns; ++k) sum.value[k] += to_float(pack[j].value[k]);
+    }
+  }
+  return sum;
+}
+
+template <class T>
+__device__ void embedding_backward_listed(const T *dy, const int32_t *ids, float *out, float beta, int64_t first,
+                                          int64_t tokens, int64_t vocabulary, int64_t hidden, int column_tiles) {
+  __shared__ TokenList list;
+  const int64_t first_row = blockIdx.x / column_tiles * static_cast<int64_t>(kRows);
+  const int64_t column = blockIdx.x % column_tiles * static_cast<int64_t>(kListTile) + threadIdx.x * kListColumns;
+  const int rows = vocabulary - first_row < kRows ? static_cast<int>(vocabulary - first_row) : kRows;
+  float *const own = out + first_row * hidden + column;
+  for (int64_t base = 0; base == 0 || base < tokens; base += kListed) {
+    const int all = list_tokens(list, ids, first + first_row, rows, base, tokens);
+    const float factor = base == 0 ? beta : 1; /* later tokens are added to what is there */
+    for (int r = 0; r < rows && column < hidden; ++r) {
+      const int begin = all == 0 ? 0 : list.begin[r], count = all == 0 ? 0 : list.begin[r + 1] - begin;
+      if (count == 0 && factor == 1) continue;
+      Pack<float, kListColumns> sum =
+          sum_listed(dy + base * hidden + column, list.token + begin, count, hidden);
+      if (factor != 0) {
+        const Pack<float, kListColumns> old = load_pack<kListColumns>(own + r * hidden);
+        for (int k = 0; k < kListColumns; ++k) sum.value[k] = fmaf(factor, old.value[k], sum.value[k]);
+      }
+      store_pack(own + r * hidden, sum);
+    }
+    __syncthreads();
+  }
+}
+
 #define PACKED(name, T)                                                                                           \
   KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t first, int64_t tokens,              \
          int64_t vocabulary, int64_t hidden, int64_t chunk_tokens, int column_tiles) {                              \
@@ -91,7 +199,14 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
     embedding_backward<T, 1>(dy, ids, out, beta, first, tokens, vocabulary, hidden, chunk_tokens, column_tiles); \
   }
 
+#define LISTED(name, T)                                                                                            \
+  KERNEL(name, const T *dy, const int32_t *ids, float *out, float beta, int64_t first, int64_t tokens,               \
+         int64_t vocabulary, int64_t hidden, int column_tiles) {                                                     \
+    embedding_backward_listed(dy, ids, out, beta, first, tokens, vocabulary, hidden, column_tiles);                  \
+  }
+
 FOR_FLOATS(PACKED, embedding_backward)
+FOR_FLOATS(LISTED, embedding_backward_listed)
 FOR_FLOATS(SCALAR, embedding_backward_scalar)
 
 KERNEL(embedding_partials, const float *partial, float *out, float beta, int64_t chunks, int64_t columns) {

@@ -64,7 +64,8 @@ void embedding_cases(Session &session) {
   }
   const int64_t tables[][3] = {{0, 64, 64},      {1, 1, 1},         {31, 33, 7},     {33, 33, 64},    {191, 64, 66},
                                {193, 64, 62},    {257, 130, 34},    {700, 33, 20},   {1500, 65, 129}, {4099, 33, 20},
-                               {16384, 64, 320}, {5000, 30000, 66}, {3000, 64, 2560}};
+                               {16384, 64, 320}, {5000, 30000, 66}, {3000, 64, 2560},
+                               {0, 2048, 4},     {333, 2111, 132},  {5000, 2100, 1028}};
   for (const auto &[tokens, vocabulary, hidden] : tables) {
     if (tokens > 1000 && !session.large) continue;
     for (const Format &format : kFormats)

@@ -64,6 +64,7 @@ inline float __int_as_float(int32_t bits) { return from_bits<float>(static_cast<
 inline int32_t __float_as_int(float value) { return static_cast<int32_t>(to_bits(value)); }
 inline float __uint_as_float(uint32_t bits) { return from_bits<float>(bits); }
 inline uint32_t __float_as_uint(float value) { return to_bits(value); }
+inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline int __ffs(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
