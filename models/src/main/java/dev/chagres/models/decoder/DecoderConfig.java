@@ -41,8 +41,10 @@ public record DecoderConfig(
 
     /** What backward of the layers recomputes, so that they save less. */
     public enum Recomputation {
-        /** The activation only, as usual. */
+        /** Nothing. */
         NONE,
+        /** The activation's output, [T, F], or its copy in eight bits: {@link MlpConfig.Recomputation#ACTIVATION}. */
+        ACTIVATION,
         /** Also the outputs of their norms: {@link TransformerLayerConfig.Recomputation#NORMS}. */
         NORMS,
         /** Everything: each layer is {@link Recomputed}, and saves its input only. */
@@ -85,7 +87,7 @@ public record DecoderConfig(
     }
 
     /**
-     * Makes a configuration whose layers recompute only their activation, and whose loss has all logits at once.
+     * Makes a configuration whose layers recompute nothing, and whose loss has all logits at once.
      *
      * @throws IllegalArgumentException when sizes and form do not fit
      */
@@ -139,7 +141,13 @@ public record DecoderConfig(
         MlpConfig mlp = MlpConfig.gelu(sizes.hidden())
                 .withActivation(Activation.SWIGLU)
                 .withInner(sizes.inner())
-                .withNorm(norm());
+                .withNorm(norm())
+                .withRecomputation(
+                        switch (recomputation) {
+                            // What a whole layer saves while it is recomputed is freed at once.
+                            case NONE, LAYERS -> MlpConfig.Recomputation.NONE;
+                            case ACTIVATION, NORMS -> MlpConfig.Recomputation.ACTIVATION;
+                        });
         return TransformerLayerConfig.encoder(sizes.hidden(), attention)
                 .withNorm(norm())
                 .withBias(form.attentionBias())

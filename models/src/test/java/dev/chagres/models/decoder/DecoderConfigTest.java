@@ -2,10 +2,24 @@ package dev.chagres.models.decoder;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.chagres.DType;
+import dev.chagres.MemoryUse;
+import dev.chagres.Scope;
+import dev.chagres.Tensor;
+import dev.chagres.attention.Sequences;
+import dev.chagres.bindings.Provider;
+import dev.chagres.estimate.DryRun;
 import dev.chagres.layer.Bias;
+import dev.chagres.pass.Pass;
+import dev.chagres.recipe.Float8CurrentScaling;
+import dev.chagres.recipe.Quantizers;
+import dev.chagres.recipe.Recipe;
 import java.util.List;
 import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.function.Executable;
@@ -14,6 +28,10 @@ import org.junit.jupiter.api.function.Executable;
 @Tag("L0")
 class DecoderConfigTest {
     private static final DecoderSizes SIZES = new DecoderSizes(100, 2, 32, 4, 2, 16, 48, 64);
+    /** Whose layers keep more than scopes allocate at once. */
+    private static final DecoderSizes WIDE = new DecoderSizes(100, 2, 512, 4, 2, 16, 4096, 4096);
+
+    private static final int TOKENS = 4096;
     private static final DecoderForm LLAMA = DecoderForm.of(DecoderArchitecture.LLAMA, 16);
 
     private static void assertRefused(String text, Executable call) {
@@ -74,5 +92,39 @@ class DecoderConfigTest {
         // 6 of each weight, and 6 of each layer, column and pair.
         double products = 2 * 32 * (2.0 * 64 + 2.0 * 32 + 3.0 * 48) + 100 * 32;
         assertEquals(6 * products * 10 + 6.0 * 2 * 64 * 100, config.flops(10, 100));
+    }
+
+    /** Returns the bytes that a step keeps for backward. */
+    private static long kept(DecoderConfig.Recomputation recomputation, @Nullable Recipe recipe) {
+        DecoderConfig config = new DecoderConfig(WIDE, LLAMA).withRecomputation(recomputation);
+        MemoryUse most = DryRun.memory(device -> {
+            try (Decoder model = new Decoder(device, config, DType.BFLOAT16, 1);
+                    Pass pass = Pass.training(device);
+                    Scope scope = device.openScope()) {
+                if (recipe != null) {
+                    pass.autocast(Quantizers.allocate(model.parameters(), recipe));
+                }
+                pass.begin(Sequences.packed(scope, TOKENS));
+                Tensor ids = scope.tensor(DType.INT32, TOKENS);
+                model.loss(ids, ids, pass);
+                model.backward(1, pass);
+            }
+        });
+        return most.of(MemoryUse.Holder.ACTIVATIONS);
+    }
+
+    /** What is kept of the activation's output, [T, 4096], in each of two layers. */
+    @Test
+    void recomputationKeepsLess() {
+        Assumptions.assumeTrue(Provider.current() == Provider.REFERENCE, "only the reference counts");
+        long elements = 2L * TOKENS * 4096;
+        long none = kept(DecoderConfig.Recomputation.NONE, null);
+        long activation = kept(DecoderConfig.Recomputation.ACTIVATION, null);
+        assertEquals(2 * elements, none - activation);
+        assertTrue(kept(DecoderConfig.Recomputation.NORMS, null) < activation);
+        Recipe recipe = Float8CurrentScaling.standard();
+        long inEight =
+                kept(DecoderConfig.Recomputation.NONE, recipe) - kept(DecoderConfig.Recomputation.ACTIVATION, recipe);
+        assertEquals(elements, inEight, "only the copy in eight bits is kept");
     }
 }

@@ -31,9 +31,9 @@ record PlannedModel(
         String name, @Nullable Esm2Config esm, @Nullable DecoderConfig decoder) {
     /** What backward recomputes. */
     enum Recompute {
-        /** The activation function alone. */
+        /** The activation function alone; of decoders nothing. */
         NONE,
-        /** Norms, too. */
+        /** The activation function and norms. */
         NORMS,
         /** Whole layers. */
         LAYERS;
