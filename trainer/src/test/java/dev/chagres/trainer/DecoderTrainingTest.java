@@ -41,6 +41,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.SplittableRandom;
+import java.util.function.Supplier;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -63,13 +64,24 @@ class DecoderTrainingTest {
     /** Sequences in which each token follows from the one before it, but for a prompt, which has no label. */
     private static final class Chains implements TokenSequences {
         private final SplittableRandom random = new SplittableRandom(3);
+        /** Tokens of each sequence; 0: 2 to 63. */
+        private final int each;
+
         private int length;
         private int first;
         private int prompt;
 
+        Chains() {
+            this(0);
+        }
+
+        Chains(int each) {
+            this.each = each;
+        }
+
         @Override
         public boolean advance() {
-            length = 2 + random.nextInt(62);
+            length = each == 0 ? 2 + random.nextInt(62) : each;
             first = random.nextInt(VOCABULARY);
             prompt = random.nextInt(length - 1);
             return true;
@@ -112,8 +124,13 @@ class DecoderTrainingTest {
     }
 
     private static double[] train(Trainer trainer, int steps) throws InterruptedException {
+        return train(trainer, Chains::new, steps);
+    }
+
+    private static double[] train(Trainer trainer, Supplier<TokenSequences> data, int steps)
+            throws InterruptedException {
         List<Double> losses = new ArrayList<>();
-        trainer.withCallback(Callback.eachStep(step -> losses.add(step.loss()))).train(Chains::new, steps);
+        trainer.withCallback(Callback.eachStep(step -> losses.add(step.loss()))).train(data, steps);
         return losses.stream().mapToDouble(Double::doubleValue).toArray();
     }
 
@@ -133,6 +150,28 @@ class DecoderTrainingTest {
             assertArrayEquals(expected, train(ranked, 5), 1e-4, dimension.toString());
             if (dimension == MeshDimension.SHARD) {
                 assertArrayEquals(expected, train(ranked.withSharding(three), 5), 1e-4, "sharded");
+            }
+        }
+    }
+
+    /** Packed sequences of one length, whose attention is dense, train as padded rows do, captured and on two ranks. */
+    @Test
+    void fullSequencesTakeTheStepsOfPaddedOnes() throws InterruptedException {
+        DecoderConfig config = config(DecoderArchitecture.QWEN3).withContext(128);
+        Supplier<TokenSequences> full = () -> new Chains(128);
+        Trainer padded = Trainer.of(config, new BatchShape(BatchLayout.PADDED, 512, 128, 2))
+                .withSeed(7)
+                .withSchedule(SCHEDULE);
+        double[] expected = train(padded, full, 3);
+        Trainer packed = Trainer.of(config, new BatchShape(BatchLayout.PACKED, 512, 128, 2))
+                .withSeed(7)
+                .withSchedule(SCHEDULE);
+        assertArrayEquals(expected, train(packed, full, 3), 1e-5);
+        assertArrayEquals(expected, train(packed.withCapturedSteps(), full, 3), 1e-5);
+        for (MeshDimension dimension : List.of(MeshDimension.TENSOR, MeshDimension.CONTEXT, MeshDimension.PIPELINE)) {
+            if (Device.count() >= 2) {
+                Trainer ranked = packed.withMesh(MeshShape.ofOne().with(dimension, 2));
+                assertArrayEquals(expected, train(ranked, full, 3), 1e-4, dimension.toString());
             }
         }
     }
