@@ -74,9 +74,6 @@ interface StartModel {
      * @param folder that has its tokenizer
      */
     record Decoders(DecoderConfig config, Path folder) implements StartModel {
-        /** Logits of so many tokens are in memory: about 260 MB in 16 bits with the vocabulary of Llama 3. */
-        private static final int LOSS_TOKENS = 1024;
-
         @Override
         public String kind() {
             return config.form().architecture().className();
@@ -95,7 +92,6 @@ interface StartModel {
         @Override
         public DecoderConfig factory(int context, Esm2Recomputation recomputation) {
             return config.withContext(context)
-                    .withLossTokens(LOSS_TOKENS)
                     .withRecomputation(
                             switch (recomputation) {
                                 case NONE -> DecoderConfig.Recomputation.NONE;

@@ -92,6 +92,17 @@ final class TrainOptions {
                             + " of which completions and answers alone are learned; any other file is one text (default: none)")
     private List<Path> texts = List.of();
 
+    /** Logits of so many tokens are about 260 MB in 16 bits with the vocabulary of Llama 3. */
+    private static final int LOSS_TOKENS = 1024;
+
+    @Option(
+            names = "--loss-tokens",
+            paramLabel = "N",
+            description =
+                    "with --text: logits of so many tokens are in memory at once, and backward computes them again; 0: all, which"
+                            + " are kept (default: 1024)")
+    private @Nullable Integer lossTokens;
+
     @Option(names = "--steps", paramLabel = "N", description = "updates to make (default: 200)")
     private int steps = DEFAULT_STEPS;
 
@@ -274,6 +285,9 @@ final class TrainOptions {
             if (!evaluation.texts().isEmpty()) {
                 throw new IllegalArgumentException("--eval-text: expected --text beside it, got none");
             }
+            if (lossTokens != null) {
+                throw new IllegalArgumentException("--loss-tokens: expected --text beside it, got none");
+            }
             return;
         }
         if (fasta.areGiven()) {
@@ -281,6 +295,9 @@ final class TrainOptions {
         }
         if (evaluation.isOfProteins()) {
             throw new IllegalArgumentException("--eval-fasta: expected none beside --text, got one");
+        }
+        if (lossTokens != null) {
+            requireAtLeast("--loss-tokens", lossTokens, 0);
         }
         if (form != null || model == null || !new File(model).isDirectory()) {
             throw new IllegalArgumentException(
@@ -421,8 +438,9 @@ final class TrainOptions {
                 profile.wanted(ranks.isSilent()));
     }
 
-    private static Start decoder(Path folder) {
-        return Start.ofDecoder(folder, DecoderCheckpoint.config(folder));
+    private Start decoder(Path folder) {
+        int together = lossTokens == null ? LOSS_TOKENS : lossTokens;
+        return Start.ofDecoder(folder, DecoderCheckpoint.config(folder).withLossTokens(together));
     }
 
     private Start start(boolean gpu) {
