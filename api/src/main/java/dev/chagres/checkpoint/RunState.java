@@ -243,6 +243,22 @@ public final class RunState {
         return begin(folder, step, metadata, Checks.given("folder", folder).pinnedBytes());
     }
 
+    /**
+     * Takes the page-locked memory of {@link #saveInBackground} now, so that the first save does not wait for it: the system locks about a
+     * gibibyte a second.
+     *
+     * @throws IllegalStateException when the strategy is closed, or the state cannot be saved
+     * @throws dev.chagres.bindings.CaptureException while the stream captures
+     * @throws dev.chagres.bindings.CudaException when the host does not have that many bytes
+     */
+    public void reserve(CheckpointFolder folder) {
+        Checks.given("folder", folder);
+        Set<String> weights = weights();
+        Set<String> others = further().tensors().keySet();
+        (strategy == null ? alone() : ofRanks(strategy))
+                .reserve(name -> isUpdated(name, weights, others), folder.pinnedBytes());
+    }
+
     private PendingCheckpoint begin(CheckpointFolder folder, long step, Map<String, String> metadata, long most) {
         Checks.given("folder", folder, "metadata", metadata);
         if (step < 0) {

@@ -6,6 +6,7 @@ import dev.chagres.Scope;
 import dev.chagres.Stream;
 import dev.chagres.bindings.CaptureException;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.memory.BackgroundReads;
 import dev.chagres.internal.Inside;
 import dev.chagres.internal.ranks.AllGatherLongs;
 import dev.chagres.internal.ranks.SameParameters;
@@ -221,6 +222,20 @@ final class ShardedState {
         Communicator ranks = begin(Call.SAVE_FOLDER);
         return new FolderWriter(new RankAccord(ranks, stream()), stream(), tensors, own, weights, model)
                 .begin(folder, step, metadata, later, most);
+    }
+
+    /** Takes the memory of {@link #begin begin} calls now: see {@link RunState#reserve}. */
+    void reserve(Predicate<String> later, long most) {
+        if (strategy != null) {
+            strategy.ensureOpen();
+        }
+        int rank = all == null ? StateTensor.ROOT : all.rank();
+        long bytes = tensors.stream()
+                .filter(tensor -> later.test(tensor.spec().name()))
+                .flatMap(tensor -> tensor.written(rank).stream())
+                .mapToLong(StateTensor.Stretch::bytes)
+                .sum();
+        BackgroundReads.of(Inside.state(stream())).reserve(bytes, most);
     }
 
     /** Reads what this rank keeps, once every rank has found its bytes undamaged. */

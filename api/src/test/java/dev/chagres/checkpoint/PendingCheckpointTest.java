@@ -196,8 +196,9 @@ class PendingCheckpointTest {
             model.step();
             model.state.save(CheckpointFolder.of(waited), 1, Map.of());
             float[] before = model.weights();
-            PendingCheckpoint pending =
-                    model.state.saveInBackground(CheckpointFolder.of(run).withPinnedBytes(32 << 20), 1, Map.of());
+            CheckpointFolder target = CheckpointFolder.of(run).withPinnedBytes(32 << 20);
+            model.state.reserve(target);
+            PendingCheckpoint pending = model.state.saveInBackground(target, 1, Map.of());
             model.step();
             assertFalse(Arrays.equals(before, model.weights()));
             pending.publish();

@@ -96,6 +96,9 @@ public interface Callback {
      */
     default void onResume(Map<String, String> texts) {}
 
+    /** Hears that the first step follows. */
+    default void onStart(TrainingRun run) {}
+
     /** Hears that the run has ended, whatever ended it. */
     default void onEnd(TrainingRun run) {}
 }

@@ -617,6 +617,11 @@ final class ModelTraining implements Training {
     }
 
     @Override
+    public void reserveSaves(CheckpointFolder folder) {
+        state().reserve(folder);
+    }
+
+    @Override
     public SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
         DataPosition told = ranks.hasOwnData() ? DataPosition.START : position;

@@ -328,6 +328,11 @@ final class RankedTraining implements Training {
     }
 
     @Override
+    public void reserveSaves(CheckpointFolder folder) {
+        tell(training -> training.reserveSaves(folder));
+    }
+
+    @Override
     public SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
         return ask(training -> training.beginSave(folder, step, position, description))

@@ -117,6 +117,9 @@ interface Training extends AutoCloseable {
         static final SaveProgress PUBLISHED = new SaveProgress(true, null);
     }
 
+    /** Takes the memory that {@link #beginSave} copies through, before the first step. */
+    void reserveSaves(CheckpointFolder folder);
+
     /**
      * Begins a checkpoint, after the steps enqueued so far, which is written while later ones run; none is under way.
      *

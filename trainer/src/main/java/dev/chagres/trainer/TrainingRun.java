@@ -194,6 +194,15 @@ public final class TrainingRun {
         followSave(!model.endsTogether()); // Ranks that run loops of their own cannot agree on when to go on.
     }
 
+    /**
+     * Takes the page-locked memory of {@link #saveInBackground} on each rank now, so that no step waits for it.
+     *
+     * @throws dev.chagres.bindings.CudaException when a host does not have that many bytes
+     */
+    public void reserveSaves(CheckpointFolder folder) {
+        model.reserveSaves(folder);
+    }
+
     /** Publishes the checkpoint that is under way once every rank has written its part; {@code waits}: at once. */
     private void followSave(boolean waits) {
         while (saving > 0 && (waits || !model.isSaving())) {
@@ -317,6 +326,7 @@ public final class TrainingRun {
         unreported = first;
         callbacks.forEach(callback -> callback.onResume(before.texts()));
         try {
+            callbacks.forEach(callback -> callback.onStart(this));
             train(steps);
         } finally {
             callbacks.forEach(callback -> callback.onEnd(this));

@@ -45,6 +45,11 @@ final class TrainingState {
         all.save(file, description);
     }
 
+    /** Takes the memory that {@link #begin} copies through. */
+    void reserve(CheckpointFolder folder) {
+        all.reserve(folder);
+    }
+
     /**
      * Begins a checkpoint.
      *

@@ -103,6 +103,9 @@ final class FakeModel implements Training {
     }
 
     @Override
+    public void reserveSaves(CheckpointFolder folder) {}
+
+    @Override
     public SaveProgress beginSave(
             CheckpointFolder folder, int step, DataPosition position, Map<String, String> description) {
         save(folder.step(step), position, description);

@@ -81,8 +81,9 @@ public final class BackgroundReads implements AutoCloseable {
      */
     public Reading begin(long most, List<? extends Piece> pieces, Work work) {
         device.ensureThreadNotCapturing("save");
-        List<List<Piece>> batches = batches(pieces, most / HALVES);
-        reserve(batches, most / HALVES);
+        long all = pieces.stream().mapToLong(Piece::byteSize).sum();
+        List<List<Piece>> batches = batches(pieces, all > most ? most / HALVES : all);
+        reserve(all, most);
         MemorySegment memory = pinned;
         List<MemorySegment> own = List.copyOf(streams);
         var reading = new Reading();
@@ -118,18 +119,23 @@ public final class BackgroundReads implements AutoCloseable {
         return batches;
     }
 
-    private void reserve(List<List<Piece>> batches, long half) {
-        if (batches.isEmpty()) {
+    /**
+     * Takes the pinned memory of later {@link #begin} calls now: locking a gibibyte takes about a second.
+     *
+     * @param all bytes that will be read
+     * @param most bytes of pinned memory
+     */
+    public void reserve(long all, long most) {
+        if (all == 0) {
             return;
         }
+        device.ensureThreadNotCapturing("reserve");
         MemorySegment out = device.out();
         while (streams.size() < HALVES) {
             Status.cuda(CudaRuntime.cudaStreamCreateWithFlags(out, NON_BLOCKING), "cudaStreamCreateWithFlags");
             streams.add(out.get(ValueLayout.ADDRESS, 0));
         }
-        long bytes = batches.size() > 1
-                ? HALVES * half
-                : batches.getFirst().stream().mapToLong(Piece::byteSize).sum();
+        long bytes = all > most ? most / HALVES * HALVES : all;
         if (bytes > pinned.byteSize()) {
             await(thread.submit(() -> {})); // What is under way uses the memory.
             release();

@@ -205,6 +205,14 @@ public final class Checkpoints implements Callback, AutoCloseable {
     }
 
     @Override
+    public void onStart(TrainingRun run) {
+        boolean often = plan.every > 0 || plan.interval != null;
+        if (often && folder != null && plan.mode == Mode.BACKGROUND) {
+            run.reserveSaves(folder);
+        }
+    }
+
+    @Override
     public boolean isDueAtEnd() {
         return true;
     }
