@@ -13,7 +13,6 @@ import dev.chagres.batch.BatchShape;
 import dev.chagres.batch.SequencePacker;
 import dev.chagres.batch.StepResult;
 import dev.chagres.bindings.Provider;
-import dev.chagres.conformance.ChildJvm;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
 import dev.chagres.models.esm.Esm2Config;
@@ -169,7 +168,8 @@ class StepEstimateTest {
     }
 
     private void isNearWhatGpusHandOut() throws IOException {
-        Process counting = ChildJvm.of(List.of("-Xmx2g"), Estimates.class, Integer.toString(devices))
+        Process counting = new ProcessBuilder(TrainJvm.command(
+                        List.of(), List.of("-Xmx2g"), Estimates.class, List.of(Integer.toString(devices))))
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();
         List<String> wrong = new ArrayList<>();
