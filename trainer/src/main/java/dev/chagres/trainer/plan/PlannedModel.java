@@ -29,6 +29,9 @@ import org.jspecify.annotations.Nullable;
  */
 record PlannedModel(
         String name, @Nullable Esm2Config esm, @Nullable DecoderConfig decoder) {
+    /** Those of {@code train --loss-tokens}, where it is left out. */
+    private static final int LOSS_TOKENS = 1024;
+
     /** What backward recomputes. */
     enum Recompute {
         /** The activation function alone; of decoders nothing. */
@@ -66,8 +69,8 @@ record PlannedModel(
             return new PlannedModel(name, Esm2Checkpoint.config(folder).withContext(context), null);
         } catch (CheckpointException noEsm) {
             try {
-                return new PlannedModel(
-                        name, null, DecoderCheckpoint.config(folder).withContext(context));
+                DecoderConfig found = DecoderCheckpoint.config(folder);
+                return new PlannedModel(name, null, found.withContext(context).withLossTokens(LOSS_TOKENS));
             } catch (CheckpointException noDecoder) {
                 noDecoder.addSuppressed(noEsm);
                 throw noDecoder;
