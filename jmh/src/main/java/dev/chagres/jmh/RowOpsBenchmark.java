@@ -18,6 +18,8 @@ import org.openjdk.jmh.annotations.OperationsPerInvocation;
 @NullUnmarked
 public class RowOpsBenchmark extends OperationBenchmark {
     private static final int VOCABULARY = 64;
+    /** As Llama 3 has it: nearly all rows have no token. */
+    private static final int LARGE_VOCABULARY = 128_256;
 
     private final CrossEntropy entropy = new CrossEntropy(VOCABULARY, 0);
     private final VocabularyCrossEntropy vocabulary = new VocabularyCrossEntropy(0, VOCABULARY, VOCABULARY, 0);
@@ -25,6 +27,8 @@ public class RowOpsBenchmark extends OperationBenchmark {
     private Tensor ids;
     private Tensor rows;
     private Tensor gradient;
+    private Tensor largeIds;
+    private Tensor largeGradient;
     private Tensor order;
     private Tensor target;
     private Tensor logits;
@@ -50,6 +54,9 @@ public class RowOpsBenchmark extends OperationBenchmark {
         ids = ints(drawn);
         rows = empty(DType.BFLOAT16, tokens, shape.hidden());
         gradient = empty(DType.FLOAT32, VOCABULARY, shape.hidden());
+        int[] fromMany = drawn(tokens, LARGE_VOCABULARY);
+        largeIds = ints(fromMany);
+        largeGradient = empty(DType.FLOAT32, LARGE_VOCABULARY, shape.hidden());
         int[] reversed = new int[tokens];
         for (int i = 0; i < tokens; i++) {
             reversed[i] = tokens - 1 - i;
@@ -77,6 +84,12 @@ public class RowOpsBenchmark extends OperationBenchmark {
         long like = Arrays.stream(drawn).filter(id -> id == drawn[0]).count();
         double expected = like * (double) at(rows, 0);
         near("embeddingBackward", expected, at(gradient, drawn[0] * width), 1e-3);
+        embeddingBackwardOfLargeVocabulary();
+        double sum = 0;
+        for (int i = 0; i < tokens; i++) {
+            sum += fromMany[i] == fromMany[0] ? at(rows, i * width) : 0;
+        }
+        near("embeddingBackwardOfLargeVocabulary", sum, at(largeGradient, fromMany[0] * (long) width), 1e-3);
         gatherRows();
         near("gatherRows", at(rows, (tokens - 1) * width), at(target, 0), 0);
         scatterRows();
@@ -118,6 +131,13 @@ public class RowOpsBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void embeddingBackward() {
         repeat(() -> Embedding.backward(rows, ids, gradient, Output.OVERWRITE, stream));
+    }
+
+    /** The gradient of a table of 128,256 rows. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void embeddingBackwardOfLargeVocabulary() {
+        repeat(() -> Embedding.backward(rows, largeIds, largeGradient, Output.OVERWRITE, stream));
     }
 
     /** Rows gathered. */
