@@ -84,12 +84,13 @@ __device__ void embedding_backward(const T *dy, const int32_t *ids, float *out, 
 }
 
 constexpr int kListWarps = 8;
-constexpr int kListIds = 8;                              /* that a lane looks at */
-constexpr int kListed = 32 * kListWarps * kListIds;      /* tokens that a block looks at together */
-constexpr int kListColumns = 4;                          /* of a lane */
+constexpr int kListIds = 8;                               /* that a lane looks at */
+constexpr int kListed = 32 * kListWarps * kListIds;       /* tokens that a block looks at together */
+constexpr int kListColumns = 4;                           /* of a lane */
 constexpr int kListTile = 32 * kListWarps * kListColumns; /* columns of a block */
 
-/* The tokens base .. base + kListed - 1 of a block's rows: those of row r are token[begin[r]] .. token[begin[r + 1] - 1], in order. */
+/* Those of kListed tokens that belong to a block's rows: row r has token[begin[r]] .. token[begin[r + 1] - 1], in order,
+ * counted from the first one looked at. */
 struct TokenList {
   int entries[kListWarps]; /* of each warp */
   int begin[kRows + 1];
@@ -97,6 +98,7 @@ struct TokenList {
   uint16_t token[kListed];
 };
 
+/* Lists the tokens base .. base + kListed - 1, and returns how many belong to the rows; where none do, the list is not written. */
 __device__ inline int list_tokens(TokenList &list, const int32_t *ids, int64_t first, int rows, int64_t base,
                                   int64_t tokens) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, thread = threadIdx.x;
