@@ -11,13 +11,14 @@ using namespace chagres::ops;
 namespace {
 
 constexpr int kLeastPacks = 2, kMostPacks = 4; /* packs of a row that one thread keeps */
+constexpr int kMostPacksOfWarp = 5;            /* where a warp has a forward's row of its own */
 /* Shared memory of a RowRing of `tensors`, by the packs of a row that a thread keeps. */
 constexpr int ring_bytes(int packs, int tensors) { return kRingStages * tensors * packs * kThreads * 16; }
 
 /* x and residual; h, dy and dresidual. */
 constexpr int kForwardTensors = 2, kBackwardTensors = 3;
 /* Blocks that a multiprocessor's registers suffice for, by packs. */
-constexpr int kForwardBlocks[] = {4, 3, 2}, kTransposingBlocks[] = {2, 2, 1};
+constexpr int kForwardBlocks[] = {4, 3, 3, 2}, kTransposingBlocks[] = {2, 2, 1};
 /* Shared memory of a multiprocessor of an H200, of which every block takes a KiB more than it asks for. Kernels have a little
  * shared memory besides. */
 constexpr int kSharedOfMultiprocessor = 228 * 1024, kSharedOfBlock = kSharedOfMultiprocessor - 2048;
@@ -29,7 +30,8 @@ constexpr int kSharedOfMultiprocessor = 228 * 1024, kSharedOfBlock = kSharedOfMu
   }
 Kernel forward[][3] = {NORM_KERNELS("residual_norm_2", ring_bytes(2, kForwardTensors)),
                        NORM_KERNELS("residual_norm_3", ring_bytes(3, kForwardTensors)),
-                       NORM_KERNELS("residual_norm_4", ring_bytes(4, kForwardTensors))};
+                       NORM_KERNELS("residual_norm_4", ring_bytes(4, kForwardTensors)),
+                       NORM_KERNELS("residual_norm_5", ring_bytes(5, kForwardTensors))};
 Kernel backward[][3] = {NORM_KERNELS("norm_gradient_2", ring_bytes(2, kBackwardTensors)),
                         NORM_KERNELS("norm_gradient_3", ring_bytes(3, kBackwardTensors)),
                         NORM_KERNELS("norm_gradient_4", ring_bytes(4, kBackwardTensors))};
@@ -53,6 +55,12 @@ Split split(int64_t columns, int dtype) {
   while (result.lanes < kThreads && divide_up(packs, result.lanes) > kMostPacks - 1) result.lanes *= 2;
   result.packs = static_cast<int>(std::max(divide_up(packs, result.lanes), int64_t{kLeastPacks}));
   return result;
+}
+
+/* The same of forward without transposing: a warp that has a row of its own waits for no other. */
+Split forward_split(int64_t columns, int dtype) {
+  const int64_t of_warp = divide_up(divide_up(columns, 16 / size_of(dtype)), 32);
+  return of_warp < kMostPacks || of_warp > kMostPacksOfWarp ? split(columns, dtype) : Split{32, static_cast<int>(of_warp)};
 }
 
 /* How many multiprocessors the norm's kernels are to fill, at most those of the current device. */
@@ -129,20 +137,26 @@ int ops_residual_norm_forward(const OpsResidualNorm *norm, OpsStream stream) try
   int multiprocessors = 0;
   status = to_fill(function, *norm, multiprocessors);
   if (status != OPS_SUCCESS) return status;
+  const int type = float_index(norm->dtype);
+  const auto launch_rows = [&] {
+    const Split by = forward_split(norm->columns, norm->dtype);
+    const int kernel = by.packs - kLeastPacks;
+    const Grid grid = persistent(divide_up(norm->rows, kThreads / by.lanes), multiprocessors, kForwardBlocks[kernel],
+                                 ring_bytes(by.packs, kForwardTensors));
+    return launch(function, forward[kernel][type], grid, stream, arguments_of(*norm, by));
+  };
+  if (norm->y8_transposed == nullptr) return launch_rows();
   const Split by = split(norm->columns, norm->dtype);
   NormArguments arguments = arguments_of(*norm, by);
-  const int kernel = by.packs - kLeastPacks, type = float_index(norm->dtype);
+  const int kernel = by.packs - kLeastPacks;
   const int ring = ring_bytes(by.packs, kForwardTensors);
   const int64_t row = norm->columns + kTilePad;
   /* 32 rows of a column are a sector of memory that is written whole. */
   arguments.tile_rows = 32 * row + ring <= kSharedOfBlock ? 32 : 16;
   arguments.tile_bytes = static_cast<int>(arguments.tile_rows * row);
-  const bool apart = norm->y8_transposed != nullptr && turns_apart(*norm, arguments.tile_bytes + ring);
-  if (norm->y8_transposed == nullptr || apart) {
-    const Grid grid =
-        persistent(divide_up(norm->rows, kThreads / by.lanes), multiprocessors, kForwardBlocks[kernel], ring);
-    const int launched = launch(function, forward[kernel][type], grid, stream, arguments);
-    return launched != OPS_SUCCESS || !apart ? launched : turn(function, *norm, stream);
+  if (turns_apart(*norm, arguments.tile_bytes + ring)) {
+    const int launched = launch_rows();
+    return launched != OPS_SUCCESS ? launched : turn(function, *norm, stream);
   }
   const Grid grid = persistent(divide_up(norm->filled_rows, arguments.tile_rows), multiprocessors,
                                kTransposingBlocks[kernel], arguments.tile_bytes + ring);

@@ -93,28 +93,30 @@ struct NormThread {
     const bool inside = row < a.rows;
     const int64_t start = row * a.columns;
     const float columns = static_cast<float>(packs.width);
-    float value[P][N], sum = 0, squares = 0, unused = 0;
-    Words bias[P];
+    float sum = 0, squares = 0, unused = 0;
+    Words bias[P], h[P]; /* a row as it is stored needs half the registers of its numbers in FP32 */
     load_columns<T, P>(a.bias, packs, bias); /* on its way while the row is waited for */
     ring.wait();
     EACH_PACK(p) {
-      EACH_ELEMENT(j) value[p][j] = 0;
+      h[p] = Words{};
       if (inside && packs.has(p)) {
-        to_floats<T>(ring.pack(0, p), value[p]);
+        float value[N];
+        h[p] = ring.pack(0, p);
+        to_floats<T>(h[p], value);
         if (a.residual != nullptr) {
           float other[N];
           if (a.bias != nullptr) {
             to_floats<T>(bias[p], other);
-            EACH_ELEMENT(j) value[p][j] += other[j];
+            EACH_ELEMENT(j) value[j] += other[j];
           }
           to_floats<T>(ring.pack(1, p), other);
-          EACH_ELEMENT(j) value[p][j] += other[j];
-          const Words rounded = to_words<T>(value[p]);
-          store_words<T>(a.h, start + packs.column(p), rounded);
+          EACH_ELEMENT(j) value[j] += other[j];
+          h[p] = to_words<T>(value);
+          store_words<T>(a.h, start + packs.column(p), h[p]);
           /* The norm takes the rounded sum, which backward will read. */
-          to_floats<T>(rounded, value[p]);
+          to_floats<T>(h[p], value);
         }
-        EACH_ELEMENT(j) sum += value[p][j];
+        EACH_ELEMENT(j) sum += value[j];
       }
     }
     ring.taken();
@@ -125,8 +127,10 @@ struct NormThread {
     }
     EACH_PACK(p) {
       if (inside && packs.has(p)) {
+        float value[N];
+        to_floats<T>(h[p], value);
         EACH_ELEMENT(j) {
-          const float off = value[p][j] - mu;
+          const float off = value[j] - mu;
           squares += off * off;
         }
       }
@@ -139,16 +143,16 @@ struct NormThread {
       a.inverse[row] = factor;
     }
     EACH_PACK(p) {
-      if (packs.has(p)) write_pack(p, inside, start + packs.column(p), value[p], mu, factor, tile_row);
+      if (packs.has(p)) write_pack(p, inside, start + packs.column(p), h[p], mu, factor, tile_row);
     }
   }
 
-  __device__ void write_pack(int p, bool inside, int64_t element, const float (&value)[kPack<T>], float mu, float factor,
-                             uint8_t *tile_row) {
+  __device__ void write_pack(int p, bool inside, int64_t element, const Words &h, float mu, float factor, uint8_t *tile_row) {
     constexpr int N = kPack<T>;
-    float exact[N], g[N], b[N];
+    float exact[N], value[N], g[N], b[N];
     EACH_ELEMENT(j) exact[j] = 0;
     if (inside) {
+      to_floats<T>(h, value);
       to_floats<T>(columns_of<T>(a.gamma, packs.column(p)), g);
       to_floats<T>(columns_of<T>(a.beta, packs.column(p)), b);
       EACH_ELEMENT(j) {
@@ -352,7 +356,8 @@ __device__ void norm_gradient(const NormArguments &a) {
 /* kForwardBlocks and kTransposingBlocks of residual_norm.cpp are these numbers of blocks. */
 #define FORWARD_2(name, T) FORWARD(4, name, T, 2)
 #define FORWARD_3(name, T) FORWARD(3, name, T, 3)
-#define FORWARD_4(name, T) FORWARD(2, name, T, 4)
+#define FORWARD_4(name, T) FORWARD(3, name, T, 4)
+#define FORWARD_5(name, T) FORWARD(2, name, T, 5)
 #define TRANSPOSING_2(name, T) TRANSPOSING(2, name, T, 2)
 #define TRANSPOSING_3(name, T) TRANSPOSING(2, name, T, 3)
 #define TRANSPOSING_4(name, T) TRANSPOSING(1, name, T, 4)
@@ -364,6 +369,7 @@ __device__ void norm_gradient(const NormArguments &a) {
 FOR_FLOATS(FORWARD_2, residual_norm_2)
 FOR_FLOATS(FORWARD_3, residual_norm_3)
 FOR_FLOATS(FORWARD_4, residual_norm_4)
+FOR_FLOATS(FORWARD_5, residual_norm_5)
 FOR_FLOATS(TRANSPOSING_2, norm_transposed_2)
 FOR_FLOATS(TRANSPOSING_3, norm_transposed_3)
 FOR_FLOATS(TRANSPOSING_4, norm_transposed_4)
