@@ -33,6 +33,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         private boolean fused;
     }
 
+    private static final long ALIGNMENT = 16;
+
     private final NormConfig config;
     private final ResidualNorm residualNorm;
     private final Normalization norm;
@@ -120,7 +122,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         Scope kept = pass.kept();
         Tensor mean = kept.tensor(DType.FLOAT32, x.size(0));
         Tensor inverse = kept.tensor(DType.FLOAT32, x.size(0));
-        boolean fused = sum != null || !(y instanceof Target.Plain);
+        boolean fused = sum != null || !(y instanceof Target.Plain) || isOwn(x, y.tensor());
         if (fused) {
             normalizeSum(x, bias, residual, sum, y, mean, inverse, pass);
         } else {
@@ -133,6 +135,11 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
             rows.inverse.set(inverse);
             rows.fused = fused;
         }
+    }
+
+    /** Tensors of other layers may begin anywhere; our kernel loads 16 bytes at a time. */
+    private boolean isOwn(Tensor x, Tensor y) {
+        return KernelChoice.isOwnNorm(config.kind(), x) && ((x.address() | y.address()) & (ALIGNMENT - 1)) == 0;
     }
 
     /** Enqueues {@code sum = (x + bias) + residual}, without a bias if that is null. */
@@ -286,8 +293,9 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         return isFused(x, place, besides) ? "ops_residual_norm_forward" : own() + "_fwd";
     }
 
-    private static boolean isFused(Tensor x, NormPlace place, String besides) {
-        return ResidualNorm.takes(x) && (place.sums() || !besides.isEmpty());
+    private boolean isFused(Tensor x, NormPlace place, String besides) {
+        return ResidualNorm.takes(x)
+                && (place.sums() || !besides.isEmpty() || KernelChoice.isOwnNorm(config.kind(), x));
     }
 
     private String explainForward(Tensor x, NormPlace place, String besides) {
@@ -299,6 +307,9 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
         }
         if (!isFused(x, place, besides)) {
             return own() + "_fwd";
+        }
+        if (!place.sums() && besides.isEmpty()) {
+            return "ops_residual_norm_forward, for " + own() + "_fwd is not tuned for " + x.size(1) + " columns";
         }
         String sums = place.sums() ? "sums first" : "";
         return "ops_residual_norm_forward, which " + sums + (sums.isEmpty() || besides.isEmpty() ? "" : " and ")

@@ -55,7 +55,7 @@ class NormConformance {
                     cases.add(new Case(dtype, kind, tokens, 64));
                 }
                 cases.add(new Case(dtype, kind, Gamma.ZERO_CENTERED, 17, 64));
-                for (int size : new int[] {16, 128, 320, 768, 1024}) {
+                for (int size : new int[] {16, 128, 320, 768, 1024, 1280}) {
                     cases.add(new Case(dtype, kind, 5, size));
                 }
                 for (int size : new int[] {1, 2, 3, 15, 17, 63, 65, 127, 129}) {
@@ -117,7 +117,11 @@ class NormConformance {
                         .rmsnormFwd(x, again, inverse, open.stream());
         }
         open.assertClose("1 / deviation", witness.inverseDeviation(), inverse, Tolerances.rounded(DType.FLOAT32));
-        assertArrayEquals(open.read(y), open.read(again));
+        boolean tuned = norm.config().size() != 320 && norm.config().size() != 1280;
+        assertEquals(!tuned, norm.explain(x, open.pass()).contains("forward by ops_residual_norm_forward, for te_"));
+        if (tuned) {
+            assertArrayEquals(open.read(y), open.read(again));
+        }
     }
 
     /** Few columns: the gradient is a difference of numbers as large as the reciprocal deviation, and so is its error. */
