@@ -12,27 +12,34 @@
 
 constexpr int kWarps = kThreads / 32;
 
-/* Sums a and b over the `lanes` threads of a row; the rows of a block end together. */
-__device__ inline void sum_row(float &a, float &b, int lanes) {
-  __shared__ float warp_a[kWarps], warp_b[kWarps];
-  for (int distance = lanes < 32 ? lanes / 2 : 16; distance > 0; distance /= 2) {
-    a += __shfl_xor_sync(0xffffffffu, a, distance);
-    b += __shfl_xor_sync(0xffffffffu, b, distance);
+/* Sums over the `lanes` threads of a row; the rows of a block end together. */
+class RowSums {
+ public:
+  __device__ void sum(float &a, float &b, int lanes) {
+    __shared__ float warp_a[2][kWarps], warp_b[2][kWarps];
+    for (int distance = lanes < 32 ? lanes / 2 : 16; distance > 0; distance /= 2) {
+      a += __shfl_xor_sync(0xffffffffu, a, distance);
+      b += __shfl_xor_sync(0xffffffffu, b, distance);
+    }
+    if (lanes <= 32) return;
+    const int warp = threadIdx.x / 32, warps = lanes / 32, first = warp & ~(warps - 1);
+    if (threadIdx.x % 32 == 0) {
+      warp_a[turn_][warp] = a;
+      warp_b[turn_][warp] = b;
+    }
+    __syncthreads();
+    a = b = 0;
+    for (int w = first; w < first + warps; ++w) {
+      a += warp_a[turn_][w];
+      b += warp_b[turn_][w];
+    }
+    turn_ ^= 1;
   }
-  if (lanes <= 32) return;
-  const int warp = threadIdx.x / 32, warps = lanes / 32, first = warp & ~(warps - 1);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) {
-    warp_a[warp] = a;
-    warp_b[warp] = b;
-  }
-  __syncthreads();
-  a = b = 0;
-  for (int w = first; w < first + warps; ++w) {
-    a += warp_a[w];
-    b += warp_b[w];
-  }
-}
+
+ private:
+  /* The place that is written, of two: behind the barrier of the other one nobody reads it any more. */
+  int turn_ = 0;
+};
 
 #define EACH_PACK(p) _Pragma("unroll") for (int p = 0; p < P; ++p)
 #define EACH_ELEMENT(j) _Pragma("unroll") for (int j = 0; j < N; ++j)
@@ -67,6 +74,7 @@ struct NormThread {
   const NormArguments &a;
   RowPacks<T, P> packs;
   RowRing<T, P, 2> ring;
+  RowSums sums;
   float scale, largest;
 
   __device__ NormThread(const NormArguments &arguments, float *shared)
@@ -122,7 +130,7 @@ struct NormThread {
     ring.taken();
     float mu = 0;
     if (a.centered) {
-      sum_row(sum, unused, a.lanes);
+      sums.sum(sum, unused, a.lanes);
       mu = sum / columns;
     }
     EACH_PACK(p) {
@@ -136,7 +144,7 @@ struct NormThread {
       }
     }
     unused = 0;
-    sum_row(squares, unused, a.lanes);
+    sums.sum(squares, unused, a.lanes);
     const float factor = 1 / sqrtf(squares / columns + a.epsilon);
     if (inside && packs.first == 0) {
       if (a.mean != nullptr) a.mean[row] = mu;
@@ -267,6 +275,7 @@ __device__ void norm_gradient(const NormArguments &a) {
   const RowPacks<T, P> packs(lanes, a.columns);
   const float columns = static_cast<float>(packs.width);
   RowRing<T, P, 3> ring(shared, packs);
+  RowSums sums;
   int64_t asked = static_cast<int64_t>(blockIdx.x) * rows_a_block + mine;
   const auto ask = [&] {
     if (asked < a.rows) {
@@ -315,7 +324,7 @@ __device__ void norm_gradient(const NormArguments &a) {
         }
       }
     }
-    sum_row(sum, products, lanes);
+    sums.sum(sum, products, lanes);
     const float mean_of_sum = a.centered ? sum / columns : 0.0f, mean_of_products = products / columns;
     EACH_PACK(p) {
       if (inside && packs.has(p)) {
