@@ -5,9 +5,12 @@ import dev.chagres.batch.BatchLayout;
 import dev.chagres.batch.BatchShape;
 import dev.chagres.mesh.MeshDimension;
 import dev.chagres.mesh.MeshShape;
+import dev.chagres.optim.Adafactor;
 import dev.chagres.optim.AdamW;
 import dev.chagres.optim.Lion;
+import dev.chagres.optim.Muon;
 import dev.chagres.optim.OptimizerConfig;
+import dev.chagres.optim.ScheduleFreeAdamW;
 import dev.chagres.sharding.FullyShardedConfig;
 import dev.chagres.sharding.ZeroStage;
 import dev.chagres.trainer.Trainer;
@@ -86,7 +89,16 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
         /** Lion with states of eight bits. */
         LION8BIT(18),
         /** SGD with momentum. */
-        SGD(24);
+        SGD(24),
+        /** Adafactor, which reads gradients four times and masters twice. */
+        ADAFACTOR(28),
+        /**
+         * Muon: 32, another 12 for the norm of a matrix, and in each of five steps 12 for its elements and 4 for those of its square. Its
+         * products are counted with those of the step.
+         */
+        MUON(32 + 12 + 5 * (12 + 4)),
+        /** Schedule-free AdamW. */
+        SCHEDULE_FREE(34);
 
         private final int bytes;
 
@@ -102,6 +114,9 @@ record Choice(Strategy strategy, int accumulate, Recompute recompute, Updates op
                 case LION -> Lion.Config.standard();
                 case LION8BIT -> Lion.Config.standard().withMomentDType(DType.BYTE);
                 case SGD -> new dev.chagres.optim.SGD.Config(0.9f, 0.01f);
+                case ADAFACTOR -> Adafactor.Config.standard();
+                case MUON -> Muon.Config.standard().withOthers(ADAM);
+                case SCHEDULE_FREE -> ScheduleFreeAdamW.Config.standard();
             };
         }
 

@@ -104,7 +104,9 @@ public final class Plan implements Callable<Integer> {
             split = ",",
             converter = OfUpdates.class,
             paramLabel = "NAME,…",
-            description = "of adamw, adamw-offloaded, adamw8bit, lion, lion8bit, sgd (default: adamw)")
+            description =
+                    "of adamw, adamw-offloaded, adamw8bit, lion, lion8bit, sgd, adafactor, muon, schedule-free (default:"
+                            + " adamw)")
     private List<Choice.Updates> optimizers = List.of(Choice.Updates.ADAMW);
 
     @Option(
@@ -298,16 +300,11 @@ public final class Plan implements Callable<Integer> {
         double length = meanLength == null ? Math.min(context, steps.tokens()) : meanLength;
         var division =
                 new StepTime.Division(gpus, choice.strategy(), choice.accumulate(), linkBytes(), length, context);
-        double weights = estimate.productFlops().values().stream()
-                        .mapToDouble(Double::doubleValue)
-                        .sum()
-                / (6.0 * steps.tokens() / choice.dataRanks(steps))
-                * (choice.strategy().sharesMicroBatches() ? gpus : 1);
         StepTime time = StepTime.of(
                 steps.model(),
                 estimate,
                 recipe.quantizedWeight().isPresent(),
-                choice.updateBytes(weights, gpus),
+                choice.updateBytes(steps.model().weights(), gpus),
                 division);
         double bytes = estimate.memoryBytes() + CONTEXT + (gpus > 1 ? NCCL : 0);
         return new Row(choice, estimate, bytes, time, steps.tokens() / time.seconds());

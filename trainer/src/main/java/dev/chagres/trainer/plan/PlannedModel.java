@@ -125,6 +125,13 @@ record PlannedModel(
         return esm != null ? 64 : decoder().sizes().paddedVocabulary();
     }
 
+    /** Returns the weights of these products, nearly all of a model. */
+    double weights() {
+        return products().stream()
+                .mapToDouble(one -> (double) one.outputs() * one.inputs() * one.times())
+                .sum();
+    }
+
     /** Returns the products of a token, [outputs, inputs], each as often as a step has it. */
     List<Product> products() {
         int hidden = hidden();

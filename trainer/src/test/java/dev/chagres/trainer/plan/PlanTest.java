@@ -9,8 +9,11 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -108,6 +111,42 @@ class PlanTest {
                         && one.get("accumulate").equals(accumulate))
                 .findFirst()
                 .orElseThrow(() -> new AssertionError(strategy + " " + accumulate + " of " + choices));
+    }
+
+    /** State in bytes a parameter; Muon's products, of 650M's layers, are 33 times 5 (4 R^2 C + 2 R^3) of four matrices. */
+    @Test
+    void optimizersDifferInStateAndTime() throws IOException {
+        Map<String, Map<?, ?>> all = new HashMap<>();
+        String names = "adamw,adamw-offloaded,adamw8bit,lion,lion8bit,sgd,adafactor,muon,schedule-free";
+        for (Object one : choices("--model", "650M", "--optimizer", names, "--json")) {
+            Map<?, ?> choice = (Map<?, ?>) one;
+            if (choice.get("recompute").equals("none")) {
+                all.put(String.valueOf(choice.get("optimizer")), choice);
+            }
+        }
+        assertEquals(Set.of(names.split(",")), all.keySet());
+        double parameters = 652e6;
+        double[] bytes = {10, -1, 4.03, 6, 3.02, 6, 2, 10.2, 12};
+        for (int i = 0; i < bytes.length; i++) {
+            String name = names.split(",")[i];
+            double found = optimizerBytes(Objects.requireNonNull(all.get(name))) / parameters;
+            if (bytes[i] > 0) {
+                assertEquals(bytes[i], found, 0.15, name);
+            }
+        }
+        double adam = seconds(all, "adamw");
+        double side = 1280;
+        double operations = 5 * (4 * (3 + 1 + 4 + 4) + 2 * 4) * side * side * side * 33;
+        double rate = 330e12 * side / (side + 400);
+        double muon = operations / rate + 92 * parameters / (0.9 * 4.3e12);
+        assertEquals(muon, seconds(all, "muon") - adam, 0.05 * muon);
+        assertEquals(adam, seconds(all, "schedule-free"), 5e-4);
+        assertTrue(seconds(all, "lion8bit") < seconds(all, "adafactor") && seconds(all, "adafactor") < adam);
+    }
+
+    private static double seconds(Map<String, Map<?, ?>> all, String name) {
+        Map<?, ?> one = Objects.requireNonNull(all.get(name));
+        return ((Number) one.get("stepSeconds")).doubleValue();
     }
 
     private static double optimizerBytes(Map<?, ?> choice) {
