@@ -13,6 +13,7 @@ import dev.chagres.parameter.ParameterShard.Part;
 import dev.chagres.parameter.State;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.BiConsumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -24,14 +25,19 @@ import org.jspecify.annotations.Nullable;
  * <p>Threading: the device's thread.
  *
  * @param spec name, type and shape of the whole tensor
+ * @param width numbers of the tensor for each element of the split
  * @param own what this rank holds; null where it holds nothing
  * @param may the values that elements may have
  * @param split which elements of the whole a rank has before they are sharded
  * @param copies which one this is among ranks that hold the same elements; the first gives them
  */
 record SplitTensor(
-        TensorSpec spec, State.Values may, @Nullable Own own, ParameterSplit split, Copies copies)
-        implements StateTensor {
+        TensorSpec spec,
+        int width,
+        State.Values may,
+        @Nullable Own own,
+        ParameterSplit split,
+        Copies copies) implements StateTensor {
     /**
      * A range of a rank's part.
      *
@@ -68,24 +74,6 @@ record SplitTensor(
      */
     record Copies(int index, int count) {}
 
-    /**
-     * Checks that the elements can be moved.
-     *
-     * @throws IllegalArgumentException when they are of another type than FLOAT32, BFLOAT16, FLOAT16, or pairs of bytes
-     */
-    SplitTensor {
-        if (!spec.dtype().isFloat() && !isPairs(spec)) {
-            throw new IllegalArgumentException(
-                    "state: expected parts of FLOAT32, BFLOAT16 or FLOAT16, or pairs of" + " bytes, got " + spec);
-        }
-    }
-
-    private static boolean isPairs(TensorSpec spec) {
-        return spec.dtype() == DType.BYTE
-                && spec.shape().rank() == 2
-                && spec.shape().size(1) == 2;
-    }
-
     @Override
     public List<Stretch> held(int rank) {
         return stretches(0, 1);
@@ -103,7 +91,7 @@ record SplitTensor(
         if (held == null || held.count == 0) {
             return all;
         }
-        long size = isPairs(spec) ? 2 : spec.dtype().byteSize();
+        long size = (long) width * spec.dtype().byteSize();
         long run = split.run();
         long end = held.count * (share + 1) / shares;
         long count;
@@ -125,11 +113,14 @@ record SplitTensor(
     @Override
     public void gather(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         Own held = own;
-        if (copies.index == 0 && held != null) {
+        if (copies.index != 0 || held == null) {
+            elements.zero(stream);
+        } else if (split.ranks() == 1) {
+            elements.zero(stream);
+            together(held, first, elements, views, (here, piece) -> piece.copyFrom(stream, here));
+        } else {
             Moved moved = moved(held, first, elements, stream, views);
             Rows.gatherRows(moved.own, moved.index, moved.piece, stream);
-        } else {
-            elements.zero(stream);
         }
         Tensor bytes = views.reinterpret(elements, DType.BYTE, 0, elements.byteSize());
         all.reduce(bytes, all.rank() == ROOT ? bytes : null, Reduction.SUM, ROOT, stream);
@@ -139,20 +130,31 @@ record SplitTensor(
     public void scatter(long first, Tensor elements, Communicator all, Stream stream, Scope views) {
         all.broadcast(elements, elements, ROOT, stream);
         Own held = own;
-        if (held != null) {
+        if (held != null && split.ranks() == 1) {
+            together(held, first, elements, views, (here, piece) -> here.copyFrom(stream, piece));
+        } else if (held != null) {
             Moved moved = moved(held, first, elements, stream, views);
             Rows.scatterRows(moved.piece, moved.index, moved.own, stream);
+        }
+    }
+
+    /** Passes on what this rank holds of a piece, and its place there: of a tensor that no ranks split they are one range each. */
+    private void together(Own held, long first, Tensor elements, Scope views, BiConsumer<Tensor, Tensor> move) {
+        long begin = Math.max(first, held.first * width);
+        long count = Math.min(first + elements.count(), (held.first + held.count) * width) - begin;
+        if (count > 0) {
+            move.accept(
+                    views.view(held.vector, held.place * width + begin - held.first * width, count),
+                    views.view(elements, begin - first, count));
         }
     }
 
     /** Rows of equally many elements: this rank's, those of a piece, and the number of this rank's for each of the piece's; -1: not its own. */
     private record Moved(Tensor own, Tensor index, Tensor piece) {}
 
+    /** Bytes are not computed with, and are moved as 16-bit numbers: pairs of them, or codes, whose parts are whole blocks. */
     private Moved moved(Own held, long first, Tensor elements, Stream stream, Scope views) {
-        // Pairs of bytes are not computed with, and are moved as 16-bit numbers.
-        boolean pairs = isPairs(spec);
-        DType type = pairs ? DType.BFLOAT16 : spec.dtype();
-        long width = pairs ? 2 : 1;
+        DType type = spec.dtype() == DType.BYTE ? DType.BFLOAT16 : spec.dtype();
         long begin = first / width;
         long count = elements.count() / width;
         long run = greatestDivisor(split.run(), begin, count, held.first, held.count, held.place);
@@ -164,10 +166,11 @@ record SplitTensor(
         }
         Tensor places = views.tensor(DType.INT32, rows);
         places.set(stream, index);
+        long columns = run * width * spec.dtype().byteSize() / type.byteSize();
         return new Moved(
-                matrix(held.vector, type, held.place, held.count / run, run, views),
+                matrix(held.vector, type, held.place / run * columns, held.count / run, columns, views),
                 places,
-                matrix(elements, type, 0, rows, run, views));
+                matrix(elements, type, 0, rows, columns, views));
     }
 
     private static Tensor matrix(Tensor tensor, DType type, long first, long rows, long columns, Scope views) {

@@ -125,7 +125,8 @@ final class StateShards {
         Tensor vector = own == null ? null : parameters.access().vector(own.dtype());
         long pieceOffset = own == null ? 0 : own.weightOffset();
         if (parameters.tensorParallel().isSplit()) {
-            return split(parameter, spec, State.Values.ANY, vector, pieceOffset, strategy::weightsOf);
+            Elements elements = new Elements(spec, 1, 1, State.Values.ANY, vector, pieceOffset);
+            return split(parameter, elements, strategy::weightsOf);
         }
         return new StateShard(
                 spec,
@@ -142,7 +143,8 @@ final class StateShards {
         Tensor elements = own == null ? null : vector.elements();
         long pieceOffset = own == null ? 0 : own.gradientOffset();
         if (parameters.tensorParallel().isSplit()) {
-            return split(parameter, spec, vector.values(), elements, pieceOffset, strategy::updatedBy);
+            Elements kept = new Elements(spec, vector.width(), vector.block(), vector.values(), elements, pieceOffset);
+            return split(parameter, kept, strategy::updatedBy);
         }
         return new StateShard(
                 spec,
@@ -154,30 +156,78 @@ final class StateShards {
                 holders(parameter, strategy::updatedBy));
     }
 
-    /** With split layers, pieces may differ between ranks, and each rank knows only its own. */
-    private SplitTensor split(
-            Parameter parameter,
+    /**
+     * Numbers of a rank for the elements of a parameter.
+     *
+     * @param width how many for each element
+     * @param block how many neighbours have one
+     * @param vector has them, and others; null where the rank holds none
+     * @param pieceOffset first element of the parameter's piece
+     */
+    private record Elements(
             TensorSpec spec,
+            int width,
+            int block,
             State.Values may,
             @Nullable Tensor vector,
-            long pieceOffset,
-            IntFunction<Part> part) {
+            long pieceOffset) {
+        private long blocks(long count) {
+            return Math.ceilDiv(count, (long) block);
+        }
+    }
+
+    /** With split layers, pieces may differ between ranks, and each rank knows only its own. */
+    private SplitTensor split(Parameter parameter, Elements elements, IntFunction<Part> part) {
         ParameterSplit split = parameter.split();
         FlatParameter own = own(parameter);
+        Tensor vector = elements.vector();
         SplitTensor.Own held = own == null || vector == null
                 ? null
                 : SplitTensor.Own.of(
                         vector,
-                        pieceOffset,
-                        own.count(),
-                        own.offset(parameter),
-                        parameter.shape().count(),
+                        elements.blocks(elements.pieceOffset()),
+                        elements.blocks(own.count()),
+                        elements.blocks(own.offset(parameter)),
+                        elements.blocks(parameter.shape().count()),
                         part.apply(world.rank()));
-        return new SplitTensor(spec, may, held, split == null ? whole(parameter) : split, copies(parameter, part));
+        ParameterSplit places = split == null
+                ? whole(new Shape(elements.blocks(parameter.shape().count())))
+                : elements.block() == 1 ? split : blocks(split, elements);
+        return new SplitTensor(
+                elements.spec(), elements.width(), elements.may(), held, places, copies(parameter, part));
     }
 
-    private static ParameterSplit whole(Parameter parameter) {
-        Shape shape = parameter.shape();
+    /**
+     * Returns which blocks of a parameter a rank has, each of them whole.
+     *
+     * @throws IllegalStateException when a block has elements of several ranks
+     */
+    private static ParameterSplit blocks(ParameterSplit split, Elements elements) {
+        Shape whole = split.whole();
+        long size = whole.size(split.dimension());
+        long inner = 1;
+        for (int i = split.dimension() + 1; i < whole.rank(); i++) {
+            inner *= whole.size(i);
+        }
+        int block = elements.block();
+        long outer = size * inner == 0 ? 0 : whole.count() / size / inner;
+        List<Long> sections = split.sections();
+        if (inner % block == 0) {
+            return new ParameterSplit(new Shape(outer, size, inner / block), 1, sections, split.rank(), split.ranks());
+        }
+        if (split.isEven() && split.run() % block == 0) {
+            long row = inner;
+            List<Long> ofBlocks =
+                    sections.stream().map(section -> section * row / block).toList();
+            return new ParameterSplit(new Shape(outer, size * inner / block), 1, ofBlocks, split.rank(), split.ranks());
+        }
+        throw new IllegalStateException("state: expected blocks of " + block + " elements that one rank has each, got "
+                + elements.spec().name() + ", whose " + whole + " " + split.ranks()
+                + " tensor-parallel ranks split into runs of " + split.run()
+                + "; moments of FLOAT32 or BFLOAT16 are saved by any ranks");
+    }
+
+    private static ParameterSplit whole(Shape shape) {
         return new ParameterSplit(shape, 0, List.of(shape.size(0)), 0, 1);
     }
 

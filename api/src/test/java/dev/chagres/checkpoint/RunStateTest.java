@@ -9,7 +9,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.chagres.DType;
 import dev.chagres.DevicesNeeded;
+import dev.chagres.Tensor;
 import dev.chagres.bindings.Provider;
+import dev.chagres.internal.Checks;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.io.SafetensorsFile;
 import dev.chagres.io.SafetensorsWriter;
@@ -28,6 +30,7 @@ import dev.chagres.mesh.MeshShape;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.RankFailedException;
 import dev.chagres.optim.AdamW;
+import dev.chagres.optim.Lion;
 import dev.chagres.optim.Optimizer;
 import dev.chagres.parallel.TensorParallel;
 import dev.chagres.parameter.Initializer;
@@ -604,6 +607,105 @@ class RunStateTest {
                 }
             });
         }
+    }
+
+    /** Each part of layers is whole blocks, but for a bias of {@code odd} columns, which no ranks split. */
+    private static ModelPlan blocks(TensorParallel ranks, int inner, int odd) {
+        ModelPlan plan = new ModelPlan(ranks);
+        plan.alignParameters(256);
+        new Linear(odd, inner, Bias.PRESENT, ParallelMode.COLUMN, Initializer.normal(0.1f), plan.group("wide"));
+        new Linear(inner, odd, Bias.PRESENT, ParallelMode.ROW, Initializer.normal(0.1f), plan.group("narrow"));
+        return plan;
+    }
+
+    /** The gradients of a step are the weights, so that it has the same bits whatever part a rank has. */
+    private static void step(Parameters parameters, Optimizer optimizer) {
+        parameters.completeGradients(); // those of no backward are 0
+        Tensor weights = Checks.given("weights", parameters.access().vector(DType.FLOAT32));
+        parameters.gradients().copyFrom(parameters.scope().stream(), weights);
+        optimizer.step(0.1f);
+    }
+
+    private static Optimizer codes(Parameters parameters, boolean lion) {
+        return lion
+                ? new Lion(parameters, Lion.Config.standard().withMomentDType(DType.BYTE))
+                : new AdamW(parameters, AdamW.Config.standard().withMomentDType(DType.BYTE));
+    }
+
+    /** Ranks that split layers, and perhaps shard the parts: they load what one rank has saved, step, and save what it does. */
+    @ParameterizedTest
+    @CsvSource({"1, 2, false", "1, 2, true", "2, 2, false", "3, 2, true"})
+    void blocksOfEightBitsBelongToOneRank(int shards, int tensor, boolean lion) throws IOException {
+        DevicesNeeded.assume(shards * tensor);
+        Path one = folder.resolve("one");
+        Path next = folder.resolve("next");
+        Path several = folder.resolve("several");
+        Path later = folder.resolve("later");
+        for (Path file : List.of(one, several)) {
+            Files.createDirectory(Span.steps(file));
+        }
+        Ranks.local(1).each(rank -> {
+            TensorParallel alone = TensorParallel.of(rank.communicator());
+            try (Parameters parameters =
+                            Parameters.allocate(rank.device(), blocks(alone, 512, 33), DType.FLOAT32, SEED);
+                    Optimizer optimizer = codes(parameters, lion)) {
+                RunState state = RunState.of(parameters).optimizer(optimizer);
+                step(parameters, optimizer);
+                step(parameters, optimizer);
+                state.save(one, Map.of());
+                state.save(CheckpointFolder.of(Span.steps(one)), HALF, Map.of());
+                step(parameters, optimizer);
+                state.save(next, Map.of());
+            }
+        });
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.SHARD, shards).with(MeshDimension.TENSOR, tensor);
+        Ranks.local(shape.ranks()).each(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape);
+                    Strategy strategy = FullySharded.allocate(
+                            blocks(TensorParallel.of(mesh.along(MeshDimension.TENSOR)), 512, 33),
+                            DType.FLOAT32,
+                            SEED + 1,
+                            FullyShardedConfig.of(ZeroStage.THREE),
+                            mesh);
+                    Optimizer optimizer = codes(strategy.parameters(), lion)) {
+                RunState state = RunState.of(strategy).over(mesh).optimizer(optimizer);
+                state.load(one);
+                state.save(several, Map.of());
+                state.load(Span.steps(one));
+                state.save(CheckpointFolder.of(Span.steps(several)), HALF, Map.of());
+                strategy.sumGradients(); // no step comes without
+                step(strategy.parameters(), optimizer);
+                state.save(later, Map.of());
+            }
+        });
+        assertSameBytes(one, several);
+        assertSameCheckpoint(Span.steps(one), Span.steps(several));
+        assertSameBytes(next, later);
+        assertEquals(1, compare(one, next));
+    }
+
+    @Test
+    void blocksOfSeveralRanksAreRefused() {
+        DevicesNeeded.assume(2);
+        MeshShape shape = MeshShape.ofOne().with(MeshDimension.TENSOR, 2);
+        Ranks.local(2).each(rank -> {
+            try (Mesh mesh = Mesh.of(rank.communicator(), shape);
+                    Parameters parameters = Parameters.allocate(
+                            rank.device(),
+                            blocks(TensorParallel.of(rank.communicator()), 320, 33),
+                            DType.FLOAT32,
+                            SEED);
+                    Optimizer optimizer = codes(parameters, false);
+                    DataParallel strategy = DataParallel.of(parameters, mesh.along(MeshDimension.REPLICATE))) {
+                RunState state = RunState.of(strategy).over(mesh).optimizer(optimizer);
+                assertThrown(
+                        IllegalStateException.class,
+                        "state: expected blocks of 256 elements that one rank has each, got wide.weight.exp_avg_absmax,"
+                                + " whose [320, 33] 2 tensor-parallel ranks split into runs of 5280; moments of FLOAT32"
+                                + " or BFLOAT16 are saved by any ranks",
+                        state::specs);
+            }
+        });
     }
 
     @Test

@@ -656,6 +656,11 @@ final class ModelTraining implements Training {
     }
 
     @Override
+    public void ensureSaves() {
+        state().ensureSaves();
+    }
+
+    @Override
     public void load(Path file) {
         state().load(file);
         calibrates = false;

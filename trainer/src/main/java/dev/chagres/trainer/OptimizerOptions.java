@@ -12,7 +12,6 @@ import dev.chagres.optim.OptimizerConfig;
 import dev.chagres.optim.SGD;
 import dev.chagres.optim.ScheduleFreeAdamW;
 import dev.chagres.trainer.command.EnumOption;
-import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
@@ -147,22 +146,6 @@ final class OptimizerOptions {
         }
         if (nesterov && momentum != null && momentum == 0) {
             throw new IllegalArgumentException("--nesterov: expected --momentum above 0, got 0");
-        }
-    }
-
-    /**
-     * Checks that ranks which split layers can have the optimizer, and save its state.
-     *
-     * @throws IllegalArgumentException when they cannot
-     */
-    void check(int tensorRanks, @Nullable Path save) {
-        if (tensorRanks == 1) {
-            return;
-        }
-        if (save != null && (optimizer == Choice.ADAMW_8_BIT || optimizer == Choice.LION_8_BIT)) {
-            throw new IllegalArgumentException(
-                    "--optimizer: expected no --save beside " + optimizer + " and " + tensorRanks
-                            + " ranks that split matrices, whose states of eight bits are not saved, got " + save);
         }
     }
 

@@ -366,6 +366,11 @@ final class RankedTraining implements Training {
     }
 
     @Override
+    public void ensureSaves() {
+        tell(ModelTraining::ensureSaves);
+    }
+
+    @Override
     public void load(Path file) {
         tell(training -> training.load(file));
     }

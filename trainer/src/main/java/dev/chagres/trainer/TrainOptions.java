@@ -237,7 +237,6 @@ final class TrainOptions {
         margins.check();
         profile.check();
         updates.check();
-        updates.check(ranks.layout().tensorRanks(), saving.save());
         if (graph == GraphChoice.ON && !ranks.layout().isCapturable()) {
             throw new IllegalArgumentException(
                     "--graph: expected off or auto, or --strategy ddp or tp beside it, for steps with sharded"

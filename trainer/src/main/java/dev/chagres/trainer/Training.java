@@ -171,6 +171,13 @@ interface Training extends AutoCloseable {
         return RecipeDifferences.NONE;
     }
 
+    /**
+     * Checks that {@link #save} can save the state, as far as that is known before it.
+     *
+     * @throws IllegalStateException when it cannot
+     */
+    default void ensureSaves() {}
+
     /** Returns whether a step whose gradients are not finite changes nothing but the scale of the loss. */
     boolean skipsSteps();
 

@@ -9,6 +9,7 @@ import dev.chagres.estimate.KernelTimes;
 import dev.chagres.estimate.KernelTrace;
 import dev.chagres.io.SafetensorsException;
 import dev.chagres.recipe.CastStatistics;
+import dev.chagres.trainer.callback.Checkpoints;
 import dev.chagres.trainer.callback.Evaluation;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
@@ -327,11 +328,22 @@ public final class TrainingRun {
         callbacks.forEach(callback -> callback.onResume(before.texts()));
         try {
             callbacks.forEach(callback -> callback.onStart(this));
+            ensureSaves();
             train(steps);
         } finally {
             callbacks.forEach(callback -> callback.onEnd(this));
         }
         return made - first;
+    }
+
+    private void ensureSaves() {
+        if (callbacks.stream().anyMatch(Checkpoints.class::isInstance)) {
+            try {
+                model.ensureSaves();
+            } catch (IllegalStateException e) {
+                throw new TrainingException(wording.save() + ": " + e.getMessage(), e);
+            }
+        }
     }
 
     private void train(int steps) throws InterruptedException {

@@ -36,6 +36,15 @@ final class TrainingState {
     }
 
     /**
+     * Checks that it can be saved.
+     *
+     * @throws IllegalStateException when it cannot
+     */
+    void ensureSaves() {
+        var _ = all.specs();
+    }
+
+    /**
      * Replaces {@code file}, or leaves it.
      *
      * @throws dev.chagres.io.SafetensorsException when it cannot be written

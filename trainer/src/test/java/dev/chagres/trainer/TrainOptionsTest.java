@@ -79,8 +79,6 @@ class TrainOptionsTest {
                 "--decay fast | Invalid value for option '--decay': expected one of constant, linear, cosine, got fast",
                 "--optimizer adam | Invalid value for option '--optimizer': expected one of adamw, sgd, lion, adafactor, adamw8bit,"
                         + " lion8bit, muon, schedule-free, got adam",
-                "--optimizer lion8bit --mesh tensor=2 --save a | --optimizer: expected no --save beside lion8bit and 2 ranks"
-                        + " that split matrices, whose states of eight bits are not saved, got a",
                 "--weight-decay -1 | --weight-decay: expected a number of at least 0, got -1.0",
                 "--momentum 0.5 | --momentum: expected --optimizer sgd beside it, got adamw",
                 "--momentum 1 --optimizer sgd | --momentum: expected a number from 0 to below 1, got 1.0",
