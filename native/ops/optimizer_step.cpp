@@ -16,7 +16,8 @@ static_assert(sizeof(StepRange) == sizeof(OpsStepRange) && offsetof(StepRange, m
                   offsetof(StepRange, first_block) == offsetof(OpsStepRange, first_block) &&
                   offsetof(StepRange, weight_decay) == offsetof(OpsStepRange, weight_decay),
               "the kernels read the caller's table");
-static_assert(kMethodNesterov == OPS_METHOD_NESTEROV && kMethodPoint == OPS_METHOD_SCHEDULE_FREE_POINT, "one numbering");
+static_assert(kMethodNesterov == OPS_METHOD_NESTEROV && kMethodPoint == OPS_METHOD_SCHEDULE_FREE_POINT && kMethodAverage == OPS_METHOD_AVERAGE,
+              "one numbering");
 
 /* By where FP32 weights are. */
 struct Family {
@@ -28,11 +29,14 @@ struct Family {
 
 Family sgd = FAMILY("step_sgd"), lion = FAMILY("step_lion"), lion_bfloat16 = FAMILY("step_lion_bfloat16");
 Family lion_codes = FAMILY("step_lion_codes"), adam_codes = FAMILY("step_adam_codes");
+Family average = {{"optimizer_step.cu", "step_average_own"}, {"optimizer_step.cu", "step_average_master"},
+                  {"optimizer_step.cu", "step_average_master"}, {"optimizer_step.cu", "step_average_remainder"}};
 Kernel averaged[] = FLOAT_KERNELS("optimizer_step.cu", "step_averaged");
 Kernel average_share("optimizer_step.cu", "average_share");
 
 Family &family_for(const StepKind &kind) {
   if (kind.method == OPS_METHOD_ADAM) return adam_codes;
+  if (kind.is_average()) return average;
   if (kind.method != OPS_METHOD_LION) return sgd;
   return kind.has_codes() ? lion_codes : kind.state_dtype == kBFloat16 ? lion_bfloat16 : lion;
 }

@@ -17,7 +17,7 @@ __device__ inline void for_blocks(const StepNumbers &numbers, const StepTable &t
       const int found = range_of(table, block);
       range = table.ranges + found;
       end = found + 1 < table.count ? static_cast<uint32_t>(range[1].first_block) : static_cast<uint32_t>(table.blocks);
-      step.rate = range->rate[0];
+      step.rate = numbers.method == kMethodAverage ? 0.0f : range->rate[0];
       step.weight_decay = range->weight_decay;
     }
     const int64_t begin = (block - range->first_block) * kBlockElements, rest = range->count - begin;
@@ -128,6 +128,20 @@ struct Averaged {
     Pack<W, N> weight;
     for (int j = 0; j < N; ++j) from_float(point(n, average.value[j], state.value[j]), weight.value[j]);
     store_pack<N>(static_cast<W *>(range.weight) + i, weight);
+  }
+};
+
+/* A moving average of FP32 weights, which are read alone. */
+template <template <class, int> class Weights, class W>
+struct Average {
+  template <int N>
+  __device__ static void run(const StepNumbers &n, const StepRange &range, const Step &, int64_t i) {
+    float *const averages = static_cast<float *>(range.first) + i;
+    auto average = load_pack<N>(static_cast<const float *>(averages));
+    const Weights<W, N> weights(range, i);
+    for (int j = 0; j < N; ++j)
+      average.value[j] = fmaf(1 - n.beta1, __fadd_rn(weights.get(j), -average.value[j]), average.value[j]);
+    store_pack<N>(averages, average);
   }
 };
 
@@ -303,6 +317,9 @@ ONE_STATE(step_lion, Lion, float32)
 ONE_STATE(step_lion_bfloat16, Lion, bfloat16)
 CODED(step_lion_codes, Lion, 1)
 CODED(step_adam_codes, Adam, 2)
+STEP(step_average_own, Average<Own, float32>)
+STEP(step_average_master, Average<Master, bfloat16>)
+STEP(step_average_remainder, Average<Halves, bfloat16>)
 STEP(step_averaged_float32, Averaged<float32>)
 STEP(step_averaged_float16, Averaged<float16>)
 STEP(step_averaged_bfloat16, Averaged<bfloat16>)

@@ -33,4 +33,4 @@ struct StepTable {
   int32_t blocks; /* of all ranges */
 };
 
-constexpr int kMethodNesterov = 1, kMethodPoint = 5;
+constexpr int kMethodNesterov = 1, kMethodPoint = 5, kMethodAverage = 6;

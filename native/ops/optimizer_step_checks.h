@@ -12,6 +12,7 @@ struct StepKind {
   int method, weight_dtype, state_dtype, masters;
 
   bool is_averaged() const { return method == OPS_METHOD_SCHEDULE_FREE || method == OPS_METHOD_SCHEDULE_FREE_POINT; }
+  bool is_average() const { return method == OPS_METHOD_AVERAGE; } /* which moves no weight */
   bool has_second() const { return method == OPS_METHOD_ADAM || is_averaged(); }
   bool has_codes() const { return state_dtype == kByte; }
 };
@@ -45,7 +46,7 @@ inline void step_masters(Arguments &arguments, const StepKind &kind) {
 inline int check_optimizer_step(const StepTableCall &table, const AdamStepCall &step, const StepKind &kind) {
   Arguments arguments("ops_optimizer_step");
   const int64_t size = sizeof(OpsStepRange);
-  arguments.between("method", kind.method, OPS_METHOD_SGD, OPS_METHOD_SCHEDULE_FREE_POINT);
+  arguments.between("method", kind.method, OPS_METHOD_SGD, OPS_METHOD_AVERAGE);
   adam_numbers(arguments, step);
   step_masters(arguments, kind);
   step_state_dtype(arguments, kind);
@@ -63,7 +64,7 @@ inline void step_memory(Arguments &arguments, const std::string &of, const OpsSt
   };
   const int64_t state = kind.has_codes() ? 1 : size_of(kind.state_dtype), scales = divide_up(range.count, OPS_SCALED_BLOCK);
   arguments.countable((of + "count").c_str(), {range.count, 4});
-  vector("gradient", range.gradient, 4, range.count);
+  if (!kind.is_average()) vector("gradient", range.gradient, 4, range.count);
   vector("weight", range.weight, size_of(kind.weight_dtype), range.count);
   if (kind.masters != OPS_MASTER_NONE)
     vector("master", range.master, kind.masters == OPS_MASTER_REMAINDER ? 2 : 4, range.count);
@@ -71,7 +72,7 @@ inline void step_memory(Arguments &arguments, const std::string &of, const OpsSt
   if (kind.has_second()) vector("second", range.second, state, range.count);
   if (kind.has_codes()) vector("first_scale", range.first_scale, 4, scales);
   if (kind.has_codes() && kind.has_second()) vector("second_scale", range.second_scale, 4, scales);
-  vector("rate", range.rate, 4, 1);
+  if (!kind.is_average()) vector("rate", range.rate, 4, 1);
   if (kind.is_averaged()) vector("share", range.share, 4, 1);
 }
 

@@ -630,7 +630,8 @@ enum OpsMethod {
   OPS_METHOD_SCHEDULE_FREE = 4,      /* x is master, z first, v second, y = (1 - beta1) z + beta1 x: v = beta2 v + (1 - beta2) g^2;
                                         z -= rate (g / (sqrt(v / (1 - beta2^step[0])) + epsilon) + decay y); x += share (z - x);
                                         weight = y of the new x and z, rounded */
-  OPS_METHOD_SCHEDULE_FREE_POINT = 5 /* weight = y, rounded, and nothing else */
+  OPS_METHOD_SCHEDULE_FREE_POINT = 5, /* weight = y, rounded, and nothing else */
+  OPS_METHOD_AVERAGE = 6 /* first += (1 - beta1) (w - first), and nothing else; gradient and rate are not looked at */
 };
 
 /* Elements of a range, from its first one on, that share the scale of states of eight bits. */

@@ -68,6 +68,9 @@ void move(const Step &step, Element &e) {
     case OPS_METHOD_ADAM: return adam(step, e);
     case OPS_METHOD_SCHEDULE_FREE: return averaged(step, e);
     case OPS_METHOD_SCHEDULE_FREE_POINT: return;
+    case OPS_METHOD_AVERAGE:
+      e.first += (1 - step.beta1) * (e.weight - e.first);
+      return;
     default: return sgd(step, e);
   }
 }
@@ -171,21 +174,22 @@ void update(const OpsStepRange &range, const Step &step, const ops::StepKind &ki
   const State firsts{range.first, kind.has_codes() ? range.first_scale : nullptr, kind.state_dtype, kSigned, 127};
   const State seconds{kind.has_second() ? range.second : nullptr, kind.has_codes() ? range.second_scale : nullptr,
                       kind.state_dtype, kUnsigned, 0};
-  const float share = kind.is_averaged() ? *range.share : 0;
+  const float share = kind.is_averaged() ? *range.share : 0, rate = kind.is_average() ? 0 : *range.rate;
   for_each_block(range.count, [&](int64_t first, int64_t count) {
     float w[kBlock], rounded[kBlock], a[kBlock] = {}, b[kBlock] = {};
     weights.load(w, first, count);
     firsts.load(a, first, count);
     seconds.load(b, first, count);
     for (int64_t i = 0; i < count; ++i) {
-      Element e = {range.gradient[first + i], *range.rate, range.weight_decay, share, w[i], a[i], b[i]};
+      const float gradient = kind.is_average() ? 0 : range.gradient[first + i];
+      Element e = {gradient, rate, range.weight_decay, share, w[i], a[i], b[i]};
       move(step, e);
       w[i] = e.weight;
       a[i] = e.first;
       b[i] = e.second;
       rounded[i] = kind.is_averaged() ? point(step, e) : e.weight;
     }
-    weights.store(w, rounded, first, count);
+    if (!kind.is_average()) weights.store(w, rounded, first, count);
     firsts.store(a, first, count);
     seconds.store(b, first, count);
   });

@@ -275,7 +275,7 @@ class Refusals {
       return ops.optimizer_step(static_cast<const OpsStepRange *>(table), 1, 1, ip, fp, ip, method, beta1, 0.9f, 0, 1, 1, weights,
                                 states, masters, nullptr);
     };
-    refused(step(p, 6, 0, 4, 4, 0), "ops_optimizer_step: method is 6; expected 0 to 5");
+    refused(step(p, 7, 0, 4, 4, 0), "ops_optimizer_step: method is 7; expected 0 to 6");
     refused(step(p, OPS_METHOD_SGD, 1, 4, 4, 0), "ops_optimizer_step: beta1 is 1; expected at least 0 and below 1");
     refused(step(p, OPS_METHOD_SGD, 0, 4, 6, 0), "ops_optimizer_step: state_dtype is 6; expected 4 (float32)");
     refused(step(p, OPS_METHOD_LION, 0, 4, 5, 0),

@@ -1,4 +1,4 @@
-/* Steps of SGD, Lion, schedule-free AdamW, and of Adam and Lion in eight bits, against double precision. */
+/* Steps of SGD, Lion, schedule-free AdamW, of Adam and Lion in eight bits, and of averages, against double precision. */
 #include "harness/report.h"
 
 namespace chagres::tests {
@@ -91,7 +91,11 @@ struct Data {
     const double size = std::fabs(g) + std::fabs(p.decay * w);
     double &to = new_weight[i], &state = new_first[i];
     first_size[i] = std::fabs(a) + size;
-    if (method == OPS_METHOD_SGD || method == OPS_METHOD_NESTEROV) {
+    if (method == OPS_METHOD_AVERAGE) {
+      state = a + (1 - b1) * (w - a);
+      first_size[i] = std::fabs(a) + std::fabs(w);
+      weight_size[i] = 0;
+    } else if (method == OPS_METHOD_SGD || method == OPS_METHOD_NESTEROV) {
       const double d = g + p.decay * w;
       state = b1 == 0 || n.step == 1 ? d : b1 * a + (1 - b2) * d;
       to = w - p.rate * (method == OPS_METHOD_NESTEROV ? d + b1 * state : state);
@@ -256,7 +260,10 @@ void check_states(Case &test, const Kind &kind, const Data &data, const std::vec
 }
 
 void check_weights(Case &test, const Kind &kind, const Data &data) {
-  if (is_averaged(kind.method)) {
+  if (kind.method == OPS_METHOD_AVERAGE && kind.masters == OPS_MASTER_FLOAT32) {
+    test.equal(test.output(0, kind.weight_dtype), rounded_to(kind.weight_dtype, data.weight), "weight, which stays");
+    test.equal(test.output(1, 4), data.weight, "master, which stays");
+  } else if (is_averaged(kind.method)) {
     test.close(4, test.output(1, 4), data.new_weight, data.weight_size, 16, "average");
     test.close(kind.weight_dtype, test.output(0, kind.weight_dtype), data.rounded, data.weight_size, 16, "weight");
   } else if (kind.masters == OPS_MASTER_REMAINDER) {
@@ -337,7 +344,7 @@ void share_case(Session &session, float power, float rate_power, int32_t skip) {
 void optimizer_step_cases(Session &session) {
   const int kinds[][2] = {{4, OPS_MASTER_NONE}, {5, OPS_MASTER_FLOAT32}, {6, OPS_MASTER_FLOAT32}, {6, OPS_MASTER_REMAINDER}};
   const int methods[][2] = {{OPS_METHOD_SGD, 4}, {OPS_METHOD_NESTEROV, 4}, {OPS_METHOD_LION, 4}, {OPS_METHOD_LION, 6},
-                            {OPS_METHOD_LION, 0}, {OPS_METHOD_ADAM, 0}};
+                            {OPS_METHOD_LION, 0}, {OPS_METHOD_ADAM, 0}, {OPS_METHOD_AVERAGE, 4}};
   for (const auto &[method, states] : methods)
     for (const auto &[weights, masters] : kinds) kind_cases(session, {method, weights, states, masters});
   for (int method : {OPS_METHOD_SCHEDULE_FREE, OPS_METHOD_SCHEDULE_FREE_POINT})

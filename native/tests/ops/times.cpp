@@ -404,6 +404,7 @@ void optimizer_step_times(Session &session, Stopwatch &watch, int64_t hidden) {
   measure("optimizer_step, lion in 8 bits", OPS_METHOD_LION, 0, 16);
   measure("optimizer_step, adam in 8 bits", OPS_METHOD_ADAM, 0, 18);
   measure("optimizer_step, schedule-free", OPS_METHOD_SCHEDULE_FREE, 4, 30);
+  measure("optimizer_step, average of weights", OPS_METHOD_AVERAGE, 4, 12);
 }
 
 /* BF16 weights with FP32 masters: all phases of one matrix, which read gradients four times and masters twice. */

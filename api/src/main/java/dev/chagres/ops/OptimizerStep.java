@@ -11,7 +11,7 @@ import dev.chagres.te.MultiTensor.BiasCorrection;
 import dev.chagres.te.MultiTensor.WeightDecay;
 
 /**
- * A step of SGD, Lion, Adam in eight bits, or schedule-free AdamW, in one kernel over many ranges. With {@code g = gradientScale gradient}:
+ * A step of SGD, Lion, Adam in eight bits, schedule-free AdamW, or an average of weights, in one kernel over many ranges. With {@code g = gradientScale gradient}:
  *
  * <ul>
  *   <li>{@link Method#SGD}: {@code g = g + weightDecay w}, {@code m = beta1 m + (1 - beta2) g}, {@code w = w - rate m}; m is g where beta1
@@ -21,6 +21,7 @@ import dev.chagres.te.MultiTensor.WeightDecay;
  *   <li>{@link Method#SCHEDULE_FREE}: with {@code y = (1 - beta1) z + beta1 x}: {@code v = beta2 v + (1 - beta2) g^2}, {@code z = z - rate (g /
  *       (sqrt(v / (1 - beta2^step)) + epsilon) + weightDecay y)}, {@code x = x + share (z - x)}; the weight becomes the new y. {@link
  *       Method#SCHEDULE_FREE_POINT} writes y alone.
+ *   <li>{@link Method#AVERAGE}: the state is {@code a = a + (1 - beta1) (w - a)}; weights and masters stay as they are.
  * </ul>
  *
  * <p>Learning rate, step number, gradient scale, share and skip flag lie on the device. A state of eight bits has a scale for 256 neighbours,
@@ -54,7 +55,9 @@ public record OptimizerStep(
         /** Schedule-free AdamW. */
         SCHEDULE_FREE(Ops.OPS_METHOD_SCHEDULE_FREE()),
         /** Weights where schedule-free AdamW takes gradients. */
-        SCHEDULE_FREE_POINT(Ops.OPS_METHOD_SCHEDULE_FREE_POINT());
+        SCHEDULE_FREE_POINT(Ops.OPS_METHOD_SCHEDULE_FREE_POINT()),
+        /** A moving average of FLOAT32 weights or masters, which are read alone. Gradients, rates, step and scale are not used. */
+        AVERAGE(Ops.OPS_METHOD_AVERAGE());
 
         private final int number;
 

@@ -270,6 +270,13 @@ public final class AdamW extends FlatOptimizer {
     }
 
     @Override
+    void follow(WeightAverage average) {
+        if (offloaded != null) {
+            offloaded.follow(average);
+        }
+    }
+
+    @Override
     void update(Tensor gradientScale, Tensor skip) {
         if (update != null) {
             update.run(gradientScale, skip);

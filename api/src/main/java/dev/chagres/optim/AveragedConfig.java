@@ -5,7 +5,8 @@ import dev.chagres.parameter.Parameters;
 import java.util.List;
 
 /**
- * Settings of an optimizer that also keeps an exponential moving average of the weights: {@code a = decay a + (1 - decay) w} after each step.
+ * Settings of an optimizer that also keeps an exponential moving average of the weights: {@code a = a + (1 - decay) (w - a)} after each step,
+ * w being the FP32 master where there is one.
  *
  * <p>The average, FLOAT32, begins with the first weights, or with those that were loaded. {@link Optimizer#beginEvaluation} makes the weights the
  * average, and {@link Optimizer#endEvaluation} makes them again those of training, with the same bits. A step that is skipped leaves it

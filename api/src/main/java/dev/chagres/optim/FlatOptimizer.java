@@ -110,7 +110,7 @@ abstract class FlatOptimizer implements Optimizer {
     /** Keeps an average of the weights from now on, which ranks compare. */
     final void keepAverage(float decay) {
         try {
-            state.keepAverage(decay);
+            follow(state.keepAverage(decay));
             text += ", average of weights with decay " + decay;
             parameters.access().optimizedBy(this, state.settings(text, true), state.settings(text, false));
         } catch (RuntimeException | Error failure) {
@@ -118,6 +118,9 @@ abstract class FlatOptimizer implements Optimizer {
             throw failure;
         }
     }
+
+    /** Hears of an average that is made of each step's weights. */
+    void follow(WeightAverage average) {}
 
     /** Enqueues the update of weights, masters and vectors, unless {@code skip} is not 0. */
     abstract void update(Tensor gradientScale, Tensor skip);

@@ -12,9 +12,11 @@ import dev.chagres.internal.memory.PinnedMemory;
 import dev.chagres.ops.Adam;
 import dev.chagres.ops.AdamRange;
 import dev.chagres.ops.AdamRanges;
+import dev.chagres.ops.StepRanges;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Updates of {@link AdamW} whose vectors lie in the host's memory: chunk by chunk they are copied to the device, updated, and copied back, each on a
@@ -62,6 +64,10 @@ final class OffloadedUpdate implements AutoCloseable {
     private final List<Stored> vectors = new ArrayList<>();
     private final List<Slot> slots = new ArrayList<>();
     private final List<Chunk> chunks = new ArrayList<>();
+    /** Of each chunk, the tables of an average of weights; none without it. */
+    private final List<List<StepRanges>> averages = new ArrayList<>();
+
+    private @Nullable WeightAverage average;
     private final int ranges;
     /** Changes of weights and vectors by others, when chunks were copied ahead. */
     private long changesThen = -1;
@@ -101,21 +107,47 @@ final class OffloadedUpdate implements AutoCloseable {
         }
     }
 
-    private Chunk chunk(long first, long count, List<UpdateRange> all) {
-        Slot slot = slots.get(chunks.size() % slots.size());
-        boolean hasMasters = vectors.size() == 3;
-        int width = vectors.getFirst().width();
-        int moments = hasMasters ? 1 : 0;
-        Scope scope = state.scope();
-        List<UpdateRange> inside = all.stream()
+    private boolean hasMasters() {
+        return vectors.size() == 3;
+    }
+
+    private static List<UpdateRange> inside(List<UpdateRange> all, long first, long count) {
+        return all.stream()
                 .map(range -> range.within(first, first + count))
                 .filter(range -> range.count() > 0)
                 .toList();
+    }
+
+    /** Returns the masters of a range of a chunk on the device; null for FLOAT32 weights. */
+    private @Nullable Tensor masters(Slot slot, long first, UpdateRange range) {
+        if (!hasMasters() || range.isFloat32()) {
+            return null;
+        }
+        int width = vectors.getFirst().width();
+        long place = width * (range.gradientOffset() - first);
+        return state.scope().view(slot.parts.getFirst(), place, width * range.count());
+    }
+
+    /** From now on the masters of each chunk also update an average, while they are on the device. */
+    void follow(WeightAverage made) {
+        for (int i = 0; i < chunks.size(); i++) {
+            Chunk chunk = chunks.get(i);
+            Slot slot = slots.get(i % slots.size());
+            averages.add(made.tables(
+                    inside(state.ranges(), chunk.first, chunk.count), range -> masters(slot, chunk.first, range)));
+        }
+        average = made;
+    }
+
+    private Chunk chunk(long first, long count, List<UpdateRange> all) {
+        Slot slot = slots.get(chunks.size() % slots.size());
+        int moments = hasMasters() ? 1 : 0;
+        Scope scope = state.scope();
         return new Chunk(
                 first,
                 count,
                 UpdateRange.tables(
-                        inside,
+                        inside(all, first, count),
                         range -> {
                             long place = range.gradientOffset() - first;
                             return new AdamRange(
@@ -123,9 +155,7 @@ final class OffloadedUpdate implements AutoCloseable {
                                     range.weights(scope),
                                     scope.view(slot.parts.get(moments), place, range.count()),
                                     scope.view(slot.parts.get(moments + 1), place, range.count()),
-                                    hasMasters && !range.isFloat32()
-                                            ? scope.view(slot.parts.getFirst(), width * place, width * range.count())
-                                            : null,
+                                    masters(slot, first, range),
                                     state.numbers().rate(range.group()),
                                     range.weightDecay());
                         },
@@ -153,6 +183,9 @@ final class OffloadedUpdate implements AutoCloseable {
             List<AdamRanges> tables = chunks.get(i).tables();
             for (int table = 0; table < tables.size(); table++) {
                 adam.step(tables.get(table), state.numbers().step(), gradientScale, skip, stream);
+            }
+            if (average != null) {
+                average.update(averages.get(i), skip);
             }
             slot.updated.record(stream);
             empty(i);

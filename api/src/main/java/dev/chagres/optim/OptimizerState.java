@@ -110,10 +110,18 @@ final class OptimizerState implements AutoCloseable {
     }
 
     /** Adds an average of the weights, which is saved as the other vectors are. */
-    void keepAverage(float decay) {
+    WeightAverage keepAverage(float decay) {
         WeightAverage made = new WeightAverage(parameters, this, decay);
         average = made;
         vectors.add(made.vector());
+        return made;
+    }
+
+    /** Records that the weights were made others here, for an evaluation or for training: masters and averages stay. */
+    void rewritten(boolean evaluating) {
+        parameters.access().rewritten();
+        keepLoaded();
+        numbers.evaluate(evaluating);
     }
 
     /** Also saves what {@code adds} adds, which every rank has whole. */

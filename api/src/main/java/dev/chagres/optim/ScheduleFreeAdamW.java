@@ -198,8 +198,7 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
         if (!state.numbers().isEvaluating()) {
             state.masters().write(); // Weights that were written from outside are the averages from now on.
             ((Averages) state.masters()).give();
-            rewritten();
-            state.numbers().evaluate(true);
+            state.rewritten(true);
         }
     }
 
@@ -214,14 +213,8 @@ public final class ScheduleFreeAdamW extends FlatOptimizer {
         state.ensureSwitches(NAME, "endEvaluation");
         if (state.numbers().isEvaluating()) {
             update.run(point, one, neverSkip);
-            rewritten();
-            state.numbers().evaluate(false);
+            state.rewritten(false);
         }
-    }
-
-    private void rewritten() {
-        parameters().access().rewritten();
-        state.masters().keepLoaded();
     }
 
     /**

@@ -1,6 +1,5 @@
 package dev.chagres.optim;
 
-import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.ops.Elementwise;
@@ -12,29 +11,25 @@ import dev.chagres.ops.StepState;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Function;
 import org.jspecify.annotations.Nullable;
 
 /**
- * An exponential moving average of the weights, FLOAT32, in the order of the gradients: {@code a = a + (1 - decay) (w - a)} after each step. It
- * begins with the weights, also where these were written from outside.
- *
- * <p>It is a step of SGD at the rate {@code 1 - decay} whose weights are a and whose gradients are {@code a - w}: -1 times w, with a
- * weight decay of 1.
+ * An exponential moving average of the weights, FLOAT32, in the order of the gradients: {@code a = a + (1 - decay) (w - a)} after each step,
+ * w being the master where there is one. It begins with the weights, also where these were written from outside.
  *
  * <p>Threading: the device's thread.
  */
 final class WeightAverage extends MasterCopies {
     static final String ENDING = ".ema";
 
-    /** Elements that are updated in a call: as many have room for FLOAT32 weights and for what SGD writes beside. */
-    private static final long MOST = 16L << 20;
-
-    private static final OptimizerStep LERP = OptimizerStep.of(Method.SGD, 0, 0);
-
-    private final Parameters parameters;
     private final OptimizerState state;
-    private final Tensor minusOne;
-    private final List<Part> parts = new ArrayList<>();
+    private final OptimizerStep method;
+    private final List<Part> parts;
+    /** Of each type of weights; none where masters come to the device by chunks, whose updates make the average's. */
+    private final List<StepRanges> tables;
+    /** FLOAT32 [1], which the method does not use. */
+    private final Tensor scale;
     /** Room for the weights of training while those of an evaluation are in their place. */
     private @Nullable Scope room;
     /** These weights, of each part. */
@@ -44,53 +39,51 @@ final class WeightAverage extends MasterCopies {
      * Some elements.
      *
      * @param weights of their type
-     * @param copy room for FLOAT32 weights; null where they are such
      * @param average of them
-     * @param table of the kernel
      */
-    private record Part(Tensor weights, @Nullable Tensor copy, Tensor average, StepRanges table) {}
+    private record Part(Tensor weights, Tensor average) {}
 
     /** Allocates averages in the scope of {@code state}. */
     WeightAverage(Parameters parameters, OptimizerState state, float decay) {
         Scope scope = state.scope();
         Tensor averages = OptimizerState.zeros(parameters.gradients().count(), scope);
         super(parameters, new StateVector(ENDING, averages, 1), scope);
-        this.parameters = parameters;
         this.state = state;
-        minusOne = scope.tensor(DType.FLOAT32, 1);
-        minusOne.set(scope.stream(), -1f);
-        Tensor rate = scope.tensor(DType.FLOAT32, 1);
-        rate.set(scope.stream(), 1 - decay);
-        List<UpdateRange> ranges = UpdateRange.of(parameters, 0, List.of());
-        long room = Math.min(
-                MOST, ranges.stream().mapToLong(UpdateRange::count).max().orElse(0));
-        Tensor written = scope.tensor(DType.FLOAT32, room);
-        Tensor copies = ranges.stream().allMatch(UpdateRange::isFloat32) ? null : scope.tensor(DType.FLOAT32, room);
-        for (UpdateRange range : ranges) {
-            for (long done = 0; done < range.count(); done += room) {
-                add(range, done, Math.min(room, range.count() - done), written, copies, rate);
-            }
-        }
+        scale = state.numbers().rate(0);
+        method = OptimizerStep.of(Method.AVERAGE, decay, 0);
+        parts = state.ranges().stream()
+                .map(range ->
+                        new Part(range.weights(scope), scope.view(averages, range.gradientOffset(), range.count())))
+                .toList();
+        tables = state.hostBytes() > 0 ? List.of() : tables(state.ranges(), state.masters()::of);
         take();
     }
 
-    private void add(UpdateRange range, long done, long count, Tensor written, @Nullable Tensor copies, Tensor rate) {
-        Tensor weights = scope.view(range.weights(), range.weightOffset() + done, count);
-        Tensor average = scope.view(vector().elements(), range.gradientOffset() + done, count);
-        Tensor copy = range.isFloat32() || copies == null ? null : scope.view(copies, 0, count);
-        StepState first = StepState.of(scope.view(written, 0, count));
-        StepRange one = new StepRange(copy == null ? weights : copy, average, null, first, null, rate, null, 1);
-        parts.add(new Part(weights, copy, average, StepRanges.of(List.of(one), scope)));
+    /** Makes the tables of ranges, whose masters {@code masters} returns; null for FLOAT32 weights. */
+    List<StepRanges> tables(List<UpdateRange> ranges, Function<UpdateRange, @Nullable Tensor> masters) {
+        return UpdateRange.tables(
+                ranges,
+                range -> new StepRange(
+                        state.gradients(range),
+                        range.weights(scope),
+                        masters.apply(range),
+                        StepState.of(scope.view(vector().elements(), range.gradientOffset(), range.count())),
+                        null,
+                        state.numbers().rate(range.group()),
+                        null,
+                        0),
+                alike -> StepRanges.of(alike, scope));
     }
 
     /** Enqueues what follows a step, unless {@code skip} is not 0. */
     void update(Tensor skip) {
-        for (int i = 0; i < parts.size(); i++) {
-            Part part = parts.get(i);
-            if (part.copy != null) {
-                Elementwise.cast(part.weights, part.copy, scope.stream());
-            }
-            LERP.step(part.table, state.numbers().step(), minusOne, skip, scope.stream());
+        update(tables, skip);
+    }
+
+    /** The same for the ranges of these tables. */
+    void update(List<StepRanges> some, Tensor skip) {
+        for (int i = 0; i < some.size(); i++) {
+            method.step(some.get(i), state.numbers().step(), scale, skip, scope.stream());
         }
     }
 
@@ -118,7 +111,7 @@ final class WeightAverage extends MasterCopies {
             kept.add(copy);
             Elementwise.cast(part.average, part.weights, scope.stream());
         }
-        rewritten(true);
+        state.rewritten(true);
     }
 
     /** Makes the weights again those of training. A second call does nothing. */
@@ -132,7 +125,7 @@ final class WeightAverage extends MasterCopies {
             parts.get(i).weights.copyFrom(scope.stream(), kept.get(i));
         }
         close();
-        rewritten(false);
+        state.rewritten(false);
     }
 
     /** Frees the room for weights; the averages are freed with the state. */
@@ -143,12 +136,5 @@ final class WeightAverage extends MasterCopies {
         if (made != null) {
             made.close();
         }
-    }
-
-    private void rewritten(boolean evaluating) {
-        parameters.access().rewritten();
-        state.masters().keepLoaded();
-        keepLoaded();
-        state.numbers().evaluate(evaluating);
     }
 }

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import dev.chagres.DType;
+import dev.chagres.Tensor;
 import dev.chagres.conformance.OpenDevice;
 import dev.chagres.parameter.Initializer;
 import dev.chagres.parameter.ModelPlan;
@@ -66,7 +67,9 @@ class WeightAverageTest {
                     gradients(others, step);
                     other.step(RATE);
                     for (int i = 0; i < 2; i++) {
-                        float[] weight = open.read(parameters.all().get(i).weight());
+                        Parameter one = parameters.all().get(i);
+                        Tensor master = optimizer.state().tensors().get(one.name() + ".master");
+                        float[] weight = open.read(master == null ? one.weight() : master);
                         for (int j = 0; j < weight.length; j++) {
                             expected[i][j] += (1 - DECAY) * (weight[j] - expected[i][j]);
                         }
@@ -133,22 +136,26 @@ class WeightAverageTest {
         }
     }
 
-    /** More elements than a call updates. */
-    @Test
-    void averagesOfManyWeightsAreTakenInParts() {
-        int count = (16 << 20) + 40;
-        ModelPlan plan = new ModelPlan();
-        plan.declare("big", Initializer.zeros(), count);
-        try (Parameters parameters = Parameters.allocate(open.device(), plan, DType.BFLOAT16, 3);
-                Optimizer optimizer = new SGD.Config(0, 0).withAverage(0.75f).make(parameters, List.of())) {
-            parameters.completeGradients();
-            float[] ones = new float[count];
-            Arrays.fill(ones, 1);
-            parameters.all().getFirst().gradient().set(open.stream(), ones);
-            optimizer.step(1);
-            float[] averages = open.read(optimizer.state().tensors().get("big.ema"));
-            Arrays.fill(ones, -0.25f);
-            assertArrayEquals(ones, averages);
+    /** Masters that come to the device by chunks are averaged there. */
+    @ParameterizedTest
+    @EnumSource(AdamW.Masters.class)
+    void mastersInTheHostsMemoryHaveTheSameAverage(AdamW.Masters masters) {
+        AdamW.Config adam = AdamW.Config.standard().withMasters(masters);
+        try (Parameters own = parameters(DType.BFLOAT16);
+                Parameters others = parameters(DType.BFLOAT16);
+                Optimizer here = adam.withAverage(DECAY).make(own, List.of());
+                Optimizer there =
+                        new OffloadedConfig(adam, 1024).withAverage(DECAY).make(others, List.of())) {
+            for (int step = 0; step < 3; step++) {
+                gradients(own, step);
+                here.step(RATE);
+                gradients(others, step);
+                there.step(RATE);
+            }
+            for (String name : List.of("a.ema", "b.ema")) {
+                float[] expected = open.read(here.state().tensors().get(name));
+                assertArrayEquals(expected, open.read(there.state().tensors().get(name)), name);
+            }
         }
     }
 

@@ -3924,6 +3924,15 @@ public class Ops extends Ops$shared {
     public static int OPS_METHOD_SCHEDULE_FREE_POINT() {
         return OPS_METHOD_SCHEDULE_FREE_POINT;
     }
+    private static final int OPS_METHOD_AVERAGE = (int)6L;
+    /**
+     * {@snippet lang=c :
+     * enum OpsMethod.OPS_METHOD_AVERAGE = 6
+     * }
+     */
+    public static int OPS_METHOD_AVERAGE() {
+        return OPS_METHOD_AVERAGE;
+    }
     private static final int OPS_SCALED_BLOCK = (int)256L;
     /**
      * {@snippet lang=c :
