@@ -43,6 +43,8 @@ public class OptimizerStepBenchmark extends OperationBenchmark {
     private Steps lionOfEightBits;
     private Steps adamOfEightBits;
     private Steps scheduleFree;
+    private Steps average;
+    private StepState averages;
     private AdafactorStep adafactor;
     private AdafactorMatrices matrices;
     private AdafactorRanges parts;
@@ -80,6 +82,10 @@ public class OptimizerStepBenchmark extends OperationBenchmark {
         master.zero(stream);
         run(scheduleFree);
         near("average", -RATE, at(master, count / 2), RATE / 50);
+        averages = numbers(count);
+        average = of(Method.AVERAGE, averages, null);
+        run(average);
+        near("average of weights", -RATE / 10, at(averages.values(), count / 2), RATE / 500);
         prepareAdafactor(count);
         master.zero(stream);
         stepOfAdafactor();
@@ -177,6 +183,13 @@ public class OptimizerStepBenchmark extends OperationBenchmark {
     @OperationsPerInvocation(CALLS)
     public void scheduleFree() {
         repeat(() -> run(scheduleFree));
+    }
+
+    /** A moving average of the masters. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void averageOfWeights() {
+        repeat(() -> run(average));
     }
 
     /** Adafactor without a mean of updates. */
