@@ -105,7 +105,7 @@ final class CollectiveArguments {
     }
 
     /** Returns NCCL's number of the reduction of elements of {@code dtype}. */
-    static int operation(Endpoint endpoint, Reduction reduction, DType dtype) {
+    static int operation(Endpoint endpoint, @Nullable Reduction reduction, DType dtype) {
         boolean hopper = endpoint.device().computeCapability() >= HOPPER
                 || endpoint.device().provider() == Provider.REFERENCE;
         if (dtype.isFloat8() && !hopper) {

@@ -93,11 +93,7 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.target(endpoint, stream, "receive", receive);
         CollectiveArguments.multiple("receive", receive, "send", send, 1);
         Checks.apartOrSame("receive", receive, "send", send);
-        int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
-        int type = CollectiveArguments.type(send.dtype());
-        calls.begin(Operation.ALL_REDUCE, send, send.count(), reduction, 0, stream);
-        calls.end(NcclCalls.allReduce(
-                send.address(), receive.address(), send.count(), type, op, endpoint.handle(), stream.handle()));
+        calls.call(Operation.ALL_REDUCE, send, send.address(), receive.address(), send.count(), reduction, 0, stream);
     }
 
     /**
@@ -114,10 +110,7 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.target(endpoint, stream, "receive", receive);
         CollectiveArguments.multiple("receive", receive, "send", send, ranks());
         CollectiveArguments.apartOrAtPlace("send", send, "receive", receive, rank());
-        int type = CollectiveArguments.movedType(send.dtype());
-        calls.begin(Operation.ALL_GATHER, send, send.count(), null, 0, stream);
-        calls.end(NcclCalls.allGather(
-                send.address(), receive.address(), send.count(), type, endpoint.handle(), stream.handle()));
+        calls.call(Operation.ALL_GATHER, send, send.address(), receive.address(), send.count(), null, 0, stream);
     }
 
     /**
@@ -134,11 +127,15 @@ public final class Communicator implements AutoCloseable {
         CollectiveArguments.target(endpoint, stream, "receive", receive);
         CollectiveArguments.multiple("send", send, "receive", receive, ranks());
         CollectiveArguments.apartOrAtPlace("receive", receive, "send", send, rank());
-        int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
-        int type = CollectiveArguments.type(send.dtype());
-        calls.begin(Operation.REDUCE_SCATTER, receive, receive.count(), reduction, 0, stream);
-        calls.end(NcclCalls.reduceScatter(
-                send.address(), receive.address(), receive.count(), type, op, endpoint.handle(), stream.handle()));
+        calls.call(
+                Operation.REDUCE_SCATTER,
+                receive,
+                send.address(),
+                receive.address(),
+                receive.count(),
+                reduction,
+                0,
+                stream);
     }
 
     /**
@@ -162,10 +159,7 @@ public final class Communicator implements AutoCloseable {
             Checks.apartOrSame("receive", receive, "send", given);
             source = given.address();
         }
-        int type = CollectiveArguments.movedType(receive.dtype());
-        calls.begin(Operation.BROADCAST, receive, receive.count(), null, root, stream);
-        calls.end(NcclCalls.broadcast(
-                source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
+        calls.call(Operation.BROADCAST, receive, source, receive.address(), receive.count(), null, root, stream);
     }
 
     /**
@@ -189,11 +183,7 @@ public final class Communicator implements AutoCloseable {
             Checks.apartOrSame("receive", given, "send", send);
             target = given.address();
         }
-        int op = CollectiveArguments.operation(endpoint, reduction, send.dtype());
-        int type = CollectiveArguments.type(send.dtype());
-        calls.begin(Operation.REDUCE, send, send.count(), reduction, root, stream);
-        calls.end(NcclCalls.reduce(
-                send.address(), target, send.count(), type, op, root, endpoint.handle(), stream.handle()));
+        calls.call(Operation.REDUCE, send, send.address(), target, send.count(), reduction, root, stream);
     }
 
     /**
@@ -217,10 +207,7 @@ public final class Communicator implements AutoCloseable {
             CollectiveArguments.apartOrAtPlace("send", send, "receive", given, root);
             target = given.address();
         }
-        int type = CollectiveArguments.movedType(send.dtype());
-        calls.begin(Operation.GATHER, send, send.count(), null, root, stream);
-        calls.end(
-                NcclCalls.gather(send.address(), target, send.count(), type, root, endpoint.handle(), stream.handle()));
+        calls.call(Operation.GATHER, send, send.address(), target, send.count(), null, root, stream);
     }
 
     /**
@@ -244,10 +231,7 @@ public final class Communicator implements AutoCloseable {
             CollectiveArguments.apartOrAtPlace("receive", receive, "send", given, root);
             source = given.address();
         }
-        int type = CollectiveArguments.movedType(receive.dtype());
-        calls.begin(Operation.SCATTER, receive, receive.count(), null, root, stream);
-        calls.end(NcclCalls.scatter(
-                source, receive.address(), receive.count(), type, root, endpoint.handle(), stream.handle()));
+        calls.call(Operation.SCATTER, receive, source, receive.address(), receive.count(), null, root, stream);
     }
 
     /**
@@ -268,10 +252,7 @@ public final class Communicator implements AutoCloseable {
         }
         Checks.apart("receive", receive, "send", send);
         long part = send.count() / ranks();
-        int type = CollectiveArguments.movedType(send.dtype());
-        calls.begin(Operation.ALL_TO_ALL, send, part, null, 0, stream);
-        calls.end(
-                NcclCalls.allToAll(send.address(), receive.address(), part, type, endpoint.handle(), stream.handle()));
+        calls.call(Operation.ALL_TO_ALL, send, send.address(), receive.address(), part, null, 0, stream);
     }
 
     /**
@@ -287,9 +268,7 @@ public final class Communicator implements AutoCloseable {
     public void send(Tensor tensor, int peer, Stream stream) {
         CollectiveArguments.sent(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "send", peer);
-        int type = CollectiveArguments.movedType(tensor.dtype());
-        calls.begin(Operation.SEND, tensor, tensor.count(), null, peer, stream);
-        calls.end(NcclCalls.send(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
+        calls.call(Operation.SEND, tensor, tensor.address(), 0, tensor.count(), null, peer, stream);
     }
 
     /**
@@ -303,9 +282,7 @@ public final class Communicator implements AutoCloseable {
     public void receive(Tensor tensor, int peer, Stream stream) {
         CollectiveArguments.received(endpoint, stream, "tensor", tensor);
         CollectiveArguments.peer(endpoint, "receive", peer);
-        int type = CollectiveArguments.movedType(tensor.dtype());
-        calls.begin(Operation.RECEIVE, tensor, tensor.count(), null, peer, stream);
-        calls.end(NcclCalls.receive(tensor.address(), tensor.count(), type, peer, endpoint.handle(), stream.handle()));
+        calls.call(Operation.RECEIVE, tensor, 0, tensor.address(), tensor.count(), null, peer, stream);
     }
 
     /**

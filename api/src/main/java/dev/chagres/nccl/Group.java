@@ -124,21 +124,11 @@ final class Group {
             return;
         }
         try {
-            for (int i = 0; i < comparisons.size(); i++) {
-                comparisons.get(i).announce();
-            }
-            for (int i = 0; i < comparisons.size(); i++) {
-                comparisons.get(i).compare();
-            }
-            for (int i = 0; i < members.size(); i++) {
-                members.get(i).publish();
-            }
-            for (int i = 0; i < members.size(); i++) {
-                members.get(i).meet();
-            }
-            for (int i = 0; i < members.size(); i++) {
-                members.get(i).enter();
-            }
+            comparisons.forEach(CallComparison::announce);
+            comparisons.forEach(CallComparison::compare);
+            members.forEach(RankCalls::publish);
+            members.forEach(RankCalls::meet);
+            members.forEach(RankCalls::enter);
             pass();
         } catch (RuntimeException | Error failed) {
             leave();
@@ -209,8 +199,16 @@ final class Group {
                 RankCalls member = members.get(i);
                 member.counts().forget();
                 if (!polled) {
-                    var _ = NcclCalls.broadcast(
-                            0, 0, 0, Nccl.ncclInt8(), NO_RANK, member.endpoint().handle(), MemorySegment.NULL);
+                    var _ = NcclCalls.call(
+                            Operation.BROADCAST,
+                            0,
+                            0,
+                            0,
+                            Nccl.ncclInt8(),
+                            0,
+                            NO_RANK,
+                            member.endpoint().handle(),
+                            MemorySegment.NULL);
                 }
             }
         } finally {

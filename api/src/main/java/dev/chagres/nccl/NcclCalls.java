@@ -42,127 +42,40 @@ final class NcclCalls {
         return AddressCalls.link(function, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
     }
 
-    static int allReduce(
-            long send, long receive, long count, int type, int op, MemorySegment comm, MemorySegment stream) {
+    /**
+     * Calls the function of a collective or transfer.
+     *
+     * @param op NCCL's number of the reduction, of those that reduce
+     * @param peer the root, or the other rank of a transfer
+     */
+    static int call(
+            Operation called,
+            long send,
+            long receive,
+            long count,
+            int type,
+            int op,
+            int peer,
+            MemorySegment comm,
+            MemorySegment stream) {
         Group group = Group.ofThread();
         if (group.keeps()) {
-            return group.keep(() -> allReduce(send, receive, count, type, op, comm, stream));
+            return group.keep(() -> call(called, send, receive, count, type, op, peer, comm, stream));
         }
         try {
-            return (int) ALL_REDUCE.invokeExact(send, receive, count, type, op, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int reduceScatter(
-            long send, long receive, long count, int type, int op, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> reduceScatter(send, receive, count, type, op, comm, stream));
-        }
-        try {
-            return (int) REDUCE_SCATTER.invokeExact(send, receive, count, type, op, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int allGather(long send, long receive, long count, int type, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> allGather(send, receive, count, type, comm, stream));
-        }
-        try {
-            return (int) ALL_GATHER.invokeExact(send, receive, count, type, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int allToAll(long send, long receive, long count, int type, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> allToAll(send, receive, count, type, comm, stream));
-        }
-        try {
-            return (int) ALL_TO_ALL.invokeExact(send, receive, count, type, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int reduce(
-            long send, long receive, long count, int type, int op, int root, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> reduce(send, receive, count, type, op, root, comm, stream));
-        }
-        try {
-            return (int) REDUCE.invokeExact(send, receive, count, type, op, root, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int broadcast(
-            long send, long receive, long count, int type, int root, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> broadcast(send, receive, count, type, root, comm, stream));
-        }
-        try {
-            return (int) BROADCAST.invokeExact(send, receive, count, type, root, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int gather(
-            long send, long receive, long count, int type, int root, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> gather(send, receive, count, type, root, comm, stream));
-        }
-        try {
-            return (int) GATHER.invokeExact(send, receive, count, type, root, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int scatter(
-            long send, long receive, long count, int type, int root, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> scatter(send, receive, count, type, root, comm, stream));
-        }
-        try {
-            return (int) SCATTER.invokeExact(send, receive, count, type, root, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int send(long send, long count, int type, int peer, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> send(send, count, type, peer, comm, stream));
-        }
-        try {
-            return (int) SEND.invokeExact(send, count, type, peer, comm, stream);
-        } catch (Throwable thrown) {
-            throw AddressCalls.unchecked(thrown);
-        }
-    }
-
-    static int receive(long receive, long count, int type, int peer, MemorySegment comm, MemorySegment stream) {
-        Group group = Group.ofThread();
-        if (group.keeps()) {
-            return group.keep(() -> receive(receive, count, type, peer, comm, stream));
-        }
-        try {
-            return (int) RECEIVE.invokeExact(receive, count, type, peer, comm, stream);
+            return switch (called) {
+                case ALL_REDUCE -> (int) ALL_REDUCE.invokeExact(send, receive, count, type, op, comm, stream);
+                case REDUCE_SCATTER -> (int) REDUCE_SCATTER.invokeExact(send, receive, count, type, op, comm, stream);
+                case ALL_GATHER -> (int) ALL_GATHER.invokeExact(send, receive, count, type, comm, stream);
+                case ALL_TO_ALL -> (int) ALL_TO_ALL.invokeExact(send, receive, count, type, comm, stream);
+                case REDUCE -> (int) REDUCE.invokeExact(send, receive, count, type, op, peer, comm, stream);
+                case BROADCAST -> (int) BROADCAST.invokeExact(send, receive, count, type, peer, comm, stream);
+                case GATHER -> (int) GATHER.invokeExact(send, receive, count, type, peer, comm, stream);
+                case SCATTER -> (int) SCATTER.invokeExact(send, receive, count, type, peer, comm, stream);
+                case SEND -> (int) SEND.invokeExact(send, count, type, peer, comm, stream);
+                case RECEIVE -> (int) RECEIVE.invokeExact(receive, count, type, peer, comm, stream);
+                case SPLIT, REGISTER, LAUNCH -> throw new IllegalArgumentException("called: " + called);
+            };
         } catch (Throwable thrown) {
             throw AddressCalls.unchecked(thrown);
         }

@@ -45,6 +45,11 @@ public enum Operation {
         return this == SEND || this == RECEIVE;
     }
 
+    /** Returns whether values are combined, not only moved. */
+    boolean reduces() {
+        return this == ALL_REDUCE || this == REDUCE_SCATTER || this == REDUCE;
+    }
+
     boolean hasRoot() {
         return this == BROADCAST || this == REDUCE || this == GATHER || this == SCATTER;
     }

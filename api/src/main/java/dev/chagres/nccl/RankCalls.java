@@ -52,15 +52,31 @@ final class RankCalls {
     }
 
     /**
-     * Announces the next call of NCCL, after all checks of arguments. When NCCL has returned, {@link #end} is called.
+     * Announces a collective or transfer, after all checks of arguments, and passes it to NCCL.
      *
      * @param tensor for a collective one that has the same shape on all ranks; for a transfer the one that is sent or received
+     * @param send address of what is sent, or 0
+     * @param receive address of what is received, or 0
+     * @param by null where values are only moved
+     * @param other the root, or the other rank of a transfer
      */
-    void begin(Operation called, Tensor tensor, long elements, @Nullable Reduction by, int other, Stream stream) {
-        begin(called, tensor, elements, tensor.dtype(), by, other, stream);
+    void call(
+            Operation called,
+            Tensor tensor,
+            long send,
+            long receive,
+            long elements,
+            @Nullable Reduction by,
+            int other,
+            Stream stream) {
+        DType dtype = tensor.dtype();
+        int op = called.reduces() ? CollectiveArguments.operation(endpoint, by, dtype) : 0;
+        int type = called.reduces() ? CollectiveArguments.type(dtype) : CollectiveArguments.movedType(dtype);
+        begin(called, tensor, elements, dtype, by, other, stream);
+        end(NcclCalls.call(called, send, receive, elements, type, op, other, endpoint.handle(), stream.handle()));
     }
 
-    /** Announces the next call of NCCL, without a tensor. */
+    /** Announces another call of NCCL, without a tensor; when NCCL has returned, {@link #end} is called. */
     void begin(Operation called, long elements, DType type) {
         begin(called, null, elements, type, null, 0, null);
     }

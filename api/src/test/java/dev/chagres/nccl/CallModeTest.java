@@ -228,11 +228,13 @@ class CallModeTest {
                     Communicator polled = rank.communicator().split(0, 0, POLLED)) {
                 Tensor tensor = tensor(rank, scope, 3);
                 // The api checks arguments itself: only a test gets here.
-                int refused = NcclCalls.broadcast(
+                int refused = NcclCalls.call(
+                        Operation.BROADCAST,
                         tensor.address(),
                         tensor.address(),
                         1,
                         CollectiveArguments.type(DType.FLOAT32),
+                        0,
                         -1,
                         polled.endpoint().handle(),
                         stream.handle());

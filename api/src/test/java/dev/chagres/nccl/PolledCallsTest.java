@@ -74,8 +74,16 @@ class PolledCallsTest {
     }
 
     private static int allReduce(MemorySegment comm, Tensor tensor, MemorySegment stream) {
-        return NcclCalls.allReduce(
-                tensor.address(), tensor.address(), 1, Nccl.ncclFloat32(), Nccl.ncclSum(), comm, stream);
+        return NcclCalls.call(
+                Operation.ALL_REDUCE,
+                tensor.address(),
+                tensor.address(),
+                1,
+                Nccl.ncclFloat32(),
+                Nccl.ncclSum(),
+                0,
+                comm,
+                stream);
     }
 
     @Test
@@ -101,8 +109,16 @@ class PolledCallsTest {
             try (Scope scope = rank.device().openScope()) {
                 Tensor tensor = scope.tensor(DType.FLOAT32, 1);
                 MemorySegment stream = rank.device().stream().handle();
-                int refused = NcclCalls.broadcast(
-                        tensor.address(), tensor.address(), 1, Nccl.ncclFloat32(), -1, comm, stream);
+                int refused = NcclCalls.call(
+                        Operation.BROADCAST,
+                        tensor.address(),
+                        tensor.address(),
+                        1,
+                        Nccl.ncclFloat32(),
+                        0,
+                        -1,
+                        comm,
+                        stream);
                 assertEquals(Nccl.ncclInvalidArgument(), refused);
                 assertEquals(Nccl.ncclInvalidArgument(), polled(comm));
                 assertEquals(Nccl.ncclInvalidArgument(), allReduce(comm, tensor, stream));
@@ -124,8 +140,16 @@ class PolledCallsTest {
                 MemorySegment stream = rank.device().stream().handle();
                 assertEquals(Nccl.ncclSuccess(), Nccl.ncclGroupStart());
                 assertEquals(Nccl.ncclSuccess(), allReduce(other, tensor, stream));
-                int refused = NcclCalls.broadcast(
-                        tensor.address(), tensor.address(), 1, Nccl.ncclFloat32(), -1, comm, stream);
+                int refused = NcclCalls.call(
+                        Operation.BROADCAST,
+                        tensor.address(),
+                        tensor.address(),
+                        1,
+                        Nccl.ncclFloat32(),
+                        0,
+                        -1,
+                        comm,
+                        stream);
                 assertEquals(Nccl.ncclInvalidArgument(), refused);
                 assertEquals(Nccl.ncclInvalidArgument(), Nccl.ncclGroupEnd());
                 assertEquals(Nccl.ncclInvalidArgument(), polled(comm));
