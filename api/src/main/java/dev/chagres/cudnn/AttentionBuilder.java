@@ -204,7 +204,7 @@ public final class AttentionBuilder {
     }
 
     private GraphTensor exact(String argument, GraphTensor tensor, long... dims) {
-        Sdpa.sized(graph, "attention", name, argument, tensor, dims);
+        GraphChecks.sized(graph, "attention", name, argument, tensor, dims);
         return tensor;
     }
 

@@ -152,9 +152,9 @@ record AttentionOperations(
 
     void checkBackward(GraphTensor dy, GraphTensor vT, GraphTensor o, GraphTensor stats) {
         values("vT", vT, 3);
-        Sdpa.sized(graph, "attention", name, "dy", dy, q.dim(0), q.dim(1), q.dim(2), vT.dim(2));
-        Sdpa.sized(graph, "attention", name, "o", o, dy.dims());
-        Sdpa.sized(graph, "attention", name, "stats", stats, q.dim(0), q.dim(1), q.dim(2), 1);
+        GraphChecks.sized(graph, "attention", name, "dy", dy, q.dim(0), q.dim(1), q.dim(2), vT.dim(2));
+        GraphChecks.sized(graph, "attention", name, "o", o, dy.dims());
+        GraphChecks.sized(graph, "attention", name, "stats", stats, q.dim(0), q.dim(1), q.dim(2), 1);
     }
 
     /** Adds products of all heads of queries, in the type of q where heads of keys are fewer: cuDNN sums those. */
@@ -262,7 +262,7 @@ record AttentionOperations(
     /** The scale, the caller's change, bias and slopes. */
     GraphTensor scaled(GraphTensor product) {
         GraphTensor x = scores.apply(op(".scores", PointwiseMode.MUL, product, number(".scale", scale)));
-        Sdpa.sized(graph, "attention", name, "scores", x, product.dims());
+        GraphChecks.sized(graph, "attention", name, "scores", x, product.dims());
         GraphTensor bias = extras.bias();
         if (bias != null) {
             x = op(".biased", PointwiseMode.ADD, x, bias);

@@ -3,7 +3,6 @@ package dev.chagres.cudnn;
 import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
 import java.util.Arrays;
-import java.util.List;
 
 /**
  * Adds tensors whose blocks have a scale each to a graph.
@@ -41,34 +40,33 @@ public final class BlockScales {
      * @throws IllegalArgumentException when the axis is none of x, the block is below 2, or the types are others
      */
     public Quantized quantize(String operation, GraphTensor x, int axis, int block, DataType type, DataType scaleType) {
-        String kind = "blockScaleQuantize";
-        if (axis < 0 || axis >= graph.own(kind, operation, "x", x).rank()) {
-            throw GraphChecks.refusal(kind, operation, "axis", "a dimension of " + x + ", from 0", axis);
+        OperationBuilder op = new OperationBuilder(
+                graph,
+                "blockScaleQuantize",
+                operation,
+                Cudnn.CUDNN_BACKEND_OPERATION_BLOCK_SCALE_QUANTIZE_DESCRIPTOR());
+        if (axis < 0 || axis >= op.own("x", x).rank()) {
+            throw op.refusal("axis", "a dimension of " + x + ", from 0", axis);
         }
         if (block < 2 || x.dim(axis) < 2) {
-            throw GraphChecks.refusal(kind, operation, "block", "at least 2, of an axis of at least 2", block);
+            throw op.refusal("block", "at least 2, of an axis of at least 2", block);
         }
         if (type != DataType.FP8_E4M3 && type != DataType.FP8_E5M2) {
-            throw GraphChecks.refusal(kind, operation, "type", "FP8_E4M3 or FP8_E5M2", type);
+            throw op.refusal("type", "FP8_E4M3 or FP8_E5M2", type);
         }
-        checkScale(kind, operation, "scaleType", scaleType);
+        checkScale(op, "scaleType", scaleType);
         long[] dims = x.dims();
-        GraphTensor y = graph.result(kind, operation, type, dims, GraphTensor.ordered(dims, x));
+        GraphTensor y = op.result("", type, dims, GraphTensor.ordered(dims, x));
         long[] scales = x.dims();
         scales[axis] = (scales[axis] + block - 1) / block;
-        GraphTensor scale = graph.result(kind, operation + ".scale", scaleType, scales, GraphTensor.ordered(scales, x));
-        graph.add(new Operation(
-                        kind,
-                        operation,
-                        List.of(x),
-                        List.of(y, scale),
-                        new Description(Cudnn.CUDNN_BACKEND_OPERATION_BLOCK_SCALE_QUANTIZE_DESCRIPTOR())
-                                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_XDESC(), x)
-                                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_YDESC(), y)
-                                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_SCALE_DESC(), scale)
-                                .type(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_MATH_PREC(), graph.compute())
-                                .integers(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_BLOCK_SIZE(), block))
-                .needsCapability(BLACKWELL));
+        GraphTensor scale = op.result(".scale", scaleType, scales, GraphTensor.ordered(scales, x));
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_XDESC(), x)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_YDESC(), y)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_SCALE_DESC(), scale)
+                .description()
+                .type(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_MATH_PREC(), graph.compute())
+                .integers(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_BLOCK_SIZE(), block);
+        graph.add(op.build().needsCapability(BLACKWELL));
         return new Quantized(y, scale);
     }
 
@@ -79,19 +77,18 @@ public final class BlockScales {
      * @throws IllegalArgumentException when scale has not one number a block, or another type than {@link #quantize} gives
      */
     public GraphTensor dequantize(String operation, GraphTensor x, GraphTensor scale, int... blocks) {
-        String kind = "blockScaleDequantize";
-        int rank = graph.own(kind, operation, "x", x).rank();
-        checkScale(
-                kind,
+        OperationBuilder op = new OperationBuilder(
+                graph,
+                "blockScaleDequantize",
                 operation,
-                "scale",
-                graph.own(kind, operation, "scale", scale).type());
+                Cudnn.CUDNN_BACKEND_OPERATION_BLOCK_SCALE_DEQUANTIZE_DESCRIPTOR());
+        int rank = op.own("x", x).rank();
+        checkScale(op, "scale", op.own("scale", scale).type());
         boolean fits = Checks.given("blocks", blocks).length >= 2
                 && blocks.length <= rank
                 && Arrays.stream(blocks).allMatch(block -> block >= 1);
         if (!fits) {
-            throw GraphChecks.refusal(
-                    kind, operation, "blocks", "2 to " + rank + " sizes of at least 1", Arrays.toString(blocks));
+            throw op.refusal("blocks", "2 to " + rank + " sizes of at least 1", Arrays.toString(blocks));
         }
         long[] scales = x.dims();
         for (int i = 0; i < blocks.length; i++) {
@@ -99,28 +96,22 @@ public final class BlockScales {
             scales[axis] = (scales[axis] + blocks[i] - 1) / blocks[i];
         }
         if (!scale.hasDims(scales)) {
-            throw GraphChecks.refusal(kind, operation, "scale", Arrays.toString(scales), scale);
+            throw op.refusal("scale", Arrays.toString(scales), scale);
         }
-        long[] dims = x.dims();
-        GraphTensor y = graph.result(kind, operation, graph.intermediate(), dims, GraphTensor.ordered(dims, x));
-        graph.add(new Operation(
-                        kind,
-                        operation,
-                        List.of(x, scale),
-                        List.of(y),
-                        new Description(Cudnn.CUDNN_BACKEND_OPERATION_BLOCK_SCALE_DEQUANTIZE_DESCRIPTOR())
-                                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_XDESC(), x)
-                                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC(), scale)
-                                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_YDESC(), y)
-                                .type(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_MATH_PREC(), graph.compute())
-                                .integers(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_BLOCK_SIZE(), blocks))
-                .needsCapability(BLACKWELL));
+        GraphTensor y = op.result(x.dims(), x);
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_XDESC(), x)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC(), scale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_YDESC(), y)
+                .description()
+                .type(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_MATH_PREC(), graph.compute())
+                .integers(Cudnn.CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_BLOCK_SIZE(), blocks);
+        graph.add(op.build().needsCapability(BLACKWELL));
         return y;
     }
 
-    private static void checkScale(String kind, String operation, String argument, DataType type) {
+    private static void checkScale(OperationBuilder op, String argument, DataType type) {
         if (type != DataType.FP8_E8M0 && type != DataType.FP8_E4M3 && type != DataType.FLOAT) {
-            throw GraphChecks.refusal(kind, operation, argument, "FP8_E8M0, FP8_E4M3 or FLOAT", type);
+            throw op.refusal(argument, "FP8_E8M0, FP8_E4M3 or FLOAT", type);
         }
     }
 }

@@ -29,20 +29,10 @@ final class Compositions {
 
     static GraphTensor rotary(
             GraphBuilder graph, String operation, GraphTensor x1, GraphTensor x2, GraphTensor cos, GraphTensor sin) {
-        Sdpa.sized(
-                graph,
-                "rotary",
-                operation,
-                "x2",
-                x2,
-                graph.own("rotary", operation, "x1", x1).dims());
-        Sdpa.sized(
-                graph,
-                "rotary",
-                operation,
-                "sin",
-                sin,
-                graph.own("rotary", operation, "cos", cos).dims());
+        long[] halves = graph.own("rotary", operation, "x1", x1).dims();
+        GraphChecks.sized(graph, "rotary", operation, "x2", x2, halves);
+        long[] angles = graph.own("rotary", operation, "cos", cos).dims();
+        GraphChecks.sized(graph, "rotary", operation, "sin", sin, angles);
         GraphTensor first = graph.pointwise(
                 operation + ".first",
                 PointwiseMode.SUB,

@@ -86,6 +86,13 @@ final class GraphChecks {
         }
     }
 
+    /** Checks that a tensor has these sizes. */
+    static void sized(GraphBuilder graph, String kind, String name, String argument, GraphTensor tensor, long... dims) {
+        if (!graph.own(kind, name, argument, tensor).hasDims(dims)) {
+            throw refusal(kind, name, argument, Arrays.toString(dims), tensor);
+        }
+    }
+
     /** Checks that a tensor is INT32 of these sizes. */
     static void integers(
             GraphBuilder graph, String kind, String name, String argument, GraphTensor tensor, long... dims) {

@@ -2,9 +2,7 @@ package dev.chagres.cudnn;
 
 import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -23,28 +21,17 @@ final class Norms {
             GraphTensor scale,
             @Nullable GraphTensor bias,
             float epsilon) {
-        String kind = Checks.given("mode", mode) + " training";
-        check(graph, kind, name, mode, x, scale, bias);
-        checkEpsilon(kind, name, epsilon);
+        OperationBuilder op = forward(graph, name, mode, " training");
+        check(op, mode, x, scale, bias);
+        op.checkEpsilon(epsilon);
         long[] dims = statistics(mode, x, scale);
-        GraphTensor y = result(graph, kind, name, x.dims(), x);
-        GraphTensor mean = mode == NormMode.RMS_NORM ? null : result(graph, kind, name + ".mean", dims, x);
-        GraphTensor inverse = result(graph, kind, name + ".invVariance", dims, x);
-        Description description = forward(mode, Cudnn.CUDNN_NORM_FWD_TRAINING(), x, scale, y);
-        List<GraphTensor> reads = new ArrayList<>(List.of(x, scale));
-        List<GraphTensor> writes = new ArrayList<>(List.of(y));
-        if (bias != null) {
-            description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC(), bias);
-            reads.add(bias);
-        }
-        addEpsilon(graph, name, description, reads, x, epsilon);
-        if (mean != null) {
-            description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC(), mean);
-            writes.add(mean);
-        }
-        description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC(), inverse);
-        writes.add(inverse);
-        graph.add(new Operation(kind, name, reads, writes, description));
+        GraphTensor y = op.result(x.dims(), x);
+        GraphTensor mean = mode == NormMode.RMS_NORM ? null : op.result(".mean", dims, x);
+        GraphTensor inverse = op.result(".invVariance", dims, x);
+        describe(op, mode, Cudnn.CUDNN_NORM_FWD_TRAINING(), x, scale, y, bias, epsilon)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC(), mean)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC(), inverse)
+                .add();
         return new NormTraining(y, mean, inverse);
     }
 
@@ -56,22 +43,15 @@ final class Norms {
             GraphTensor scale,
             @Nullable GraphTensor bias,
             float epsilon) {
-        String kind = Checks.given("mode", mode) + " inference";
-        check(graph, kind, name, mode, x, scale, bias);
-        checkEpsilon(kind, name, epsilon);
+        OperationBuilder op = forward(graph, name, mode, " inference");
+        check(op, mode, x, scale, bias);
+        op.checkEpsilon(epsilon);
         if (mode != NormMode.LAYER_NORM && mode != NormMode.RMS_NORM) {
-            throw GraphChecks.refusal(
-                    kind, name, "mode", "LAYER_NORM or RMS_NORM, the others read mean and variance", mode);
+            throw op.refusal("mode", "LAYER_NORM or RMS_NORM, the others read mean and variance", mode);
         }
-        GraphTensor y = result(graph, kind, name, x.dims(), x);
-        Description description = forward(mode, Cudnn.CUDNN_NORM_FWD_INFERENCE(), x, scale, y);
-        List<GraphTensor> reads = new ArrayList<>(List.of(x, scale));
-        if (bias != null) {
-            description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC(), bias);
-            reads.add(bias);
-        }
-        addEpsilon(graph, name, description, reads, x, epsilon);
-        graph.add(new Operation(kind, name, reads, List.of(y), description));
+        GraphTensor y = op.result(x.dims(), x);
+        describe(op, mode, Cudnn.CUDNN_NORM_FWD_INFERENCE(), x, scale, y, bias, epsilon)
+                .add();
         return y;
     }
 
@@ -83,114 +63,86 @@ final class Norms {
             GraphTensor x,
             NormTraining saved,
             GraphTensor scale) {
-        String kind = Checks.given("mode", mode) + " backward";
-        check(graph, kind, name, mode, x, scale, null);
+        OperationBuilder op = new OperationBuilder(
+                graph,
+                Checks.given("mode", mode) + " backward",
+                name,
+                Cudnn.CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR());
+        check(op, mode, x, scale, null);
         GraphTensor mean = Checks.given("saved", saved).mean();
-        if (!graph.own(kind, name, "dy", dy).hasDims(x.dims())) {
-            throw GraphChecks.refusal(kind, name, "dy", Arrays.toString(x.dims()), dy);
-        }
+        op.sized("dy", dy, x.dims());
         long[] dims = statistics(mode, x, scale);
-        checkStatistics(graph, kind, name, "invVariance", saved.invVariance(), dims);
+        op.sized("invVariance", saved.invVariance(), dims);
         if ((mean == null) != (mode == NormMode.RMS_NORM)) {
-            throw GraphChecks.refusal(
-                    kind, name, "mean", mode == NormMode.RMS_NORM ? "none" : Arrays.toString(dims), mean);
+            throw op.refusal("mean", mode == NormMode.RMS_NORM ? "none" : Arrays.toString(dims), mean);
         }
-        Description description = new Description(Cudnn.CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR())
-                .integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_MODE(), Cudnn.CUDNN_TYPE_NORM_MODE(), mode.code())
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_XDESC(), x)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC(), dy)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC(), scale)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC(), saved.invVariance());
-        List<GraphTensor> reads = new ArrayList<>(List.of(dy, x, scale, saved.invVariance()));
         if (mean != null) {
-            checkStatistics(graph, kind, name, "mean", mean, dims);
-            description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC(), mean);
-            reads.add(mean);
+            op.sized("mean", mean, dims);
         }
-        GraphTensor dx = result(graph, kind, name, x.dims(), x);
-        GraphTensor dscale = result(graph, kind, name + ".dscale", scale.dims(), scale);
-        GraphTensor dbias = mean == null ? null : result(graph, kind, name + ".dbias", scale.dims(), scale);
-        description
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC(), dx)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC(), dscale);
-        List<GraphTensor> writes = new ArrayList<>(List.of(dx, dscale));
-        if (dbias != null) {
-            description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC(), dbias);
-            writes.add(dbias);
-        }
-        Operation operation = new Operation(kind, name, reads, writes, description);
-        graph.add(
-                mode == NormMode.INSTANCE_NORM
-                        ? operation.refusedOnGpu("gives another gradient of the scale of INSTANCE_NORM from run to run")
-                        : operation);
+        GraphTensor dx = op.result(x.dims(), x);
+        GraphTensor dscale = op.result(".dscale", scale.dims(), scale);
+        GraphTensor dbias = mean == null ? null : op.result(".dbias", scale.dims(), scale);
+        op.description().integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_MODE(), Cudnn.CUDNN_TYPE_NORM_MODE(), mode.code());
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC(), dy)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_XDESC(), x)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC(), scale)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC(), saved.invVariance())
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC(), mean)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC(), dx)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC(), dscale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC(), dbias)
+                .addRefusedOnGpu(
+                        mode == NormMode.INSTANCE_NORM,
+                        "gives another gradient of the scale of INSTANCE_NORM from run to run");
         return new NormGradients(dx, dscale, dbias);
     }
 
-    private static GraphTensor result(GraphBuilder graph, String kind, String name, long[] dims, GraphTensor model) {
-        return graph.result(kind, name, graph.intermediate(), dims, GraphTensor.ordered(dims, model));
+    private static OperationBuilder forward(GraphBuilder graph, String name, NormMode mode, String phase) {
+        return new OperationBuilder(
+                graph,
+                Checks.given("mode", mode) + phase,
+                name,
+                Cudnn.CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR());
     }
 
-    private static Description forward(NormMode mode, int phase, GraphTensor x, GraphTensor scale, GraphTensor y) {
-        return new Description(Cudnn.CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR())
-                .integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_MODE(), Cudnn.CUDNN_TYPE_NORM_MODE(), mode.code())
-                .integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_PHASE(), Cudnn.CUDNN_TYPE_NORM_FWD_PHASE(), phase)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_XDESC(), x)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC(), scale)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_YDESC(), y);
-    }
-
-    private static void addEpsilon(
-            GraphBuilder graph,
-            String name,
-            Description description,
-            List<GraphTensor> reads,
+    private static OperationBuilder describe(
+            OperationBuilder op,
+            NormMode mode,
+            int phase,
             GraphTensor x,
+            GraphTensor scale,
+            GraphTensor y,
+            @Nullable GraphTensor bias,
             float epsilon) {
-        GraphTensor number = graph.scalar(name + ".epsilon", x.rank(), epsilon);
-        description.tensor(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC(), number);
-        reads.add(number);
+        op.description()
+                .integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_MODE(), Cudnn.CUDNN_TYPE_NORM_MODE(), mode.code())
+                .integer(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_PHASE(), Cudnn.CUDNN_TYPE_NORM_FWD_PHASE(), phase);
+        return op.reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_XDESC(), x)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC(), scale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_YDESC(), y)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC(), bias)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC(), op.scalar(".epsilon", x.rank(), epsilon));
     }
 
     private static void check(
-            GraphBuilder graph,
-            String kind,
-            String name,
-            NormMode mode,
-            GraphTensor x,
-            GraphTensor scale,
-            @Nullable GraphTensor bias) {
+            OperationBuilder op, NormMode mode, GraphTensor x, GraphTensor scale, @Nullable GraphTensor bias) {
         boolean spatial = mode == NormMode.INSTANCE_NORM || mode == NormMode.BATCH_NORM;
-        if (graph.own(kind, name, "x", x).rank() < (spatial ? 3 : 2)) {
-            throw GraphChecks.refusal(kind, name, "x", spatial ? "[N, C, …] with spatial dimensions" : "[N, …]", x);
+        if (op.own("x", x).rank() < (spatial ? 3 : 2)) {
+            throw op.refusal("x", spatial ? "[N, C, …] with spatial dimensions" : "[N, …]", x);
         }
-        boolean fits = graph.own(kind, name, "scale", scale).rank() == x.rank();
+        boolean fits = op.own("scale", scale).rank() == x.rank();
         for (int i = 0; fits && i < x.rank(); i++) {
             boolean wanted = spatial ? i == 1 : i != 0;
             fits = scale.dim(i) == (wanted ? x.dim(i) : 1) || (!spatial && scale.dim(i) == 1);
         }
         if (!fits) {
-            throw GraphChecks.refusal(
-                    kind,
-                    name,
+            throw op.refusal(
                     "scale",
                     spatial ? "[1, C, 1, …] with the channels of " + x : "[1, …] with sizes of " + x + " or 1",
                     scale);
         }
-        if (bias != null && !graph.own(kind, name, "bias", bias).hasDims(scale.dims())) {
-            throw GraphChecks.refusal(kind, name, "bias", Arrays.toString(scale.dims()), bias);
-        }
-    }
-
-    private static void checkEpsilon(String kind, String name, float epsilon) {
-        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            throw GraphChecks.refusal(kind, name, "epsilon", "a positive number", epsilon);
-        }
-    }
-
-    private static void checkStatistics(
-            GraphBuilder graph, String kind, String name, String argument, GraphTensor given, long... dims) {
-        if (!graph.own(kind, name, argument, given).hasDims(dims)) {
-            throw GraphChecks.refusal(kind, name, argument, Arrays.toString(dims), given);
+        if (bias != null) {
+            op.sized("bias", bias, scale.dims());
         }
     }
 

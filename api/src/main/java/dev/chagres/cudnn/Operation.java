@@ -37,23 +37,6 @@ record Operation(
         writes = List.copyOf(writes);
     }
 
-    /** An operation that cuDNN describes in one. */
-    Operation(String kind, String name, List<GraphTensor> reads, List<GraphTensor> writes, Description description) {
-        this(kind, name, reads, writes, description, null, 0, null, 0, kind);
-    }
-
-    /** An operation with a detail. */
-    Operation(
-            String kind,
-            String name,
-            List<GraphTensor> reads,
-            List<GraphTensor> writes,
-            Description description,
-            @Nullable Description detail,
-            int detailName) {
-        this(kind, name, reads, writes, description, detail, detailName, null, 0, kind);
-    }
-
     /** Returns the same, refused on GPUs, where cuDNN does this instead of computing it. */
     Operation refusedOnGpu(String what) {
         return new Operation(kind, name, reads, writes, description, detail, detailName, what, capability, capable);

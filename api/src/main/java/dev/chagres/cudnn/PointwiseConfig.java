@@ -1,6 +1,7 @@
 package dev.chagres.cudnn;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 
 /**
  * Numbers of a pointwise operation; a mode reads those that its formula has.
@@ -51,9 +52,7 @@ public record PointwiseConfig(Clip clip, double eluAlpha, double beta, int axis,
      */
     public PointwiseConfig {
         Checks.given("clip", clip);
-        if (axis < 0) {
-            throw new IllegalArgumentException("axis: expected at least 0, got " + axis);
-        }
+        Numbers.atLeastZero("axis", axis);
         if (!Double.isFinite(eluAlpha) || !Double.isFinite(beta) || beta == 0) {
             throw new IllegalArgumentException(
                     "eluAlpha, beta: expected finite numbers, beta not 0, got " + eluAlpha + " and " + beta);

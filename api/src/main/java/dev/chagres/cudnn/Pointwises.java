@@ -3,7 +3,6 @@ package dev.chagres.cudnn;
 import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
 import java.util.Arrays;
-import java.util.List;
 
 /**
  * Adds pointwise operations and reductions to graphs.
@@ -26,39 +25,33 @@ final class Pointwises {
 
     static GraphTensor pointwise(
             GraphBuilder graph, String name, PointwiseMode mode, PointwiseConfig config, GraphTensor... inputs) {
-        String kind = Checks.given("mode", mode).name();
+        OperationBuilder op = new OperationBuilder(
+                graph, Checks.given("mode", mode).name(), name, Cudnn.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR());
         Checks.given("config", config);
         Checks.givenAll("inputs", inputs);
         if (inputs.length != mode.inputs()) {
-            throw GraphChecks.refusal(kind, name, "inputs", mode.inputs() + " tensors", Arrays.toString(inputs));
+            throw op.refusal("inputs", mode.inputs() + " tensors", Arrays.toString(inputs));
         }
         String[] arguments = mode.isBackward() ? BACKWARD_NAMES : FORWARD_NAMES;
-        long[] dims = dims(graph, kind, name, arguments, inputs);
-        checkConfig(kind, name, mode, config, dims);
-        GraphTensor y = graph.result(kind, name, type(graph, mode), dims, GraphTensor.ordered(dims, widest(inputs)));
-        Description description = new Description(Cudnn.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR());
+        long[] dims = dims(op, arguments, inputs);
+        checkConfig(op, mode, config, dims);
+        GraphTensor y = op.result("", type(graph, mode), dims, GraphTensor.ordered(dims, widest(inputs)));
         int[] attributes = mode.isBackward() ? BACKWARD_INPUTS : FORWARD_INPUTS;
         for (int i = 0; i < inputs.length; i++) {
-            description.tensor(attributes[i], inputs[i]);
+            op.reads(attributes[i], inputs[i]);
         }
         int result = mode.isBackward()
                 ? Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_DXDESC()
                 : Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_YDESC();
-        description.tensor(result, y);
+        op.writes(result, y);
         if (config.alpha1() != 1) {
-            description.single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1(), config.alpha1());
+            op.description().single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1(), config.alpha1());
         }
         if (config.alpha2() != 1) {
-            description.single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2(), config.alpha2());
+            op.description().single(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2(), config.alpha2());
         }
-        graph.add(new Operation(
-                kind,
-                name,
-                List.of(inputs),
-                List.of(y),
-                description,
-                detail(graph, mode, config),
-                Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR()));
+        op.detail(Cudnn.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR(), detail(graph, mode, config))
+                .add();
         return y;
     }
 
@@ -78,33 +71,28 @@ final class Pointwises {
         };
     }
 
-    private static long[] dims(
-            GraphBuilder graph, String kind, String name, String[] arguments, GraphTensor... inputs) {
-        long[] dims = graph.own(kind, name, arguments[0], inputs[0]).dims();
+    private static long[] dims(OperationBuilder op, String[] arguments, GraphTensor... inputs) {
+        long[] dims = op.own(arguments[0], inputs[0]).dims();
         for (int i = 1; i < inputs.length; i++) {
-            graph.own(kind, name, arguments[i], inputs[i]);
+            op.own(arguments[i], inputs[i]);
             boolean fits = inputs[i].rank() == dims.length;
             for (int d = 0; fits && d < dims.length; d++) {
                 fits = dims[d] == inputs[i].dim(d) || dims[d] == 1 || inputs[i].dim(d) == 1;
                 dims[d] = Math.max(dims[d], inputs[i].dim(d));
             }
             if (!fits) {
-                throw GraphChecks.refusal(
-                        kind, name, arguments[i], "sizes of " + Arrays.toString(dims) + " or 1", inputs[i]);
+                throw op.refusal(arguments[i], "sizes of " + Arrays.toString(dims) + " or 1", inputs[i]);
             }
         }
         return dims;
     }
 
-    private static void checkConfig(
-            String kind, String name, PointwiseMode mode, PointwiseConfig config, long... dims) {
+    private static void checkConfig(OperationBuilder op, PointwiseMode mode, PointwiseConfig config, long... dims) {
         if (mode == PointwiseMode.GEN_INDEX && config.axis() >= dims.length) {
-            throw GraphChecks.refusal(
-                    kind, name, "axis", "one of " + dims.length + " dimensions, from 0", config.axis());
+            throw op.refusal("axis", "one of " + dims.length + " dimensions, from 0", config.axis());
         }
         if (mode.isBackward() && (config.alpha1() != 1 || config.alpha2() != 1)) {
-            throw GraphChecks.refusal(
-                    kind, name, "alpha1, alpha2", "1 for a gradient", config.alpha1() + " and " + config.alpha2());
+            throw op.refusal("alpha1, alpha2", "1 for a gradient", config.alpha1() + " and " + config.alpha2());
         }
     }
 
@@ -134,8 +122,8 @@ final class Pointwises {
     }
 
     static GraphTensor reduction(GraphBuilder graph, String name, ReductionMode mode, GraphTensor x, int... axes) {
-        String kind = "reduction " + Checks.given("mode", mode).name();
-        graph.own(kind, name, "x", x);
+        OperationBuilder op = reducer(graph, name, mode);
+        op.own("x", x);
         long[] dims = x.dims();
         boolean fits = Checks.given("axes", axes).length != 0;
         for (int axis : axes) {
@@ -145,7 +133,7 @@ final class Pointwises {
             }
         }
         if (!fits) {
-            throw GraphChecks.refusal(kind, name, "axes", "some of the dimensions of " + x, Arrays.toString(axes));
+            throw op.refusal("axes", "some of the dimensions of " + x, Arrays.toString(axes));
         }
         if (!mode.isOperation()) {
             return composed(graph, name, mode, x, axes);
@@ -153,25 +141,29 @@ final class Pointwises {
         return reduced(graph, name, mode, x, dims);
     }
 
+    private static OperationBuilder reducer(GraphBuilder graph, String name, ReductionMode mode) {
+        return new OperationBuilder(
+                graph,
+                "reduction " + Checks.given("mode", mode).name(),
+                name,
+                Cudnn.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR());
+    }
+
     /** Adds a reduction to sizes that are 1 or divide those of x: then neighbours are reduced, such as heads that share keys. */
     static GraphTensor reduced(GraphBuilder graph, String name, ReductionMode mode, GraphTensor x, long... dims) {
-        String kind = "reduction " + mode.name();
-        GraphTensor y = graph.result(kind, name, graph.intermediate(), dims, GraphTensor.ordered(dims, x));
-        graph.add(new Operation(
-                kind,
-                name,
-                List.of(x),
-                List.of(y),
-                new Description(Cudnn.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR())
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_XDESC(), x)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_YDESC(), y),
-                new Description(Cudnn.CUDNN_BACKEND_REDUCTION_DESCRIPTOR())
-                        .integer(
-                                Cudnn.CUDNN_ATTR_REDUCTION_OPERATOR(),
-                                Cudnn.CUDNN_TYPE_REDUCTION_OPERATOR_TYPE(),
-                                mode.code())
-                        .type(Cudnn.CUDNN_ATTR_REDUCTION_COMP_TYPE(), graph.compute()),
-                Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_DESC()));
+        OperationBuilder op = reducer(graph, name, mode);
+        GraphTensor y = op.result(dims, x);
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_XDESC(), x)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_YDESC(), y)
+                .detail(
+                        Cudnn.CUDNN_ATTR_OPERATION_REDUCTION_DESC(),
+                        new Description(Cudnn.CUDNN_BACKEND_REDUCTION_DESCRIPTOR())
+                                .integer(
+                                        Cudnn.CUDNN_ATTR_REDUCTION_OPERATOR(),
+                                        Cudnn.CUDNN_TYPE_REDUCTION_OPERATOR_TYPE(),
+                                        mode.code())
+                                .type(Cudnn.CUDNN_ATTR_REDUCTION_COMP_TYPE(), graph.compute()))
+                .add();
         return y;
     }
 

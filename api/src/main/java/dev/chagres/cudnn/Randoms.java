@@ -2,7 +2,6 @@ package dev.chagres.cudnn;
 
 import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
-import java.util.List;
 
 /**
  * Adds random numbers to graphs.
@@ -19,29 +18,24 @@ final class Randoms {
             GraphTensor seed,
             GraphTensor offset,
             long... dims) {
-        one(graph, name, "seed", seed);
-        one(graph, name, "offset", offset);
+        OperationBuilder op = new OperationBuilder(graph, "rng", name, Cudnn.CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR());
+        one(op, "seed", seed);
+        one(op, "offset", offset);
         Description detail = detail(Checks.given("distribution", distribution));
-        GraphChecks.checkDims("rng", name, dims);
-        GraphTensor y = graph.result("rng", name, graph.intermediate(), dims.clone(), GraphTensor.rowMajor(dims));
-        graph.add(new Operation(
-                "rng",
-                name,
-                List.of(seed, offset),
-                List.of(y),
-                new Description(Cudnn.CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR())
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_RNG_SEED(), seed)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_RNG_OFFSET_DESC(), offset)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_RNG_YDESC(), y),
-                detail,
-                Cudnn.CUDNN_ATTR_OPERATION_RNG_DESC()));
+        op.checkDims(dims);
+        GraphTensor y = op.result("", graph.intermediate(), dims.clone(), GraphTensor.rowMajor(dims));
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_RNG_SEED(), seed)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_RNG_OFFSET_DESC(), offset)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_RNG_YDESC(), y)
+                .detail(Cudnn.CUDNN_ATTR_OPERATION_RNG_DESC(), detail)
+                .add();
         return y;
     }
 
-    private static void one(GraphBuilder graph, String name, String argument, GraphTensor tensor) {
-        DataType type = graph.own("rng", name, argument, tensor).type();
+    private static void one(OperationBuilder op, String argument, GraphTensor tensor) {
+        DataType type = op.own(argument, tensor).type();
         if (tensor.count() != 1 || (type != DataType.INT64 && type != DataType.INT32)) {
-            throw GraphChecks.refusal("rng", name, argument, "one INT32 or INT64", tensor);
+            throw op.refusal(argument, "one INT32 or INT64", tensor);
         }
     }
 

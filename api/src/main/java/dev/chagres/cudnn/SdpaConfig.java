@@ -1,5 +1,6 @@
 package dev.chagres.cudnn;
 
+import dev.chagres.internal.Numbers;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -21,9 +22,7 @@ public record SdpaConfig(
      * @throws IllegalArgumentException when the scale is no finite number, or only one of the lengths is given
      */
     public SdpaConfig {
-        if (!Float.isFinite(scale)) {
-            throw new IllegalArgumentException("scale: expected a finite number, got " + scale);
-        }
+        Numbers.finite("scale", scale);
         if ((queryLengths == null) != (keyLengths == null)) {
             throw new IllegalArgumentException(
                     "queryLengths, keyLengths: expected both or none, got " + queryLengths + " and " + keyLengths);

@@ -2,9 +2,7 @@ package dev.chagres.cudnn;
 
 import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -76,24 +74,21 @@ public final class Statistics {
      * @throws IllegalArgumentException when x has no channels
      */
     public Sums sums(String operation, GraphTensor x) {
-        String kind = "genStats";
-        long[] dims = channels(kind, operation, "x", x);
-        GraphTensor sum = result(kind, operation + ".sum", dims);
-        GraphTensor squares = result(kind, operation + ".squares", dims);
-        graph.add(new Operation(
-                kind,
-                operation,
-                List.of(x),
-                List.of(sum, squares),
-                new Description(Cudnn.CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR())
-                        .integer(
-                                Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_MODE(),
-                                Cudnn.CUDNN_TYPE_GENSTATS_MODE(),
-                                Cudnn.CUDNN_GENSTATS_SUM_SQSUM())
-                        .type(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC(), graph.compute())
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_XDESC(), x)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC(), sum)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC(), squares)));
+        OperationBuilder op = new OperationBuilder(
+                graph, "genStats", operation, Cudnn.CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR());
+        long[] dims = channels(op, x);
+        GraphTensor sum = result(op, ".sum", dims);
+        GraphTensor squares = result(op, ".squares", dims);
+        op.description()
+                .integer(
+                        Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_MODE(),
+                        Cudnn.CUDNN_TYPE_GENSTATS_MODE(),
+                        Cudnn.CUDNN_GENSTATS_SUM_SQSUM())
+                .type(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC(), graph.compute());
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_XDESC(), x)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC(), sum)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC(), squares)
+                .add();
         return new Sums(sum, squares);
     }
 
@@ -111,80 +106,58 @@ public final class Statistics {
             float epsilon,
             long count,
             @Nullable Running running) {
-        String kind = "bnFinalize";
-        GraphTensor sum =
-                graph.own(kind, operation, "sums", Checks.given("sums", sums).sum());
+        OperationBuilder op = new OperationBuilder(
+                graph, "bnFinalize", operation, Cudnn.CUDNN_BACKEND_OPERATION_BN_FINALIZE_STATISTICS_DESCRIPTOR());
+        GraphTensor sum = op.own("sums", Checks.given("sums", sums).sum());
         long[] dims = sum.dims();
-        same(kind, operation, "squares", sums.squares(), dims);
-        same(kind, operation, "scale", scale, dims);
-        same(kind, operation, "bias", bias, dims);
-        if (!(epsilon > 0) || Float.isInfinite(epsilon)) {
-            throw GraphChecks.refusal(kind, operation, "epsilon", "a positive number", epsilon);
-        }
+        op.sized("squares", sums.squares(), dims);
+        op.sized("scale", scale, dims);
+        op.sized("bias", bias, dims);
+        op.checkEpsilon(epsilon);
         if (count < 1 || count > Integer.MAX_VALUE) {
-            throw GraphChecks.refusal(kind, operation, "count", "1 to " + Integer.MAX_VALUE, count);
+            throw op.refusal("count", "1 to " + Integer.MAX_VALUE, count);
         }
-        GraphTensor epsilonNumber = graph.scalar(operation + ".epsilon", sum.rank(), epsilon);
+        GraphTensor epsilonNumber = op.scalar(".epsilon", sum.rank(), epsilon);
         GraphTensor countNumber = graph.scalar(operation + ".count", DataType.INT32, sum.rank(), count);
-        List<GraphTensor> reads =
-                new ArrayList<>(List.of(sum, sums.squares(), scale, bias, countNumber, epsilonNumber));
-        List<GraphTensor> writes = new ArrayList<>();
-        for (String part : new String[] {".mean", ".invStd", ".eqScale", ".eqBias"}) {
-            writes.add(result(kind, operation + part, dims));
-        }
-        Description description = new Description(Cudnn.CUDNN_BACKEND_OPERATION_BN_FINALIZE_STATISTICS_DESCRIPTOR())
+        GraphTensor mean = result(op, ".mean", dims);
+        GraphTensor invStd = result(op, ".invStd", dims);
+        GraphTensor eqScale = result(op, ".eqScale", dims);
+        GraphTensor eqBias = result(op, ".eqBias", dims);
+        op.description()
                 .integer(
                         Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_STATS_MODE(),
                         Cudnn.CUDNN_TYPE_BN_FINALIZE_STATS_MODE(),
                         Cudnn.CUDNN_BN_FINALIZE_STATISTICS_TRAINING())
-                .type(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_MATH_PREC(), graph.compute())
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SUM_DESC(), sum)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SQ_SUM_DESC(), sums.squares())
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_SCALE_DESC(), scale)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_BIAS_DESC(), bias)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_MEAN_DESC(), writes.get(0))
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_INV_STD_DESC(), writes.get(1))
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_SCALE_DESC(), writes.get(2))
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_BIAS_DESC(), writes.get(3))
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_ACCUM_COUNT_DESC(), countNumber)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EPSILON_DESC(), epsilonNumber);
+                .type(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_MATH_PREC(), graph.compute());
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SUM_DESC(), sum)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SQ_SUM_DESC(), sums.squares())
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_SCALE_DESC(), scale)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_BIAS_DESC(), bias)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_MEAN_DESC(), mean)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_INV_STD_DESC(), invStd)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_SCALE_DESC(), eqScale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_BIAS_DESC(), eqBias)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_ACCUM_COUNT_DESC(), countNumber)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EPSILON_DESC(), epsilonNumber);
+        GraphTensor nextMean = null;
+        GraphTensor nextVariance = null;
         if (running != null) {
-            running(kind, operation, running, dims, reads, writes, description);
+            op.sized("running mean", running.mean(), dims);
+            op.sized("running variance", running.variance(), dims);
+            if (!(running.momentum() >= 0 && running.momentum() <= 1)) {
+                throw op.refusal("momentum", "0 to 1", running.momentum());
+            }
+            GraphTensor factor = op.scalar(".momentum", dims.length, running.momentum());
+            nextMean = result(op, ".runningMean", dims);
+            nextVariance = result(op, ".runningVariance", dims);
+            op.reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_MEAN_DESC(), running.mean())
+                    .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_VAR_DESC(), running.variance())
+                    .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_MEAN_DESC(), nextMean)
+                    .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_VAR_DESC(), nextVariance)
+                    .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EXP_AVERATE_FACTOR_DESC(), factor);
         }
-        graph.add(new Operation(kind, operation, reads, writes, description));
-        return new Finalized(
-                writes.get(0),
-                writes.get(1),
-                writes.get(2),
-                writes.get(3),
-                running == null ? null : writes.get(4),
-                running == null ? null : writes.get(5));
-    }
-
-    private void running(
-            String kind,
-            String operation,
-            Running running,
-            long[] dims,
-            List<GraphTensor> reads,
-            List<GraphTensor> writes,
-            Description description) {
-        same(kind, operation, "running mean", running.mean(), dims);
-        same(kind, operation, "running variance", running.variance(), dims);
-        if (!(running.momentum() >= 0 && running.momentum() <= 1)) {
-            throw GraphChecks.refusal(kind, operation, "momentum", "0 to 1", running.momentum());
-        }
-        GraphTensor factor = graph.scalar(operation + ".momentum", dims.length, running.momentum());
-        reads.addAll(List.of(running.mean(), running.variance(), factor));
-        GraphTensor mean = result(kind, operation + ".runningMean", dims);
-        GraphTensor variance = result(kind, operation + ".runningVariance", dims);
-        writes.addAll(List.of(mean, variance));
-        description
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_MEAN_DESC(), running.mean())
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_VAR_DESC(), running.variance())
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_MEAN_DESC(), mean)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_VAR_DESC(), variance)
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_FINALIZE_EXP_AVERATE_FACTOR_DESC(), factor);
+        op.add();
+        return new Finalized(mean, invStd, eqScale, eqBias, nextMean, nextVariance);
     }
 
     /**
@@ -196,53 +169,44 @@ public final class Statistics {
      */
     public WeightGradients weightGradients(
             String operation, GraphTensor dy, GraphTensor x, GraphTensor mean, GraphTensor invStd, GraphTensor scale) {
-        String kind = "bnBackwardWeights";
-        long[] dims = channels(kind, operation, "x", x);
-        same(kind, operation, "dy", dy, x.dims());
-        same(kind, operation, "mean", mean, dims);
-        same(kind, operation, "invStd", invStd, dims);
-        same(kind, operation, "scale", scale, dims);
-        List<GraphTensor> writes = new ArrayList<>();
-        for (String part : new String[] {".dscale", ".dbias", ".eqDyScale", ".eqXScale", ".eqBias"}) {
-            writes.add(result(kind, operation + part, dims));
-        }
-        graph.add(new Operation(
-                kind,
-                operation,
-                List.of(dy, x, mean, invStd, scale),
-                writes,
-                new Description(Cudnn.CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR())
-                        .type(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC(), graph.compute())
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC(), mean)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC(), invStd)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC(), scale)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC(), x)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC(), dy)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC(), writes.get(0))
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC(), writes.get(1))
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC(), writes.get(2))
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC(), writes.get(3))
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS(), writes.get(4))));
-        return new WeightGradients(writes.get(0), writes.get(1), writes.get(2), writes.get(3), writes.get(4));
+        OperationBuilder op = new OperationBuilder(
+                graph, "bnBackwardWeights", operation, Cudnn.CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR());
+        long[] dims = channels(op, x);
+        op.sized("dy", dy, x.dims());
+        op.sized("mean", mean, dims);
+        op.sized("invStd", invStd, dims);
+        op.sized("scale", scale, dims);
+        GraphTensor dscale = result(op, ".dscale", dims);
+        GraphTensor dbias = result(op, ".dbias", dims);
+        GraphTensor eqDyScale = result(op, ".eqDyScale", dims);
+        GraphTensor eqXScale = result(op, ".eqXScale", dims);
+        GraphTensor eqBias = result(op, ".eqBias", dims);
+        op.description().type(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC(), graph.compute());
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC(), dy)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC(), x)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC(), mean)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC(), invStd)
+                .reads(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC(), scale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC(), dscale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC(), dbias)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC(), eqDyScale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC(), eqXScale)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS(), eqBias)
+                .add();
+        return new WeightGradients(dscale, dbias, eqDyScale, eqXScale, eqBias);
     }
 
-    private GraphTensor result(String kind, String name, long... dims) {
-        return graph.result(kind, name, DataType.FLOAT, dims.clone(), GraphTensor.rowMajor(dims));
+    private static GraphTensor result(OperationBuilder op, String part, long... dims) {
+        return op.result(part, DataType.FLOAT, dims.clone(), GraphTensor.rowMajor(dims));
     }
 
-    private long[] channels(String kind, String operation, String argument, GraphTensor x) {
-        if (graph.own(kind, operation, argument, x).rank() < 3) {
-            throw GraphChecks.refusal(kind, operation, argument, "[N, C, …] with spatial dimensions", x);
+    private static long[] channels(OperationBuilder op, GraphTensor x) {
+        if (op.own("x", x).rank() < 3) {
+            throw op.refusal("x", "[N, C, …] with spatial dimensions", x);
         }
         long[] dims = new long[x.rank()];
         Arrays.fill(dims, 1);
         dims[1] = x.dim(1);
         return dims;
-    }
-
-    private void same(String kind, String operation, String argument, GraphTensor tensor, long... dims) {
-        if (!graph.own(kind, operation, argument, tensor).hasDims(dims)) {
-            throw GraphChecks.refusal(kind, operation, argument, Arrays.toString(dims), tensor);
-        }
     }
 }

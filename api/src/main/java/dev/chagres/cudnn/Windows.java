@@ -3,7 +3,6 @@ package dev.chagres.cudnn;
 import dev.chagres.bindings.cudnn.Cudnn;
 import dev.chagres.internal.Checks;
 import java.util.Arrays;
-import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -46,51 +45,44 @@ final class Windows {
 
     static GraphTensor forward(
             GraphBuilder graph, String name, GraphTensor x, GraphTensor w, ConvolutionConfig config) {
-        String kind = "convolution";
-        graph.own(kind, name, "x", x);
-        graph.own(kind, name, "w", w);
-        long[] dims = resultDims(kind, name, config, x.dims(), w.dims());
-        GraphTensor y = graph.result(kind, name, graph.intermediate(), dims, GraphTensor.ordered(dims, x));
-        add(graph, kind, name, FORWARD, config, List.of(x, w, y), y);
+        OperationBuilder op = new OperationBuilder(graph, "convolution", name, FORWARD[0]);
+        op.own("x", x);
+        op.own("w", w);
+        long[] dims = resultDims(op, config, x.dims(), w.dims());
+        GraphTensor y = op.result(dims, x);
+        add(graph, op, FORWARD, config, y, x, w, y);
         return y;
     }
 
     static GraphTensor backwardData(
             GraphBuilder graph, String name, GraphTensor dy, GraphTensor w, ConvolutionConfig config, long... dims) {
-        String kind = "convolutionBackwardData";
-        graph.own(kind, name, "dy", dy);
-        graph.own(kind, name, "w", w);
-        GraphChecks.checkDims(kind, name, dims);
-        checkResult(kind, name, dy, resultDims(kind, name, config, dims, w.dims()));
-        GraphTensor dx = graph.result(kind, name, graph.intermediate(), dims.clone(), GraphTensor.ordered(dims, dy));
-        add(graph, kind, name, BACKWARD_DATA, config, List.of(dx, w, dy), dx);
+        OperationBuilder op = new OperationBuilder(graph, "convolutionBackwardData", name, BACKWARD_DATA[0]);
+        op.own("dy", dy);
+        op.own("w", w);
+        op.checkDims(dims);
+        op.sized("dy", dy, resultDims(op, config, dims, w.dims()));
+        GraphTensor dx = op.result(dims.clone(), dy);
+        add(graph, op, BACKWARD_DATA, config, dx, dx, w, dy);
         return dx;
     }
 
     static GraphTensor backwardFilter(
             GraphBuilder graph, String name, GraphTensor dy, GraphTensor x, ConvolutionConfig config, long... dims) {
-        String kind = "convolutionBackwardFilter";
-        graph.own(kind, name, "dy", dy);
-        graph.own(kind, name, "x", x);
-        GraphChecks.checkDims(kind, name, dims);
-        checkResult(kind, name, dy, resultDims(kind, name, config, x.dims(), dims));
-        GraphTensor dw = graph.result(kind, name, graph.intermediate(), dims.clone(), GraphTensor.ordered(dims, x));
-        add(graph, kind, name, BACKWARD_FILTER, config, List.of(x, dw, dy), dw);
+        OperationBuilder op = new OperationBuilder(graph, "convolutionBackwardFilter", name, BACKWARD_FILTER[0]);
+        op.own("dy", dy);
+        op.own("x", x);
+        op.checkDims(dims);
+        op.sized("dy", dy, resultDims(op, config, x.dims(), dims));
+        GraphTensor dw = op.result(dims.clone(), x);
+        add(graph, op, BACKWARD_FILTER, config, dw, x, dw, dy);
         return dw;
     }
 
-    private static void checkResult(String kind, String name, GraphTensor dy, long... dims) {
-        if (!dy.hasDims(dims)) {
-            throw GraphChecks.refusal(kind, name, "dy", Arrays.toString(dims), dy);
-        }
-    }
-
     /** Returns the sizes of y[N, K, …] for x[N, C, …] and w[K, C / groups, …]. */
-    private static long[] resultDims(String kind, String name, ConvolutionConfig config, long[] x, long[] w) {
+    private static long[] resultDims(OperationBuilder op, ConvolutionConfig config, long[] x, long[] w) {
         int spatial = Checks.given("config", config).strides().size();
         if (x.length != spatial + 2) {
-            throw GraphChecks.refusal(
-                    kind, name, "x", "[N, C, …] with " + spatial + " spatial dimensions", Arrays.toString(x));
+            throw op.refusal("x", "[N, C, …] with " + spatial + " spatial dimensions", Arrays.toString(x));
         }
         boolean fits = w.length == x.length && x[1] % w[1] == 0 && w[0] % (x[1] / w[1]) == 0;
         long[] dims = new long[x.length];
@@ -99,9 +91,7 @@ final class Windows {
             fits = dims[i + 2] > 0;
         }
         if (!fits) {
-            throw GraphChecks.refusal(
-                    kind,
-                    name,
+            throw op.refusal(
                     "w",
                     "[K, C / groups, …] that fits into " + Arrays.toString(x) + " with its padding",
                     Arrays.toString(w));
@@ -111,20 +101,22 @@ final class Windows {
         return dims;
     }
 
-    /** {@code names} and {@code all}: those of x, w, y. */
+    /** {@code names}: of the descriptor, x, w, y, their factors and the detail; {@code result}: that of {@code all}, which are x, w, y. */
     private static void add(
             GraphBuilder graph,
-            String kind,
-            String name,
+            OperationBuilder op,
             int[] names,
             ConvolutionConfig config,
-            List<GraphTensor> all,
-            GraphTensor result) {
-        Description description = new Description(names[0]);
-        for (int i = 0; i < all.size(); i++) {
-            description.tensor(names[1 + i], all.get(i));
+            GraphTensor result,
+            GraphTensor... all) {
+        for (int i = 0; i < all.length; i++) {
+            if (all[i] == result) {
+                op.writes(names[1 + i], result);
+            } else {
+                op.reads(names[1 + i], all[i]);
+            }
         }
-        description.single(names[4], 1).single(names[5], 0);
+        op.description().single(names[4], 1).single(names[5], 0);
         Description detail = new Description(Cudnn.CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR())
                 .type(Cudnn.CUDNN_ATTR_CONVOLUTION_COMP_TYPE(), graph.compute())
                 .integer(
@@ -140,34 +132,28 @@ final class Windows {
                 .longs(Cudnn.CUDNN_ATTR_CONVOLUTION_POST_PADDINGS(), ConvolutionConfig.array(config.postPadding()))
                 .longs(Cudnn.CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES(), ConvolutionConfig.array(config.strides()))
                 .longs(Cudnn.CUDNN_ATTR_CONVOLUTION_DILATIONS(), ConvolutionConfig.array(config.dilations()));
-        List<GraphTensor> reads =
-                all.stream().filter(tensor -> tensor != result).toList();
-        Operation operation = new Operation(kind, name, reads, List.of(result), description, detail, names[6]);
-        boolean wrong = names != FORWARD && result.dims().length == FIVE_DIMENSIONS;
-        graph.add(
-                wrong
-                        ? operation.refusedOnGpu(
-                                "gives other gradients of three-dimensional convolutions than double precision")
-                        : operation);
+        op.detail(names[6], detail)
+                .addRefusedOnGpu(
+                        names != FORWARD && result.dims().length == FIVE_DIMENSIONS,
+                        "gives other gradients of three-dimensional convolutions than double precision");
     }
 
     static GraphTensor resample(GraphBuilder graph, String name, GraphTensor x, ResampleConfig config) {
-        String kind = "resample " + Checks.given("config", config).mode();
-        graph.own(kind, name, "x", x);
-        long[] dims = windowDims(kind, name, x.dims(), config);
-        GraphTensor y = graph.result(kind, name, graph.intermediate(), dims, GraphTensor.ordered(dims, x));
-        graph.add(new Operation(
-                kind,
+        OperationBuilder op = new OperationBuilder(
+                graph,
+                "resample " + Checks.given("config", config).mode(),
                 name,
-                List.of(x),
-                List.of(y),
-                new Description(Cudnn.CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR())
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC(), x)
-                        .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC(), y)
-                        .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_ALPHA(), 1)
-                        .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_BETA(), 0),
-                detail(graph, config),
-                Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC()));
+                Cudnn.CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR());
+        op.own("x", x);
+        long[] dims = windowDims(op, x.dims(), config);
+        GraphTensor y = op.result(dims, x);
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC(), x)
+                .writes(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC(), y)
+                .detail(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC(), detail(graph, config))
+                .description()
+                .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_ALPHA(), 1)
+                .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_FWD_BETA(), 0);
+        op.add();
         return y;
     }
 
@@ -179,43 +165,32 @@ final class Windows {
             @Nullable GraphTensor y,
             ResampleConfig config,
             long... dims) {
-        String kind = "resampleBackward " + Checks.given("config", config).mode();
-        graph.own(kind, name, "dy", dy);
-        GraphChecks.checkDims(kind, name, dims);
-        checkResult(kind, name, dy, windowDims(kind, name, dims, config));
-        Description description = new Description(Cudnn.CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR())
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DYDESC(), dy);
-        List<GraphTensor> reads = List.of(dy);
+        OperationBuilder op = new OperationBuilder(
+                graph,
+                "resampleBackward " + Checks.given("config", config).mode(),
+                name,
+                Cudnn.CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR());
+        op.own("dy", dy);
+        op.checkDims(dims);
+        op.sized("dy", dy, windowDims(op, dims, config));
+        op.reads(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DYDESC(), dy);
         if (x != null && y != null) {
-            graph.own(kind, name, "x", x);
-            graph.own(kind, name, "y", y);
-            description
-                    .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_XDESC(), x)
-                    .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_YDESC(), y);
-            reads = List.of(dy, x, y);
+            op.reads(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_XDESC(), op.own("x", x))
+                    .reads(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_YDESC(), op.own("y", y));
         }
-        GraphTensor dx = graph.result(kind, name, graph.intermediate(), dims.clone(), GraphTensor.ordered(dims, dy));
-        description
-                .tensor(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC(), dx)
+        GraphTensor dx = op.result(dims.clone(), dy);
+        op.writes(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC(), dx)
+                .description()
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_ALPHA(), 1)
                 .number(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_BETA(), 0);
-        Operation operation = new Operation(
-                kind,
-                name,
-                reads,
-                List.of(dx),
-                description,
-                detail(graph, config),
-                Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC());
-        graph.add(
-                config.mode() == ResampleMode.MAXPOOL
-                        ? operation.refusedOnGpu(
-                                "crashes when it plans a gradient of MAXPOOL that has no tensor of indices")
-                        : operation);
+        op.detail(Cudnn.CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC(), detail(graph, config))
+                .addRefusedOnGpu(
+                        config.mode() == ResampleMode.MAXPOOL,
+                        "crashes when it plans a gradient of MAXPOOL that has no tensor of indices");
         return dx;
     }
 
-    private static long[] windowDims(String kind, String name, long[] x, ResampleConfig config) {
+    private static long[] windowDims(OperationBuilder op, long[] x, ResampleConfig config) {
         int spatial = config.window().size();
         boolean fits = x.length == spatial + 2;
         long[] dims = x.clone();
@@ -224,9 +199,7 @@ final class Windows {
             fits = dims[i + 2] > 0;
         }
         if (!fits) {
-            throw GraphChecks.refusal(
-                    kind,
-                    name,
+            throw op.refusal(
                     "x",
                     "[N, C, …] with " + spatial + " spatial dimensions of at least the window " + config.window(),
                     Arrays.toString(x));
