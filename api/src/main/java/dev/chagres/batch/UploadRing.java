@@ -8,6 +8,7 @@ import dev.chagres.attention.CuSeqlens;
 import dev.chagres.attention.Sequences;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Numbers;
 import dev.chagres.internal.Opened;
 import dev.chagres.parallel.ContextParallel;
 import dev.chagres.te.QkvFormat;
@@ -98,9 +99,7 @@ public final class UploadRing implements AutoCloseable {
     private UploadRing(Device device, BatchShape shape, int batches, int padding, ContextParallel ranks) {
         Checks.given("device", device);
         this.shape = Checks.given("shape", shape);
-        if (batches < 1 || batches > MOST) {
-            throw new IllegalArgumentException("batches: expected 1 to " + MOST + ", got " + batches);
-        }
+        Numbers.within("batches", batches, 1, MOST);
         inputs = new Brought[shape.microBatches()];
         for (int i = 0; i < inputs.length; i++) {
             inputs[i] = new Brought();

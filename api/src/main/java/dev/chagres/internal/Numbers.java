@@ -47,4 +47,20 @@ public final class Numbers {
         }
         return value;
     }
+
+    /** Checks that {@code value} is from {@code least} to {@code most}. */
+    public static long within(String argument, long value, long least, long most) {
+        if (value < least || value > most) {
+            throw new IllegalArgumentException(argument + ": expected " + least + " to " + most + ", got " + value);
+        }
+        return value;
+    }
+
+    /** Checks that {@code value} is above 0 and below 1. */
+    public static float share(String argument, float value) {
+        if (!(value > 0 && value < 1)) {
+            throw new IllegalArgumentException(argument + ": expected a number above 0 and below 1, got " + value);
+        }
+        return value;
+    }
 }

@@ -1,6 +1,7 @@
 package dev.chagres.mesh;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import java.util.Arrays;
 import java.util.Locale;
 
@@ -76,9 +77,7 @@ public final class MeshShape {
      */
     public int coordinate(MeshDimension dimension, int rank) {
         Checks.given("dimension", dimension);
-        if (rank < 0 || rank >= ranks()) {
-            throw new IllegalArgumentException("rank: expected 0 to " + (ranks() - 1) + ", got " + rank);
-        }
+        Numbers.within("rank", rank, 0, ranks() - 1L);
         return rank / stride(dimension) % size(dimension);
     }
 

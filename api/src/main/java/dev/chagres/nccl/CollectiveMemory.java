@@ -10,6 +10,7 @@ import dev.chagres.bindings.cuda.CudaRuntime;
 import dev.chagres.bindings.nccl.Nccl;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
+import dev.chagres.internal.Numbers;
 import dev.chagres.internal.memory.DeviceMemory;
 import dev.chagres.internal.memory.DeviceState;
 import java.lang.foreign.MemorySegment;
@@ -103,9 +104,7 @@ public final class CollectiveMemory implements AutoCloseable {
     public static long byteSizeOf(DType dtype, long count) {
         long most = (Long.MAX_VALUE - DeviceMemory.ALIGNMENT)
                 / Checks.given("dtype", dtype).byteSize();
-        if (count < 0 || count > most) {
-            throw new IllegalArgumentException("count: expected 0 to " + most + ", got " + count);
-        }
+        Numbers.within("count", count, 0, most);
         return Math.max(DeviceMemory.ALIGNMENT, aligned(dtype.byteSize() * count));
     }
 

@@ -58,8 +58,7 @@ public record ActivityRecord(
 
     /** Checks that name and kind are there. */
     public ActivityRecord {
-        Checks.given("name", name);
-        Checks.given("kind", kind);
+        Checks.given("name", name, "kind", kind);
     }
 
     /** Returns its time in nanoseconds. */

@@ -34,10 +34,7 @@ public record AdafactorMatrix(
      * @throws IllegalArgumentException when they do not
      */
     public AdafactorMatrix {
-        Checks.given("rowSums", rowSums);
-        Checks.given("columnSums", columnSums);
-        Checks.given("column", column);
-        Checks.given("numbers", numbers);
+        Checks.given("rowSums", rowSums, "columnSums", columnSums, "column", column, "numbers", numbers);
         Checks.given("rate", rate);
         long rows = Checks.given("updateSums", updateSums).count();
         if (rows < 1 || (row == null) != (rows == 1)) {

@@ -50,9 +50,7 @@ public record AdafactorRange(
          */
         public Place {
             Numbers.atLeastZero("first", first);
-            if (columns < 1) {
-                throw new IllegalArgumentException("columns: expected at least 1, got " + columns);
-            }
+            Checks.atLeastOne("columns", columns);
         }
     }
 
@@ -62,10 +60,7 @@ public record AdafactorRange(
      * @throws IllegalArgumentException when the decay is negative, infinite or no number
      */
     public AdafactorRange {
-        Checks.given("matrix", matrix);
-        Checks.given("place", place);
-        Checks.given("gradient", gradient);
-        Checks.given("weight", weight);
+        Checks.given("matrix", matrix, "place", place, "gradient", gradient, "weight", weight);
         Numbers.notNegative("weightDecay", weightDecay);
     }
 

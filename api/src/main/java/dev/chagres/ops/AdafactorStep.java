@@ -74,8 +74,7 @@ public record AdafactorStep(
         Numbers.notNegative("epsilon2", epsilon2);
         Numbers.positive("threshold", threshold);
         Numbers.betas(beta1, 0);
-        Checks.given("rate", rate);
-        Checks.given("scale", scale);
+        Checks.given("rate", rate, "scale", scale);
     }
 
     /**

@@ -6,6 +6,7 @@ import dev.chagres.Tensor;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 
 /**
  * Dynamic loss scaling on the device: the host need not wait to know whether gradients are finite.
@@ -121,10 +122,7 @@ public final class LossScale {
         if (!(growthFactor > 1) || Float.isInfinite(growthFactor)) {
             throw new IllegalArgumentException("growthFactor: expected a finite number above 1, got " + growthFactor);
         }
-        if (!(backoffFactor > 0 && backoffFactor < 1)) {
-            throw new IllegalArgumentException(
-                    "backoffFactor: expected a number above 0 and below 1, got " + backoffFactor);
-        }
+        Numbers.share("backoffFactor", backoffFactor);
         Checks.atLeastOne("growthInterval", growthInterval);
     }
 }

@@ -1,5 +1,7 @@
 package dev.chagres.ops;
 
+import dev.chagres.internal.Numbers;
+
 /**
  * The heads of a buffer [T, (h + 2 g) d], whose rows hold h heads of the query, then g of the key, then g of the value.
  *
@@ -19,9 +21,7 @@ public record QkvHeads(int heads, int keyHeads, int headDim) {
      * @throws IllegalArgumentException when one is out of its range
      */
     public QkvHeads {
-        if (heads < 1 || heads > MOST_HEADS) {
-            throw new IllegalArgumentException("heads: expected 1 to " + MOST_HEADS + ", got " + heads);
-        }
+        Numbers.within("heads", heads, 1, MOST_HEADS);
         if (keyHeads < 0 || keyHeads > MOST_HEADS) {
             throw new IllegalArgumentException("keyHeads: expected 0 to " + MOST_HEADS + ", got " + keyHeads);
         }

@@ -87,9 +87,7 @@ public final class Adafactor extends FlatOptimizer {
             Numbers.notNegative("epsilon", epsilon);
             Numbers.positive("threshold", threshold);
             Numbers.notNegative("weightDecay", weightDecay);
-            Checks.given("rate", rate);
-            Checks.given("scale", scale);
-            Checks.given("masters", masters);
+            Checks.given("rate", rate, "scale", scale, "masters", masters);
         }
 
         private AdafactorStep step() {

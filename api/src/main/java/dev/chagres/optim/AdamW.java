@@ -96,9 +96,7 @@ public final class AdamW extends FlatOptimizer {
             Numbers.betas(beta1, beta2);
             Numbers.positive("epsilon", epsilon);
             Numbers.notNegative("weightDecay", weightDecay);
-            Checks.given("decayMode", decayMode);
-            Checks.given("masters", masters);
-            Checks.given("biasCorrection", biasCorrection);
+            Checks.given("decayMode", decayMode, "masters", masters, "biasCorrection", biasCorrection);
             if (Checks.given("momentDType", momentDType) != DType.FLOAT32
                     && momentDType != DType.BFLOAT16
                     && momentDType != DType.BYTE) {

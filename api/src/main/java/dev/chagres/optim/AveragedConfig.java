@@ -1,6 +1,7 @@
 package dev.chagres.optim;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.parameter.Parameters;
 import java.util.List;
 
@@ -29,9 +30,7 @@ public record AveragedConfig(OptimizerConfig updates, float decay) implements Op
      */
     public AveragedConfig {
         Checks.given("updates", updates);
-        if (!(decay > 0 && decay < 1)) {
-            throw new IllegalArgumentException("decay: expected a number above 0 and below 1, got " + decay);
-        }
+        Numbers.share("decay", decay);
         if (updates instanceof AveragedConfig || updates instanceof ScheduleFreeAdamW.Config) {
             throw new IllegalArgumentException(
                     "updates: expected an optimizer that keeps no average of its own, got " + updates);

@@ -80,8 +80,7 @@ abstract class FlatOptimizer implements Optimizer {
 
     /** Checks what an optimizer is made with, and returns its groups. */
     private static List<ParameterGroup> check(Parameters parameters, Object config, List<ParameterGroup> groups) {
-        Checks.given("parameters", parameters);
-        Checks.given("config", config);
+        Checks.given("parameters", parameters, "config", config);
         List<ParameterGroup> own = Checks.givenAll("groups", groups);
         for (Parameter parameter : parameters.all()) {
             if (parameter.isQuantizedOnly() && !parameter.isFrozen()) {

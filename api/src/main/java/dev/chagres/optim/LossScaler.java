@@ -4,6 +4,7 @@ import dev.chagres.DType;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.ops.LossScale;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.State;
@@ -51,10 +52,7 @@ public final class LossScaler implements StateOwner {
             if (!(growthFactor > 1) || Float.isInfinite(growthFactor)) {
                 throw new IllegalArgumentException("growthFactor: expected a number above 1, got " + growthFactor);
             }
-            if (!(backoffFactor > 0 && backoffFactor < 1)) {
-                throw new IllegalArgumentException(
-                        "backoffFactor: expected a number above 0 and below 1, got " + backoffFactor);
-            }
+            Numbers.share("backoffFactor", backoffFactor);
             Checks.atLeastOne("growthInterval", growthInterval);
         }
 

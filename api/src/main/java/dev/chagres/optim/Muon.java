@@ -3,6 +3,7 @@ package dev.chagres.optim;
 import dev.chagres.DType;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.Parameters;
 import java.util.ArrayList;
@@ -76,14 +77,10 @@ public final class Muon extends FlatOptimizer {
          * @throws IllegalArgumentException when one is out of its range
          */
         public Config {
-            if (!(momentum > 0 && momentum < 1)) {
-                throw new IllegalArgumentException("momentum: expected a number above 0 and below 1, got " + momentum);
-            }
+            Numbers.share("momentum", momentum);
             Checks.given("kind", kind);
             Checks.atLeastOne("iterations", iterations);
-            if (!(weightDecay >= 0) || Float.isInfinite(weightDecay)) {
-                throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);
-            }
+            Numbers.notNegative("weightDecay", weightDecay);
             Checks.given("adjustment", adjustment);
             excluded = Checks.givenAll("excluded", excluded);
             if (Checks.given("others", others).momentDType() != DType.FLOAT32) {

@@ -29,8 +29,7 @@ public record ParameterGroup(
      * @throws IllegalArgumentException when one is out of its range
      */
     public ParameterGroup {
-        Checks.given("name", name);
-        Checks.given("members", members);
+        Checks.given("name", name, "members", members);
         Numbers.notNegative("rateFactor", rateFactor);
         if (weightDecay != null && (!(weightDecay >= 0) || Float.isInfinite(weightDecay))) {
             throw new IllegalArgumentException("weightDecay: expected a number of at least 0, got " + weightDecay);

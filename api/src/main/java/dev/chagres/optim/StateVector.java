@@ -31,8 +31,7 @@ public record StateVector(String ending, Tensor elements, int width, int block) 
      * @throws IllegalArgumentException when there are not {@code width} numbers for each element, one or two, or a block is below 1
      */
     public StateVector {
-        Checks.given("ending", ending);
-        Checks.given("elements", elements);
+        Checks.given("ending", ending, "elements", elements);
         if (width != 1 && width != 2 || elements.count() % width != 0) {
             throw new IllegalArgumentException("width: expected 1, or 2 with an even number of elements, got " + width
                     + " and " + elements.count() + " elements");

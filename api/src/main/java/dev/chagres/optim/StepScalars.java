@@ -114,9 +114,7 @@ final class StepScalars implements AutoCloseable {
         }
     }
 
-    /**
-     * Enqueues rate and number of the next step, which is never skipped; in a capture, before each launch.
-     */
+    /** Enqueues rate and number of the next step, which is never skipped; in a capture, before each launch. */
     void next(float newRate) {
         rate(newRate);
         Inside.eachStep(scope.stream(), countOnHost);

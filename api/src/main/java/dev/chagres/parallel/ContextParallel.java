@@ -3,6 +3,7 @@ package dev.chagres.parallel;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.nccl.Communicator;
 import org.jspecify.annotations.Nullable;
 
@@ -113,12 +114,8 @@ public final class ContextParallel {
      * @throws IllegalArgumentException when there is no such rank, or it has no such chunk
      */
     public int chunk(int rank, int index) {
-        if (rank < 0 || rank >= size()) {
-            throw new IllegalArgumentException("rank: expected 0 to " + (size() - 1) + ", got " + rank);
-        }
-        if (index < 0 || index >= chunks()) {
-            throw new IllegalArgumentException("index: expected 0 to " + (chunks() - 1) + ", got " + index);
-        }
+        Numbers.within("rank", rank, 0, size() - 1L);
+        Numbers.within("index", index, 0, chunks() - 1L);
         return index == 0 ? rank : 2 * size() - 1 - rank;
     }
 
@@ -136,9 +133,7 @@ public final class ContextParallel {
                     + (chunks() == 1 ? "" : " stretches of " + size()) + " context-parallel ranks, got " + tokens
                     + "; make the micro-batch larger");
         }
-        if (chunk < 0 || chunk > all) {
-            throw new IllegalArgumentException("chunk: expected 0 to " + all + ", got " + chunk);
-        }
+        Numbers.within("chunk", chunk, 0, all);
         if (chunk == all) {
             return tokens;
         }
@@ -224,9 +219,7 @@ public final class ContextParallel {
             throw new IllegalArgumentException("tokens: expected at least " + ranks + ", one of each of the " + ranks
                     + " context-parallel ranks, got " + tokens + "; make the micro-batch larger");
         }
-        if (rank < 0 || rank > ranks) {
-            throw new IllegalArgumentException("rank: expected 0 to " + ranks + ", got " + rank);
-        }
+        Numbers.within("rank", rank, 0, ranks);
         if (chunks() > 1) {
             throw new IllegalStateException(
                     "begin: expected ranks that have one stretch each, got " + this + "; ask chunkBegin");

@@ -2,6 +2,7 @@ package dev.chagres.parallel;
 
 import dev.chagres.Shape;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import java.util.List;
 
 /**
@@ -29,9 +30,7 @@ public record ParameterSplit(Shape whole, int dimension, List<Long> sections, in
     public ParameterSplit {
         Checks.given("whole", whole);
         sections = Checks.givenAll("sections", sections);
-        if (dimension < 0 || dimension >= whole.rank()) {
-            throw new IllegalArgumentException("dimension: expected 0 to " + (whole.rank() - 1) + ", got " + dimension);
-        }
+        Numbers.within("dimension", dimension, 0, whole.rank() - 1L);
         if (rank < 0 || rank >= ranks) {
             throw new IllegalArgumentException("rank: expected one of " + ranks + ", got " + rank);
         }

@@ -116,9 +116,7 @@ public final class TensorParallel {
      */
     public long begin(long count, int rank) {
         Numbers.atLeastZero("count", count);
-        if (rank < 0 || rank > size()) {
-            throw new IllegalArgumentException("rank: expected 0 to " + size() + ", got " + rank);
-        }
+        Numbers.within("rank", rank, 0, size());
         return ParameterSplit.begin(count, rank, size());
     }
 

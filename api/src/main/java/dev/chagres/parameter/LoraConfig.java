@@ -1,6 +1,7 @@
 package dev.chagres.parameter;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
@@ -88,9 +89,7 @@ public record LoraConfig(
     }
 
     private static void check(int rank, float alpha) {
-        if (rank < 1 || rank > MOST) {
-            throw new IllegalArgumentException("rank: expected 1 to " + MOST + ", got " + rank);
-        }
+        Numbers.within("rank", rank, 1, MOST);
         if (!(alpha > 0) || Float.isInfinite(alpha)) {
             throw new IllegalArgumentException("alpha: expected a finite number above 0, got " + alpha);
         }

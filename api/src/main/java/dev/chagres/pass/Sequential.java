@@ -3,6 +3,7 @@ package dev.chagres.pass;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import java.util.List;
 import java.util.function.IntFunction;
 import org.jspecify.annotations.Nullable;
@@ -47,9 +48,7 @@ public final class Sequential extends Layer {
      */
     public static Sequential of(int count, IntFunction<? extends Layer> maker) {
         Checks.given("maker", maker);
-        if (count < 1 || count > MOST) {
-            throw new IllegalArgumentException("count: expected 1 to " + MOST + ", got " + count);
-        }
+        Numbers.within("count", count, 1, MOST);
         Layer[] made = new Layer[count];
         for (int i = 0; i < count; i++) {
             made[i] = layer(maker.apply(i), i);

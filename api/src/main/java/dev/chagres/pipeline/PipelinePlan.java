@@ -1,6 +1,7 @@
 package dev.chagres.pipeline;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.sharding.Strategy;
@@ -108,9 +109,7 @@ public final class PipelinePlan {
     }
 
     private void ensureStage(int stage) {
-        if (stage < 0 || stage >= stages()) {
-            throw new IllegalArgumentException("stage: expected 0 to " + (stages() - 1) + ", got " + stage);
-        }
+        Numbers.within("stage", stage, 0, stages() - 1L);
     }
 
     /**
@@ -120,9 +119,7 @@ public final class PipelinePlan {
      * @throws IllegalStateException when a parameter of the model is on no stage
      */
     public ModelPlan part(int rank) {
-        if (rank < 0 || rank >= ranks) {
-            throw new IllegalArgumentException("rank: expected 0 to " + (ranks - 1) + ", got " + rank);
-        }
+        Numbers.within("rank", rank, 0, ranks - 1L);
         for (Parameter parameter : whole.parameters()) {
             if (!stages.containsKey(parameter)) {
                 throw new IllegalStateException(
