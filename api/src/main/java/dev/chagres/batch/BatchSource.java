@@ -1,6 +1,9 @@
 package dev.chagres.batch;
 
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Numbers;
+import dev.chagres.internal.Uninterruptibles;
+import java.time.Duration;
 import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
@@ -42,9 +45,7 @@ public final class BatchSource implements Batches, AutoCloseable {
      */
     public BatchSource(SequencePacker packer, int batches) {
         Checks.given("packer", packer);
-        if (batches < 1 || batches > MOST) {
-            throw new IllegalArgumentException("batches: expected 1 to " + MOST + ", got " + batches);
-        }
+        Numbers.within("batches", batches, 1, MOST);
         this.packer = packer;
         filled = new Batch[batches];
         free = new Batch[batches];
@@ -128,18 +129,7 @@ public final class BatchSource implements Batches, AutoCloseable {
             lock.notifyAll();
         }
         reader.interrupt();
-        long deadline = System.nanoTime() + PATIENCE_NANOS;
-        boolean interrupted = false;
-        for (long left = PATIENCE_NANOS; left > 0 && reader.isAlive(); left = deadline - System.nanoTime()) {
-            try {
-                TimeUnit.NANOSECONDS.timedJoin(reader, left);
-            } catch (InterruptedException e) {
-                interrupted = true;
-            }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
+        var _ = Uninterruptibles.await(PATIENCE_NANOS, left -> reader.join(Duration.ofNanos(left)));
     }
 
     /** Waits for a filled batch, with the lock held; false when there will be none. */

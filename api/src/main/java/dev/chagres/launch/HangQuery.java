@@ -2,6 +2,7 @@ package dev.chagres.launch;
 
 import dev.chagres.bindings.ForeignText;
 import dev.chagres.internal.ScopedLock;
+import dev.chagres.internal.Uninterruptibles;
 import dev.chagres.nccl.PeerProgress;
 import java.net.ProtocolException;
 import java.util.ArrayList;
@@ -38,23 +39,15 @@ final class HangQuery {
 
     /** Waits for the answers, and returns the ranks at fault: those that do not answer or are late, else those that wait for others. */
     List<Integer> await() {
-        boolean interrupted = false;
-        lock.lock();
-        try {
-            long end = System.nanoTime() + PATIENCE_NANOS;
-            for (long left = PATIENCE_NANOS; answers.size() < asked.size() && left > 0; ) {
-                try {
-                    left = changed.awaitNanos(left);
-                } catch (InterruptedException _) {
-                    interrupted = true; // The wait has an end of its own, and who has not answered yet is not to blame.
-                    left = end - System.nanoTime();
+        try (var _ = lock.hold()) {
+            // An interrupt does not end it: who has not answered yet is not to blame.
+            var _ = Uninterruptibles.await(PATIENCE_NANOS, left -> {
+                long rest = left;
+                while (answers.size() < asked.size() && rest > 0) {
+                    rest = changed.awaitNanos(rest);
                 }
-            }
-        } finally {
-            lock.unlock();
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
+                return rest;
+            });
         }
         List<Integer> late = with(PeerProgress.LATE);
         return late.isEmpty() ? with(PeerProgress.WAITS) : late;

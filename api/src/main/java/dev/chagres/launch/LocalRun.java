@@ -3,6 +3,7 @@ package dev.chagres.launch;
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.ScopedLock;
+import dev.chagres.internal.Uninterruptibles;
 import dev.chagres.nccl.Communicator;
 import dev.chagres.nccl.CommunicatorConfig;
 import dev.chagres.nccl.RankFailedException;
@@ -182,22 +183,7 @@ final class LocalRun<T> {
     }
 
     private static boolean isEnded(Thread thread, Duration within) {
-        boolean interrupted = false;
-        long end = System.nanoTime() + within.toNanos();
-        try {
-            while (true) {
-                try {
-                    return thread.join(Duration.ofNanos(end - System.nanoTime()));
-                } catch (InterruptedException _) {
-                    // The ranks end by themselves; the caller sees the interrupt afterwards.
-                    interrupted = true;
-                }
-            }
-        } finally {
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
-        }
+        return Uninterruptibles.await(within.toNanos(), left -> thread.join(Duration.ofNanos(left)));
     }
 
     /** Names the rank that failed first; failures that it caused in other ranks are not reported. */

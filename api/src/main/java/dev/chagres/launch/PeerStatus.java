@@ -2,6 +2,7 @@ package dev.chagres.launch;
 
 import dev.chagres.internal.RankNames;
 import dev.chagres.internal.ScopedLock;
+import dev.chagres.internal.Uninterruptibles;
 import dev.chagres.nccl.PeerProgress;
 import java.net.ProtocolException;
 import java.util.Set;
@@ -190,23 +191,15 @@ final class PeerStatus implements AutoCloseable {
     /** Waits, up to the timeout, for a decision other than {@code before}; returns it, or null. */
     @Nullable
     ShrinkDecision awaitDecision(@Nullable ShrinkDecision before, long millis) {
-        boolean interrupted = false;
-        lock.lock();
-        try {
-            long left = TimeUnit.MILLISECONDS.toNanos(millis);
-            while (told == before && left > 0) {
-                try {
-                    left = changed.awaitNanos(left);
-                } catch (InterruptedException _) {
-                    interrupted = true; // The wait has its own timeout; the thread sees the interrupt afterwards.
+        try (var _ = lock.hold()) {
+            var _ = Uninterruptibles.await(TimeUnit.MILLISECONDS.toNanos(millis), left -> {
+                long rest = left;
+                while (told == before && rest > 0) {
+                    rest = changed.awaitNanos(rest);
                 }
-            }
+                return rest;
+            });
             return told == before ? null : told;
-        } finally {
-            lock.unlock();
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
         }
     }
 

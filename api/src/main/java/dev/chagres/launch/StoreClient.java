@@ -1,5 +1,6 @@
 package dev.chagres.launch;
 
+import dev.chagres.internal.Uninterruptibles;
 import dev.chagres.launch.StoreRank.StoreCall;
 import java.io.EOFException;
 import java.io.IOException;
@@ -256,27 +257,14 @@ final class StoreClient implements AutoCloseable {
     List<Integer> ask(String question) {
         int number = questions.incrementAndGet();
         say(StoreMessages.Kind.ASK, number, StoreMessages.bytes(question));
-        long end = System.nanoTime() + ANSWER_NANOS;
-        boolean interrupted = false;
-        try {
-            while (true) {
-                try {
-                    Answer answer = answered.poll(Math.max(0, end - System.nanoTime()), TimeUnit.NANOSECONDS);
-                    if (answer == null) {
-                        return List.of(keeper);
-                    }
-                    if (answer.number() == number) {
-                        return answer.ranks();
-                    }
-                } catch (InterruptedException _) {
-                    interrupted = true;
-                }
-            }
-        } finally {
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
-        }
+        return Uninterruptibles.await(ANSWER_NANOS, left -> {
+            long end = System.nanoTime() + left;
+            Answer answer;
+            do {
+                answer = answered.poll(Math.max(0, end - System.nanoTime()), TimeUnit.NANOSECONDS);
+            } while (answer != null && answer.number() != number);
+            return answer == null ? List.of(keeper) : answer.ranks();
+        });
     }
 
     /** Sends this rank's proposal after a failure until the remaining ranks are decided; null when the store ends or is silent. */

@@ -2,6 +2,7 @@ package dev.chagres.pass;
 
 import dev.chagres.Device;
 import dev.chagres.internal.Checks;
+import dev.chagres.internal.Uninterruptibles;
 import dev.chagres.parameter.ModelPlan;
 import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.SharedWeights;
@@ -158,19 +159,7 @@ public final class PassPool<M> implements AutoCloseable {
                 threads.forEach(_ -> waiting.add(new Work<>(null, new CompletableFuture<>())));
             }
         }
-        boolean interrupted = false;
-        for (Thread thread : threads) {
-            while (thread.isAlive()) {
-                try {
-                    thread.join();
-                } catch (InterruptedException e) {
-                    interrupted = true;
-                }
-            }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
+        threads.forEach(thread -> Uninterruptibles.await(thread::join));
         weights.close();
     }
 

@@ -2,6 +2,7 @@ package dev.chagres.internal.memory;
 
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
+import dev.chagres.internal.Uninterruptibles;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.lang.foreign.MemorySegment;
@@ -195,19 +196,13 @@ public final class BackgroundReads implements AutoCloseable {
     }
 
     private static void await(Future<?> work) {
-        boolean interrupted = false;
-        while (!work.isDone()) {
+        Uninterruptibles.await(() -> {
             try {
                 work.get();
-            } catch (InterruptedException e) {
-                interrupted = true;
             } catch (ExecutionException e) {
                 throw new IllegalStateException(e.getCause());
             }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
+        });
     }
 
     private void release() {
@@ -243,18 +238,7 @@ public final class BackgroundReads implements AutoCloseable {
 
         /** Waits until the memory may change; an interrupt is kept for later. */
         public void awaitRead() {
-            boolean interrupted = false;
-            while (true) {
-                try {
-                    read.await();
-                    break;
-                } catch (InterruptedException e) {
-                    interrupted = true;
-                }
-            }
-            if (interrupted) {
-                Thread.currentThread().interrupt();
-            }
+            Uninterruptibles.await(read::await);
         }
 
         /** Returns whether the work has ended. */
