@@ -1,11 +1,50 @@
 package dev.chagres;
 
+import java.lang.foreign.ValueLayout;
+import java.util.Set;
+
 /**
  * Checks that a tensor has the elements that a copy from or to a Java array is for.
  *
  * <p>Threading: the device's thread.
  */
 final class ElementChecks {
+    /** What a Java array has that is copied as it is. */
+    enum ArrayElements {
+        SHORTS(ValueLayout.JAVA_SHORT, "INT16", DType.INT16),
+        INTS(ValueLayout.JAVA_INT, "INT32 or UINT32", DType.INT32, DType.UINT32),
+        LONGS(ValueLayout.JAVA_LONG, "INT64 or UINT64", DType.INT64, DType.UINT64),
+        DOUBLES(ValueLayout.JAVA_DOUBLE, "FLOAT64", DType.FLOAT64),
+        BYTES(
+                ValueLayout.JAVA_BYTE,
+                "elements of BYTE, INT8, FLOAT8_E4M3 or FLOAT8_E5M2",
+                DType.BYTE,
+                DType.INT8,
+                DType.FLOAT8_E4M3,
+                DType.FLOAT8_E5M2);
+
+        private final ValueLayout layout;
+        private final String expected;
+        private final Set<DType> types;
+
+        ArrayElements(ValueLayout layout, String expected, DType... types) {
+            this.layout = layout;
+            this.expected = expected;
+            this.types = Set.of(types);
+        }
+
+        ValueLayout layout() {
+            return layout;
+        }
+
+        /** Checks that a tensor has such elements. */
+        void ensureIn(Tensor tensor) {
+            if (!types.contains(tensor.dtype())) {
+                throw other(tensor, expected);
+            }
+        }
+    }
+
     private ElementChecks() {}
 
     static void ensureFloats(Tensor tensor) {
@@ -17,40 +56,6 @@ final class ElementChecks {
                             ? ", which stand for numbers only with a scale; Cast.quantize and Cast.dequantize convert, byte"
                                     + " values and toBytes copy"
                             : "; " + copiesOf(tensor.dtype()) + " for it"));
-        }
-    }
-
-    static void ensureSingleBytes(Tensor tensor) {
-        if (tensor.dtype().byteSize() != 1) {
-            throw new IllegalArgumentException(
-                    "tensor: expected elements of BYTE, INT8, FLOAT8_E4M3 or FLOAT8_E5M2, got " + tensor.dtype()
-                            + tensor.shape() + "; " + copiesOf(tensor.dtype()) + " for it");
-        }
-    }
-
-    static void ensureInts(Tensor tensor) {
-        ensureType(tensor, DType.INT32, DType.UINT32);
-    }
-
-    static void ensureShorts(Tensor tensor) {
-        if (tensor.dtype() != DType.INT16) {
-            throw other(tensor, "INT16");
-        }
-    }
-
-    static void ensureLongs(Tensor tensor) {
-        ensureType(tensor, DType.INT64, DType.UINT64);
-    }
-
-    static void ensureDoubles(Tensor tensor) {
-        if (tensor.dtype() != DType.FLOAT64) {
-            throw other(tensor, "FLOAT64");
-        }
-    }
-
-    private static void ensureType(Tensor tensor, DType signed, DType unsigned) {
-        if (tensor.dtype() != signed && tensor.dtype() != unsigned) {
-            throw other(tensor, signed + " or " + unsigned);
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.ElementChecks.ArrayElements;
 import dev.chagres.IssuedTensors.TensorHandle;
 import dev.chagres.internal.memory.Capture;
 import dev.chagres.internal.memory.DeviceState;
@@ -226,7 +227,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are not FLOAT64
      */
     public void set(Stream stream, double... values) {
-        Transfer.fromDoubles(this, Transfer.on(this, stream), values);
+        Transfer.fromArray(this, Transfer.on(this, stream), ArrayElements.DOUBLES, values);
     }
 
     /**
@@ -237,7 +238,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are not INT32 or UINT32
      */
     public void set(Stream stream, int... values) {
-        Transfer.fromInts(this, Transfer.on(this, stream), values);
+        Transfer.fromArray(this, Transfer.on(this, stream), ArrayElements.INTS, values);
     }
 
     /**
@@ -248,7 +249,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are not INT16
      */
     public void set(Stream stream, short... values) {
-        Transfer.fromShorts(this, Transfer.on(this, stream), values);
+        Transfer.fromArray(this, Transfer.on(this, stream), ArrayElements.SHORTS, values);
     }
 
     /**
@@ -259,7 +260,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the number of values differs, or the elements are not INT64 or UINT64
      */
     public void set(Stream stream, long... values) {
-        Transfer.fromLongs(this, Transfer.on(this, stream), values);
+        Transfer.fromArray(this, Transfer.on(this, stream), ArrayElements.LONGS, values);
     }
 
     /**
@@ -271,7 +272,7 @@ public final class Tensor {
      *     FLOAT8_E5M2
      */
     public void set(Stream stream, byte... values) {
-        Transfer.fromBytes(this, Transfer.on(this, stream), values);
+        Transfer.fromArray(this, Transfer.on(this, stream), ArrayElements.BYTES, values);
     }
 
     /**
@@ -291,7 +292,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not FLOAT64
      */
     public double[] toDoubles(Stream stream) {
-        return Transfer.toDoubles(this, Transfer.on(this, stream));
+        return Transfer.toArray(this, Transfer.on(this, stream), ArrayElements.DOUBLES, double[]::new);
     }
 
     /**
@@ -301,7 +302,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not INT32 or UINT32
      */
     public int[] toInts(Stream stream) {
-        return Transfer.toInts(this, Transfer.on(this, stream));
+        return Transfer.toArray(this, Transfer.on(this, stream), ArrayElements.INTS, int[]::new);
     }
 
     /**
@@ -311,7 +312,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not INT16
      */
     public short[] toShorts(Stream stream) {
-        return Transfer.toShorts(this, Transfer.on(this, stream));
+        return Transfer.toArray(this, Transfer.on(this, stream), ArrayElements.SHORTS, short[]::new);
     }
 
     /**
@@ -321,7 +322,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not INT64 or UINT64
      */
     public long[] toLongs(Stream stream) {
-        return Transfer.toLongs(this, Transfer.on(this, stream));
+        return Transfer.toArray(this, Transfer.on(this, stream), ArrayElements.LONGS, long[]::new);
     }
 
     /**
@@ -331,7 +332,7 @@ public final class Tensor {
      * @throws IllegalArgumentException when the elements are not BYTE, INT8, FLOAT8_E4M3 or FLOAT8_E5M2
      */
     public byte[] toBytes(Stream stream) {
-        return Transfer.toBytes(this, Transfer.on(this, stream));
+        return Transfer.toArray(this, Transfer.on(this, stream), ArrayElements.BYTES, byte[]::new);
     }
 
     /**

@@ -1,5 +1,6 @@
 package dev.chagres;
 
+import dev.chagres.ElementChecks.ArrayElements;
 import dev.chagres.bindings.AddressCalls;
 import dev.chagres.bindings.Status;
 import dev.chagres.bindings.cuda.CudaRuntime;
@@ -10,7 +11,9 @@ import dev.chagres.internal.memory.Zeros;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.lang.reflect.Array;
 import java.util.function.Consumer;
+import java.util.function.IntFunction;
 
 /**
  * Copies between host and device, with the conversions that Java needs for 16-bit floats.
@@ -50,13 +53,6 @@ final class Transfer {
         });
     }
 
-    /** Copies ints into a tensor of INT32 or UINT32 and waits. */
-    static void fromInts(Tensor tensor, MemorySegment stream, int[] values) {
-        ElementChecks.ensureInts(tensor);
-        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
-        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_INT, 0, values.length));
-    }
-
     /** Waits and returns the elements of a tensor of floats. */
     static float[] toFloats(Tensor tensor, MemorySegment stream) {
         ElementChecks.ensureFloats(tensor);
@@ -79,71 +75,20 @@ final class Transfer {
         return values;
     }
 
-    /** Copies shorts into an INT16 tensor and waits. */
-    static void fromShorts(Tensor tensor, MemorySegment stream, short[] values) {
-        ElementChecks.ensureShorts(tensor);
-        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
-        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_SHORT, 0, values.length));
+    /** Copies an array into a tensor of such elements and waits. */
+    static void fromArray(Tensor tensor, MemorySegment stream, ArrayElements elements, Object values) {
+        elements.ensureIn(tensor);
+        int count = Array.getLength(Given.given("values", values));
+        ElementChecks.ensureCount(tensor, count);
+        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, elements.layout(), 0, count));
     }
 
-    /** Waits and returns the elements of an INT16 tensor. */
-    static short[] toShorts(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureShorts(tensor);
-        short[] values = new short[arrayLength(tensor)];
-        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_SHORT, 0, values, 0, values.length));
-        return values;
-    }
-
-    /** Copies longs into a tensor of INT64 or UINT64 and waits. */
-    static void fromLongs(Tensor tensor, MemorySegment stream, long[] values) {
-        ElementChecks.ensureLongs(tensor);
-        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
-        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_LONG, 0, values.length));
-    }
-
-    /** Waits and returns the elements of a tensor of INT64 or UINT64. */
-    static long[] toLongs(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureLongs(tensor);
-        long[] values = new long[arrayLength(tensor)];
-        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_LONG, 0, values, 0, values.length));
-        return values;
-    }
-
-    /** Copies doubles into a FLOAT64 tensor and waits. */
-    static void fromDoubles(Tensor tensor, MemorySegment stream, double[] values) {
-        ElementChecks.ensureDoubles(tensor);
-        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
-        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_DOUBLE, 0, values.length));
-    }
-
-    /** Waits and returns the elements of a FLOAT64 tensor. */
-    static double[] toDoubles(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureDoubles(tensor);
-        double[] values = new double[arrayLength(tensor)];
-        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_DOUBLE, 0, values, 0, values.length));
-        return values;
-    }
-
-    /** Waits and returns the elements of a tensor of INT32 or UINT32. */
-    static int[] toInts(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureInts(tensor);
-        int[] values = new int[arrayLength(tensor)];
-        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_INT, 0, values, 0, values.length));
-        return values;
-    }
-
-    /** Copies bytes into a tensor whose elements have one each and waits. */
-    static void fromBytes(Tensor tensor, MemorySegment stream, byte[] values) {
-        ElementChecks.ensureSingleBytes(tensor);
-        ElementChecks.ensureCount(tensor, Given.given("values", values).length);
-        send(tensor, stream, host -> MemorySegment.copy(values, 0, host, ValueLayout.JAVA_BYTE, 0, values.length));
-    }
-
-    /** Waits and returns the bytes of a tensor whose elements have one each. */
-    static byte[] toBytes(Tensor tensor, MemorySegment stream) {
-        ElementChecks.ensureSingleBytes(tensor);
-        byte[] values = new byte[arrayLength(tensor)];
-        receive(tensor, stream, host -> MemorySegment.copy(host, ValueLayout.JAVA_BYTE, 0, values, 0, values.length));
+    /** Waits and returns an array, which {@code make} makes, of the elements of a tensor. */
+    static <A> A toArray(Tensor tensor, MemorySegment stream, ArrayElements elements, IntFunction<A> make) {
+        elements.ensureIn(tensor);
+        int count = arrayLength(tensor);
+        A values = make.apply(count);
+        receive(tensor, stream, host -> MemorySegment.copy(host, elements.layout(), 0, values, 0, count));
         return values;
     }
 
