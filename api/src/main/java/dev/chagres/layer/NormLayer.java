@@ -272,7 +272,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
 
     @Override
     protected final String explanation(Tensor x, Pass pass) {
-        return explain(x, NormPlace.ALONE, "");
+        return explain(x, NormFusion.ALONE, "");
     }
 
     /**
@@ -280,44 +280,45 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
      *
      * @param besides what forward also computes of its output, as a verb and its object; empty for nothing
      */
-    final String explain(Tensor x, NormPlace place, String besides) {
+    final String explain(Tensor x, NormFusion fusion, String besides) {
         String what = switch (config.kind()) {
             case LAYER_NORM -> "layer norm, forward by ";
             case RMS_NORM -> "RMS norm, forward by ";
         };
-        return name() + ": " + what + explainForward(x, place, besides) + "; backward by " + explainBackward(x, place);
+        return name() + ": " + what + explainForward(x, fusion, besides) + "; backward by "
+                + explainBackward(x, fusion);
     }
 
     /** Returns which function recomputes the output. */
-    final String explainRecomputation(Tensor x, NormPlace place, String besides) {
-        return isFused(x, place, besides) ? "ops_residual_norm_forward" : own() + "_fwd";
+    final String explainRecomputation(Tensor x, NormFusion fusion, String besides) {
+        return isFused(x, fusion, besides) ? "ops_residual_norm_forward" : own() + "_fwd";
     }
 
-    private boolean isFused(Tensor x, NormPlace place, String besides) {
+    private boolean isFused(Tensor x, NormFusion fusion, String besides) {
         return ResidualNorm.takes(x)
-                && (place.sums() || !besides.isEmpty() || KernelChoice.isOwnNorm(config.kind(), x));
+                && (fusion.sums() || !besides.isEmpty() || KernelChoice.isOwnNorm(config.kind(), x));
     }
 
-    private String explainForward(Tensor x, NormPlace place, String besides) {
+    private String explainForward(Tensor x, NormFusion fusion, String besides) {
         if (!ResidualNorm.takes(x)) {
-            return place.sums()
+            return fusion.sums()
                     ? "ops_add or ops_bias_add, which sums first, and " + own()
                             + "_fwd, for ops_residual_norm_forward takes " + ResidualNorm.LIMITS
                     : own() + "_fwd";
         }
-        if (!isFused(x, place, besides)) {
+        if (!isFused(x, fusion, besides)) {
             return own() + "_fwd";
         }
-        if (!place.sums() && besides.isEmpty()) {
+        if (!fusion.sums() && besides.isEmpty()) {
             return "ops_residual_norm_forward, for " + own() + "_fwd is not tuned for " + x.size(1) + " columns";
         }
-        String sums = place.sums() ? "sums first" : "";
+        String sums = fusion.sums() ? "sums first" : "";
         return "ops_residual_norm_forward, which " + sums + (sums.isEmpty() || besides.isEmpty() ? "" : " and ")
                 + besides;
     }
 
-    private String explainBackward(Tensor x, NormPlace place) {
-        if (!place.sumsGradients()) {
+    private String explainBackward(Tensor x, NormFusion fusion) {
+        if (!fusion.sumsGradients()) {
             return own() + "_bwd";
         }
         return ResidualNorm.takes(x)
@@ -344,7 +345,7 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
     }
 
     /**
-     * The position of a norm, as far as its kernels depend on it.
+     * What the kernels of a norm compute besides it.
      *
      * <p>Threading: immutable.
      *
@@ -352,8 +353,8 @@ public abstract sealed class NormLayer extends Layer permits LayerNorm, RmsNorm 
      * @param sumsGradients whether backward adds the gradient that passes the norm by
      * @param casts whether the norm may cast its output, which nobody reads in the model's type
      */
-    record NormPlace(boolean sums, boolean sumsGradients, boolean casts) {
+    record NormFusion(boolean sums, boolean sumsGradients, boolean casts) {
         /** Outside a residual stream. */
-        static final NormPlace ALONE = new NormPlace(false, false, true);
+        static final NormFusion ALONE = new NormFusion(false, false, true);
     }
 }

@@ -3,7 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.Inside;
-import dev.chagres.layer.NormLayer.NormPlace;
+import dev.chagres.layer.NormLayer.NormFusion;
 import dev.chagres.layer.ResidualStream.ParallelBranches;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.parameter.GradientOwner;
@@ -299,19 +299,19 @@ abstract sealed class NormedBranch extends Layer
 
     @Override
     protected final String explanation(Tensor x, Pass pass) {
-        return explain(x, NormPlace.ALONE, pass);
+        return explain(x, NormFusion.ALONE, pass);
     }
 
     /** Returns the same where the norm stands in a residual stream. */
-    final String explain(Tensor x, NormPlace place, Pass pass) {
-        String first = norm == null ? "" : explainNorm(norm, x, place, pass) + "\n";
+    final String explain(Tensor x, NormFusion fusion, Pass pass) {
+        String first = norm == null ? "" : explainNorm(norm, x, fusion, pass) + "\n";
         return name() + ":\n"
                 + (first + branch.explainInside(x, pass)).indent(2).stripTrailing();
     }
 
-    private String explainNorm(NormLayer present, Tensor x, NormPlace place, Pass pass) {
-        String besides = place.casts() ? explainCasts(x, pass) : "";
-        String text = present.explain(x, place, besides);
+    private String explainNorm(NormLayer present, Tensor x, NormFusion fusion, Pass pass) {
+        String besides = fusion.casts() ? explainCasts(x, pass) : "";
+        String text = present.explain(x, fusion, besides);
         if (!recomputes) {
             return text;
         }
@@ -320,7 +320,7 @@ abstract sealed class NormedBranch extends Layer
         }
         return readsNormed(x.size(0), pass)
                 ? text + "; its output is not saved: backward recomputes it by "
-                        + present.explainRecomputation(x, place, besides)
+                        + present.explainRecomputation(x, fusion, besides)
                 : text + "; its output is saved in eight bits only, and not recomputed";
     }
 

@@ -3,7 +3,7 @@ package dev.chagres.layer;
 import dev.chagres.Scope;
 import dev.chagres.Tensor;
 import dev.chagres.internal.Inside;
-import dev.chagres.layer.NormLayer.NormPlace;
+import dev.chagres.layer.NormLayer.NormFusion;
 import dev.chagres.layer.TransformerLayerConfig.ResidualSource;
 import dev.chagres.ops.Elementwise;
 import dev.chagres.pass.ContextPool;
@@ -184,9 +184,9 @@ final class ResidualStream {
     }
 
     /** Returns the position of the norm of a branch, by its number. */
-    private NormPlace place(int branch, Pass pass) {
+    private NormFusion fusion(int branch, Pass pass) {
         boolean fromInput = source == ResidualSource.INPUT;
-        return new NormPlace(branch > 0 && !dropout.drops(pass), fromInput, fromInput);
+        return new NormFusion(branch > 0 && !dropout.drops(pass), fromInput, fromInput);
     }
 
     /** Returns which kernels run, line by line. */
@@ -194,7 +194,7 @@ final class ResidualStream {
         return IntStream.range(0, parts.length)
                         .mapToObj(i -> parts[i] instanceof ParallelBranches both
                                 ? both.branch().explainInside(x, pass)
-                                : parts[i].explain(x, place(i, pass), pass))
+                                : parts[i].explain(x, fusion(i, pass), pass))
                         .collect(Collectors.joining("\n"))
                 + explainSums(x, pass);
     }
@@ -202,7 +202,7 @@ final class ResidualStream {
     private String explainSums(Tensor x, Pass pass) {
         String norm = outputNorm == null
                 ? ""
-                : "\n" + outputNorm.explain(x, new NormPlace(!dropout.drops(pass), false, false), "");
+                : "\n" + outputNorm.explain(x, new NormFusion(!dropout.drops(pass), false, false), "");
         String sources = source == ResidualSource.INPUT
                 ? ""
                 : "\n" + owner.name() + ": residual sums take the norms' outputs, and ops_add sums their two gradients";

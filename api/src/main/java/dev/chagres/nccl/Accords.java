@@ -85,9 +85,7 @@ final class Accords {
         return true;
     }
 
-    /**
-     * One agreement of ranks that are threads of one program. The remaining ranks are decided once.
-     */
+    /** One agreement of ranks that are threads of one program. The remaining ranks are decided once. */
     private static final class Accord {
         /** Ranks that may take part: all, or those of the previous accord. */
         private final Collection<Integer> expected;

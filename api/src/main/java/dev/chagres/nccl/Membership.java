@@ -87,7 +87,7 @@ final class Membership {
         }
         Opening opening = new Opening(device.index(), id, ranks, rank, config);
         if (meeting == null) {
-            Peers peers = id.peers();
+            ProcessRanks peers = id.peers();
             PeerPlace place = peers == null ? null : PeerPlace.ofAll(peers, ranks);
             return joined(new Endpoint(device, config, null, place, opening.within(config.timeout())));
         }

@@ -119,8 +119,8 @@ final class Opening {
         return opened != null || thrown != null || peerFailure() != null;
     }
 
-    private Peers.@Nullable Failed peerFailure() {
-        Peers peers = id.peers();
+    private ProcessRanks.@Nullable Failed peerFailure() {
+        ProcessRanks peers = id.peers();
         return peers == null ? null : peers.failed();
     }
 
@@ -137,7 +137,7 @@ final class Opening {
             throw refused;
         }
         abandoned = true;
-        Peers.Failed peer = peerFailure();
+        ProcessRanks.Failed peer = peerFailure();
         if (peer != null) {
             throw RankFailure.thrown(id.rank(peer.process()), peer.cause())
                     .exception(Called.in(Called.caller(config, rank, ranks), OPEN));
@@ -153,7 +153,7 @@ final class Opening {
 
     /** Waits a moment where a rank in another process may be the reason, and returns whether one has failed. */
     private boolean comesFromPeer(Throwable caught) {
-        Peers peers = id.peers();
+        ProcessRanks peers = id.peers();
         return peers != null
                 && caught instanceof NcclException refused
                 && FailureState.mayComeFromPeers(refused.code())

@@ -14,8 +14,8 @@ import java.util.stream.IntStream;
  * @param base the process of each of its ranks; where it was split from another communicator, those of that one's ranks
  * @param isBase whether {@code base} has its own ranks, in their order
  */
-record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
-    static PeerPlace ofAll(Peers peers, int ranks) {
+record PeerPlace(ProcessRanks peers, String name, List<Integer> base, boolean isBase) {
+    static PeerPlace ofAll(ProcessRanks peers, int ranks) {
         return new PeerPlace(peers, "", IntStream.range(0, ranks).boxed().toList(), true);
     }
 
@@ -33,7 +33,7 @@ record PeerPlace(Peers peers, String name, List<Integer> base, boolean isBase) {
     }
 
     /** The communicators that fail together: one that was opened or shrunk, and all that were split from it. */
-    private record Family(Peers peers, String name) {}
+    private record Family(ProcessRanks peers, String name) {}
 
     /** Returns a key that is equal for communicators that fail together. */
     Object family() {

@@ -105,9 +105,7 @@ final class PeerWait {
                 : new Called(caller, call.toString(), Duration.ofNanos(System.nanoTime() - sinceNanos), isInside);
     }
 
-    /**
-     * The calls for which a rank waits: those that it has passed to NCCL, or one that is compared first.
-     */
+    /** The calls for which a rank waits: those that it has passed to NCCL, or one that is compared first. */
     interface Awaited {
         /** Returns the ranks whose calls make one with what this one waits for. */
         List<Integer> awaited();

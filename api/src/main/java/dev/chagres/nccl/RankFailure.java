@@ -154,9 +154,7 @@ record RankFailure(
         }
     }
 
-    /**
-     * Writes the calls of a {@link FlightRecorder} to a file.
-     */
+    /** Writes the calls of a {@link FlightRecorder} to a file. */
     static final class RecorderFile {
         private static final JsonFactory JSON = new JsonFactory();
 

@@ -29,7 +29,7 @@ public final class UniqueId {
     private static final int MOST_THREADS = 1024;
 
     private final byte[] bytes;
-    private final Peers peers;
+    private final ProcessRanks peers;
     /** The processes that open the communicator, by rank; null if their numbers are those of its ranks. */
     private final @Nullable List<Integer> processes;
 
@@ -38,7 +38,7 @@ public final class UniqueId {
     /** A failure before any rank had joined. */
     private @Nullable RankFailure early;
 
-    private UniqueId(byte[] bytes, boolean travels, Peers peers, @Nullable List<Integer> processes) {
+    private UniqueId(byte[] bytes, boolean travels, ProcessRanks peers, @Nullable List<Integer> processes) {
         this.bytes = bytes;
         this.travels = travels;
         this.peers = peers;
@@ -56,7 +56,7 @@ public final class UniqueId {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment id = ncclUniqueId.allocate(arena);
             Status.nccl(Nccl.ncclGetUniqueId(id), "ncclGetUniqueId");
-            return new UniqueId(id.toArray(ValueLayout.JAVA_BYTE), false, new Peers(), null);
+            return new UniqueId(id.toArray(ValueLayout.JAVA_BYTE), false, new ProcessRanks(), null);
         }
     }
 
@@ -85,11 +85,11 @@ public final class UniqueId {
         if (Checks.given("bytes", bytes).length != expected) {
             throw new IllegalArgumentException("bytes: expected " + expected + " bytes, got " + bytes.length);
         }
-        return new UniqueId(bytes.clone(), true, new Peers(), null);
+        return new UniqueId(bytes.clone(), true, new ProcessRanks(), null);
     }
 
     /** Returns the identifier of a communicator of {@code processes}, which were ranks of another communicator before. */
-    static UniqueId of(byte[] bytes, Peers peers, List<Integer> processes) {
+    static UniqueId of(byte[] bytes, ProcessRanks peers, List<Integer> processes) {
         return new UniqueId(bytes, true, peers, processes);
     }
 
@@ -127,7 +127,7 @@ public final class UniqueId {
         ensureRank(rank, -1);
         RankFailure failed = RankFailure.thrown(rank, Checks.given("cause", cause));
         ThreadRanks present;
-        Peers told = peers();
+        ProcessRanks told = peers();
         if (told != null) {
             told.fail(rank, cause);
             return;
@@ -227,7 +227,7 @@ public final class UniqueId {
     }
 
     /** Returns the state of ranks in other processes, or null when there are none. */
-    synchronized @Nullable Peers peers() {
+    synchronized @Nullable ProcessRanks peers() {
         return travels ? peers : null;
     }
 

@@ -30,7 +30,7 @@ final class QuantizedWeights {
 
     /** Makes each rank cast its shard of these weights from now on. */
     WeightShards shardWeights(
-            Quantizers owner, List<WeightShard> given, GatheredWeights gathered, AmaxReduction reduction) {
+            Quantizers owner, List<WeightShard> given, AllGatherOutputs gathered, AmaxReduction reduction) {
         if (parts != null) {
             throw new IllegalStateException("shardWeights: expected weights that are not sharded yet, got those of "
                     + owner + ", which are; close their WeightShards first");
@@ -107,9 +107,7 @@ final class QuantizedWeights {
         }
     }
 
-    /**
-     * A weight in eight bits, as products read it.
-     */
+    /** A weight in eight bits, as products read it. */
     sealed interface WeightCopies permits QuantizedWeightCache, Fp8PrimaryWeight {
         /**
          * Returns the weight for {@code product}, ready after the work enqueued on {@code stream}: the matrix and, for the gradient of the

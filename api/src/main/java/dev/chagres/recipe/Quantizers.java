@@ -197,7 +197,7 @@ public final class Quantizers implements AutoCloseable, StateOwner {
      * @throws IllegalArgumentException when a place is not covered
      * @throws IllegalStateException when they are closed, or ranks cast parts of weights already
      */
-    public WeightShards shardWeights(List<WeightShard> parts, GatheredWeights gathered, AmaxReduction reduction) {
+    public WeightShards shardWeights(List<WeightShard> parts, AllGatherOutputs gathered, AmaxReduction reduction) {
         Checks.givenAll("parts", parts).forEach(part -> at(part.site()));
         return weights.shardWeights(this, parts, gathered, reduction);
     }

@@ -97,9 +97,7 @@ abstract sealed class ShardCasts permits ShardCasts.DelayedShardCasts, ShardCast
     /** Frees what no scope owns. */
     void close() {}
 
-    /**
-     * Casts shards with the scales from earlier steps, and records their amaxes.
-     */
+    /** Casts shards with the scales from earlier steps, and records their amaxes. */
     private static final class DelayedShardCasts extends ShardCasts {
         private final Tensor[] scaleInverses;
         private final Tensor[] values;
@@ -149,9 +147,7 @@ abstract sealed class ShardCasts permits ShardCasts.DelayedShardCasts, ShardCast
         }
     }
 
-    /**
-     * Casts shards with the amaxes of the whole weights, over all ranks' shards.
-     */
+    /** Casts shards with the amaxes of the whole weights, over all ranks' shards. */
     private static final class CurrentShardCasts extends ShardCasts {
         private final QuantizationConfig config;
         private final DType dtype;

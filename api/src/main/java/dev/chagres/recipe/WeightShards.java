@@ -30,7 +30,7 @@ public final class WeightShards implements AutoCloseable {
 
     private final Quantizers quantizers;
     private final Parameters parameters;
-    private final GatheredWeights gathered;
+    private final AllGatherOutputs gathered;
     private final AmaxReduction reduction;
     private final Scope scope;
     private final ShardCasts casts;
@@ -39,7 +39,7 @@ public final class WeightShards implements AutoCloseable {
     private AmaxRecording recorded = AmaxRecording.OFF;
     private boolean closed;
 
-    WeightShards(Quantizers quantizers, List<WeightShard> parts, GatheredWeights gathered, AmaxReduction reduction) {
+    WeightShards(Quantizers quantizers, List<WeightShard> parts, AllGatherOutputs gathered, AmaxReduction reduction) {
         this.quantizers = quantizers;
         this.gathered = Checks.given("gathered", gathered);
         this.reduction = Checks.given("reduction", reduction);

@@ -402,7 +402,7 @@ public final class FullySharded extends Strategy {
      * @throws IllegalArgumentException when there is no such rank
      */
     public String explainLoss(List<Integer> ranks) {
-        return new LostShards(this, parameters, this.ranks, config).explain(Checks.given("ranks", ranks));
+        return new LostShardReport(this, parameters, this.ranks, config).explain(Checks.given("ranks", ranks));
     }
 
     @Override

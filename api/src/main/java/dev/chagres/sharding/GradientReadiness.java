@@ -36,7 +36,7 @@ final class GradientReadiness implements LayerHooks {
     /** By followed pass: a pipeline has several in flight. */
     private final List<Pass> followed = new ArrayList<>();
 
-    private final List<FirstUses> firstUses = new ArrayList<>();
+    private final List<EarliestCalls> earliestCalls = new ArrayList<>();
 
     /** Receives the groups that a call has used. */
     interface Released {
@@ -58,18 +58,16 @@ final class GradientReadiness implements LayerHooks {
     void follow(Pass one) {
         one.calls().observe(this);
         followed.add(one);
-        firstUses.add(new FirstUses(groups));
+        earliestCalls.add(new EarliestCalls(groups));
     }
 
     /** Forgets every use: a step or its last micro-batch begins. */
     void restart() {
-        for (int i = 0; i < firstUses.size(); i++) {
-            firstUses.get(i).restart();
-        }
+        earliestCalls.forEach(EarliestCalls::restart);
     }
 
-    private FirstUses of(Pass one) {
-        return firstUses.get(followed.indexOf(one));
+    private EarliestCalls of(Pass one) {
+        return earliestCalls.get(followed.indexOf(one));
     }
 
     /** Returns whether the innermost call has recorded that it uses {@code group} in this form, and {@code writer} its gradients. */
@@ -202,7 +200,7 @@ final class GradientReadiness implements LayerHooks {
     /**
      * For each group of parameters, the earliest forward call of a micro-batch that uses it and whose backward is still to come.
      */
-    private static final class FirstUses {
+    private static final class EarliestCalls {
         private static final int UNUSED = -1;
 
         /** By group, for its earliest call: how much was saved before it, and how many calls enclosed it. */
@@ -210,7 +208,7 @@ final class GradientReadiness implements LayerHooks {
 
         private final int[] depthBefore;
 
-        FirstUses(int groups) {
+        EarliestCalls(int groups) {
             savedBefore = new int[groups];
             depthBefore = new int[groups];
             restart();

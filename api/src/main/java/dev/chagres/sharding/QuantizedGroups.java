@@ -16,8 +16,8 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassObserver.Direction;
+import dev.chagres.recipe.AllGatherOutputs;
 import dev.chagres.recipe.BackwardOverride;
-import dev.chagres.recipe.GatheredWeights;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.recipe.WeightShard;
 import dev.chagres.recipe.WeightShards;
@@ -53,7 +53,7 @@ final class QuantizedGroups extends AllGatherBuffers {
     private int group;
     private @Nullable Buffer buffer;
 
-    QuantizedGroups(Quantizers quantizers, GatheredWeights gathered, GatherStreams streams, ByteCounts bytes) {
+    QuantizedGroups(Quantizers quantizers, AllGatherOutputs gathered, GatherStreams streams, ByteCounts bytes) {
         this(
                 quantizers,
                 gathered,
@@ -64,7 +64,7 @@ final class QuantizedGroups extends AllGatherBuffers {
 
     private QuantizedGroups(
             Quantizers quantizers,
-            GatheredWeights gathered,
+            AllGatherOutputs gathered,
             GatherStreams streams,
             ByteCounts bytes,
             QuantizedContent content) {

@@ -110,9 +110,7 @@ final class ShardedOptimizerStep implements AutoCloseable {
         scope.close();
     }
 
-    /**
-     * The norm over ranks with sharded gradients. It is computed before the ranks wait for each other's update.
-     */
+    /** The norm over ranks with sharded gradients. It is computed before the ranks wait for each other's update. */
     record ShardedNorm(NormOverRanks norm, ShardedOptimizerStep steps, UnaryOperator<RankFailedException> explained)
             implements NormReduction, AutoCloseable {
         @Override

@@ -5,7 +5,7 @@ import dev.chagres.nccl.RankFailedException;
 import dev.chagres.parameter.GradientOwner;
 import dev.chagres.parameter.Parameter;
 import dev.chagres.parameter.QuantizerSite;
-import dev.chagres.recipe.GatheredWeights;
+import dev.chagres.recipe.AllGatherOutputs;
 
 /**
  * Reads of sharded weights: each makes sure that its group is gathered.
@@ -13,7 +13,7 @@ import dev.chagres.recipe.GatheredWeights;
  * <p>Threading: the device's thread.
  */
 record ShardedReads(FullySharded strategy, ShardedWeights weights, GradientReadiness progress)
-        implements GatheredWeights {
+        implements AllGatherOutputs {
     void read(Parameter parameter, GradientOwner writer) {
         ensureInCall(parameter);
         WeightForm form = weights.form(parameter, progress.pass(), progress.direction());

@@ -9,7 +9,7 @@ import dev.chagres.parameter.Parameters;
 import dev.chagres.parameter.QuantizerSite;
 import dev.chagres.pass.Pass;
 import dev.chagres.pass.PassObserver.Direction;
-import dev.chagres.recipe.GatheredWeights;
+import dev.chagres.recipe.AllGatherOutputs;
 import dev.chagres.recipe.Quantizers;
 import dev.chagres.sharding.AllGatherBuffers.GatherStreams;
 import dev.chagres.sharding.FlatBufferPool.Buffer;
@@ -52,7 +52,7 @@ final class ShardedWeights implements AutoCloseable {
     }
 
     /** From now on gathers the weights that {@code quantizers} cast in eight bits; others are ignored until these are closed. */
-    void gatherQuantized(Quantizers quantizers, GatheredWeights gathered) {
+    void gatherQuantized(Quantizers quantizers, AllGatherOutputs gathered) {
         QuantizedGroups present = quantized;
         if (present != null && !present.quantizers().isOpen()) {
             present.close();

@@ -54,9 +54,7 @@ final class UnshardedGroups extends AllGatherBuffers {
         }
     }
 
-    /**
-     * Weights of groups in their own types, a vector a piece.
-     */
+    /** Weights of groups in their own types, a vector a piece. */
     record UnshardedWeights(ParameterAccess sharing) implements FlatBufferContent {
         @Override
         public List<Vector> vectors(int group) {

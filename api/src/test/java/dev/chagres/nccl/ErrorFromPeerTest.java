@@ -22,7 +22,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 @Tag("L0")
 class ErrorFromPeerTest {
     private final Device device = Device.open(0);
-    private final Peers peers = new Peers();
+    private final ProcessRanks peers = new ProcessRanks();
     private final Endpoint endpoint = open();
 
     /** A communicator of this rank alone, of which its rank believes that there is a second rank in another process. */
@@ -73,7 +73,8 @@ class ErrorFromPeerTest {
         CommunicatorConfig config = CommunicatorConfig.standard();
         PeerPlace part = Objects.requireNonNull(endpoint.elsewhere()).split(1, 0, false);
         try (Endpoint split = new Endpoint(device, config, null, part, alone(config));
-                Endpoint other = new Endpoint(device, config, null, PeerPlace.ofAll(new Peers(), 2), alone(config))) {
+                Endpoint other =
+                        new Endpoint(device, config, null, PeerPlace.ofAll(new ProcessRanks(), 2), alone(config))) {
             assertFalse(split.endsByAbort());
             endpoint.failures().fail(new RankFailure(List.of(1), "rank 1 is ill", null));
             assertTrue(endpoint.endsByAbort());

@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Test;
 /** Communicators of processes that fail together. */
 @Tag("L0")
 class PeerPlaceTest {
-    private final PeerPlace all = PeerPlace.ofAll(new Peers(), 4);
+    private final PeerPlace all = PeerPlace.ofAll(new ProcessRanks(), 4);
 
     @Test
     void whatIsSplitFailsWithWhatItIsSplitFrom() {
@@ -30,6 +30,6 @@ class PeerPlaceTest {
 
     @Test
     void communicatorsOfOtherPeersDoNot() {
-        assertNotEquals(all.family(), PeerPlace.ofAll(new Peers(), 4).family());
+        assertNotEquals(all.family(), PeerPlace.ofAll(new ProcessRanks(), 4).family());
     }
 }

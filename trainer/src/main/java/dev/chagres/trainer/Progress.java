@@ -95,7 +95,7 @@ abstract class Progress implements AutoCloseable {
                     .setTaskName("train")
                     .setInitialMax(steps)
                     .startsFrom(begun, Duration.ZERO)
-                    .setRenderer((state, width) -> new BarLine(
+                    .setRenderer((state, width) -> new ProgressBarText(
                                     begun, state.getCurrent(), state.getMax(), state.getTotalElapsed(), facts)
                             .fit(width))
                     .setConsumer(new TerminalLine(
@@ -158,7 +158,7 @@ abstract class Progress implements AutoCloseable {
                     step.step(),
                     steps,
                     String.join("  ", facts),
-                    BarLine.left(secondsPerStep * (steps - step.step())));
+                    ProgressBarText.left(secondsPerStep * (steps - step.step())));
         }
 
         @Override
@@ -185,14 +185,14 @@ abstract class Progress implements AutoCloseable {
      * @param elapsed time that the steps of this run took
      * @param facts what is known of the last steps, the most telling first
      */
-    record BarLine(long begun, long step, long steps, Duration elapsed, List<String> facts) {
+    record ProgressBarText(long begun, long step, long steps, Duration elapsed, List<String> facts) {
         private static final int LEAST_CELLS = 10;
         private static final int MOST_CELLS = 40;
         private static final String NAME = "train ";
         private static final String GAP = "  ";
 
         /** Copies the facts. */
-        BarLine {
+        ProgressBarText {
             facts = List.copyOf(facts);
         }
 

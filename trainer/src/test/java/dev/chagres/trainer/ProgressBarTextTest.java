@@ -11,7 +11,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 @Tag("L0")
-class BarLineTest {
+class ProgressBarTextTest {
     private static final List<String> FACTS = List.of("loss 2.512", "107,432 tokens/s", "MFU 31.5 %", "padding 3.1 %");
 
     @ParameterizedTest
@@ -28,7 +28,7 @@ class BarLineTest {
                 "51 | 10 | ] 90/200  left 0:00:55  loss 2.512"
             })
     void aNarrowLineLosesItsLastFacts(int width, int cells, String tail) {
-        String line = new Progress.BarLine(0, 90, 200, Duration.ofSeconds(45), FACTS).fit(width);
+        String line = new Progress.ProgressBarText(0, 90, 200, Duration.ofSeconds(45), FACTS).fit(width);
         assertTrue(line.startsWith("train [") && line.endsWith(tail), line);
         String bar = line.substring("train [".length(), line.indexOf(']'));
         assertEquals(cells, bar.length(), line);
@@ -51,17 +51,17 @@ class BarLineTest {
                 "9 | 90/200"
             })
     void aNarrowerLineLosesItsBarAndKeepsTheLoss(int width, String line) {
-        assertEquals(line, new Progress.BarLine(0, 90, 200, Duration.ofSeconds(45), FACTS).fit(width));
+        assertEquals(line, new Progress.ProgressBarText(0, 90, 200, Duration.ofSeconds(45), FACTS).fit(width));
     }
 
     /** The time that is left follows from the steps of this run. */
     @Test
     void aResumedRunHasAsMuchLeftAsItsOwnStepsSay() {
-        var line = new Progress.BarLine(900, 901, 1000, Duration.ofSeconds(10), List.of());
+        var line = new Progress.ProgressBarText(900, 901, 1000, Duration.ofSeconds(10), List.of());
         assertEquals("left 0:16:30", line.fit(60).substring(line.fit(60).indexOf("left")));
         assertEquals(
                 -1,
-                new Progress.BarLine(900, 900, 1000, Duration.ZERO, List.of())
+                new Progress.ProgressBarText(900, 900, 1000, Duration.ZERO, List.of())
                         .fit(60)
                         .indexOf("left"));
     }
@@ -69,7 +69,7 @@ class BarLineTest {
     @Test
     void noLineIsWiderThanItsTerminal() {
         for (int step = 0; step <= 1000; step += 50) {
-            var line = new Progress.BarLine(0, step, 1000, Duration.ofHours(1), FACTS);
+            var line = new Progress.ProgressBarText(0, step, 1000, Duration.ofHours(1), FACTS);
             for (int width = 10; width < 200; width++) {
                 assertTrue(line.fit(width).length() <= width, line.fit(width));
             }
@@ -78,9 +78,9 @@ class BarLineTest {
 
     @Test
     void theEndsAreEmptyAndFull() {
-        assertEquals("train [>         ] 0/7", new Progress.BarLine(0, 0, 7, Duration.ZERO, List.of()).fit(22));
+        assertEquals("train [>         ] 0/7", new Progress.ProgressBarText(0, 0, 7, Duration.ZERO, List.of()).fit(22));
         assertEquals(
                 "train [==========] 7/7  left 0:00:00",
-                new Progress.BarLine(0, 7, 7, Duration.ofSeconds(7), List.of()).fit(36));
+                new Progress.ProgressBarText(0, 7, 7, Duration.ofSeconds(7), List.of()).fit(36));
     }
 }

@@ -8,7 +8,7 @@ import dev.chagres.parameter.QuantizerSite;
  *
  * <p>Threading: the device's thread.
  */
-public interface GatheredWeights {
+public interface AllGatherOutputs {
     /**
      * Returns the weight in eight bits, [rows, columns], for work that is enqueued next on the parameters' stream.
      *

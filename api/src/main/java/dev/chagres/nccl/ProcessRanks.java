@@ -16,7 +16,7 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>Threading: thread-safe.
  */
-final class Peers {
+final class ProcessRanks {
     /** How long a rank that NCCL gave an error waits to be told why: NCCL may notice it before the others have said whose it was. */
     private static final long WORD_NANOS = TimeUnit.SECONDS.toNanos(1);
 

@@ -15,7 +15,7 @@ import java.util.stream.IntStream;
  *
  * <p>Threading: the device's thread.
  */
-record LostShards(FullySharded strategy, Parameters parameters, ShardedRanks ranks, FullyShardedConfig config) {
+record LostShardReport(FullySharded strategy, Parameters parameters, ShardedRanks ranks, FullyShardedConfig config) {
     String explain(List<Integer> lost) {
         StringBuilder text = new StringBuilder();
         for (int rank : new TreeSet<>(lost)) {
