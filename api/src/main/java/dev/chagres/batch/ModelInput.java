@@ -105,9 +105,7 @@ public final class ModelInput {
         return following;
     }
 
-    /**
-     * The share of a micro-batch on the device, and its product with a loss scale.
-     */
+    /** The share of a micro-batch on the device, and its product with a loss scale. */
     static final class DeviceShare implements AutoCloseable {
         private final Tensor share;
         private final Tensor scaled;

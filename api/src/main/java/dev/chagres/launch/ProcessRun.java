@@ -111,9 +111,7 @@ final class ProcessRun {
         }
     }
 
-    /**
-     * What this process has heard of a rank in another one that failed.
-     */
+    /** What this process has heard of a rank in another one that failed. */
     private static final class RankEndedException extends RuntimeException {
         @Serial
         private static final long serialVersionUID = 1;

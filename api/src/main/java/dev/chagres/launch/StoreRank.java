@@ -90,9 +90,7 @@ final class StoreRank {
                 + ForeignText.quoted(text));
     }
 
-    /**
-     * A rank's announcement of its next call, for some of the others.
-     */
+    /** A rank's announcement of its next call, for some of the others. */
     record StoreCall(int from, List<Integer> to, String text) {
         /** Reads what {@link #toBytes} wrote. */
         static StoreCall of(int from, String message, int count) throws ProtocolException {

@@ -64,9 +64,7 @@ abstract sealed class AttentionLayer extends NormedBranch permits CrossAttention
         heads.attention().preScaleBias(biases);
     }
 
-    /**
-     * Attention after the norm, and the projection of its output.
-     */
+    /** Attention after the norm, and the projection of its output. */
     abstract static class HeadsBranch extends Layer {
         private @Nullable RotaryEmbedding rotary;
 

@@ -58,9 +58,7 @@ public final class LayerNormMlp extends NormedBranch {
         return mlp.fc2;
     }
 
-    /**
-     * {@code y = activation(x W1^T + b1) W2^T + b2}.
-     */
+    /** {@code y = activation(x W1^T + b1) W2^T + b2}. */
     private static final class MlpBranch extends Layer {
         private static final class Inner extends SavedContext {
             private final Operand x = new Operand("the input");

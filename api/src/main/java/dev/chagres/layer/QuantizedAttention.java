@@ -146,9 +146,7 @@ final class QuantizedAttention {
         return "; in eight bits by " + wanted + (pass.device().provider() == Provider.CUDA ? "" : ", as on a GPU");
     }
 
-    /**
-     * The six sites of an attention where a recipe rounds to eight bits, and their scales.
-     */
+    /** The six sites of an attention where a recipe rounds to eight bits, and their scales. */
     static final class AttentionSites {
         final QuantizerSite qkv;
         private final QuantizerSite softmax;

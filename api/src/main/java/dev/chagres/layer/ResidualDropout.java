@@ -60,9 +60,7 @@ final class ResidualDropout {
         }
 
         void clear() {
-            for (int i = 0; i < masks.size(); i++) {
-                masks.get(i).clear();
-            }
+            masks.forEach(SavedTensor::clear);
             factors.clear();
             offsets.clear();
         }

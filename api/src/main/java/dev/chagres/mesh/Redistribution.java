@@ -266,9 +266,7 @@ final class Redistribution {
         Slices.copy(to, all, from, all, stream);
     }
 
-    /**
-     * Slices of a tensor along one dimension, seen as {@code [outer, n, inner]}.
-     */
+    /** Slices of a tensor along one dimension, seen as {@code [outer, n, inner]}. */
     private record Slices(long outer, long size, long inner) {
         static Slices of(Shape shape, int dimension) {
             long outer = 1;

@@ -3,6 +3,7 @@ package dev.chagres.ops;
 import dev.chagres.QuantizedTensor;
 import dev.chagres.Stream;
 import dev.chagres.Tensor;
+import dev.chagres.bindings.ops.Ops;
 import dev.chagres.internal.Checks;
 import dev.chagres.internal.ProductChecks;
 import dev.chagres.internal.QuantizedProductChecks;
@@ -85,7 +86,9 @@ public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan
         long inner = checked(a, b, d, stream);
         ProductChecks.bias(bias, d, stream);
         ProductChecks.requireSum(inner, a, d);
-        MatrixProductStruct.of(this, a, b, inner, stream).bias(bias).enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream)
+                .epilogue(Ops.OPS_EPILOGUE_BIAS(), bias, null)
+                .enqueue(d, plan, stream);
     }
 
     /**
@@ -103,7 +106,7 @@ public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan
         ProductChecks.biasGelu(bias, preGelu, a, b, d, stream);
         ProductChecks.requireSum(inner, a, d);
         MatrixProductStruct.of(this, a, b, inner, stream)
-                .biasGelu(bias, preGelu)
+                .epilogue(Ops.OPS_EPILOGUE_BIAS_GELU(), bias, preGelu)
                 .enqueue(d, plan, stream);
     }
 
@@ -123,7 +126,9 @@ public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan
             preGelu.zero(stream);
             return;
         }
-        MatrixProductStruct.of(this, a, b, inner, stream).gelu(preGelu).enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream)
+                .epilogue(Ops.OPS_EPILOGUE_GELU(), null, preGelu)
+                .enqueue(d, plan, stream);
     }
 
     /**
@@ -141,7 +146,9 @@ public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan
         if (isOverNothing(inner, d, Output.OVERWRITE, stream)) {
             return;
         }
-        MatrixProductStruct.of(this, a, b, inner, stream).geluGradient(preGelu).enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream)
+                .epilogue(Ops.OPS_EPILOGUE_GELU_GRADIENT(), null, preGelu)
+                .enqueue(d, plan, stream);
     }
 
     /**
@@ -164,7 +171,9 @@ public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan
             dbias.zero(stream);
             return;
         }
-        MatrixProductStruct.of(this, a, b, inner, stream).biasGradient(dbias).enqueue(d, plan, stream);
+        MatrixProductStruct.of(this, a, b, inner, stream)
+                .epilogue(Ops.OPS_EPILOGUE_BIAS_GRADIENT(), dbias, null)
+                .enqueue(d, plan, stream);
     }
 
     /**
@@ -207,7 +216,7 @@ public record MatrixProduct(Transpose transA, Transpose transB, ProductPlan plan
         QuantizedProductChecks.bias(bias, d, stream);
         QuantizedProductChecks.requireSum(inner, a, d);
         MatrixProductStruct.of(this, a, b, inner, accumulator, stream)
-                .bias(bias)
+                .epilogue(Ops.OPS_EPILOGUE_BIAS(), bias, null)
                 .enqueue(d, plan, stream);
     }
 

@@ -16,6 +16,7 @@ import dev.chagres.te.Gemm.Accumulator;
 import dev.chagres.te.Gemm.Transpose;
 import dev.chagres.te.Output;
 import java.lang.foreign.MemorySegment;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The native struct of a matrix product, made once per device and filled anew by each call.
@@ -106,34 +107,11 @@ final class MatrixProductStruct {
         return this;
     }
 
-    MatrixProductStruct bias(Tensor bias) {
-        OpsMatrixProduct.bias(segment, Inside.address(bias));
-        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_BIAS());
-        return this;
-    }
-
-    MatrixProductStruct gelu(Tensor preGelu) {
-        OpsMatrixProduct.pre_gelu(segment, Inside.address(preGelu));
-        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_GELU());
-        return this;
-    }
-
-    MatrixProductStruct biasGelu(Tensor bias, Tensor preGelu) {
-        OpsMatrixProduct.bias(segment, Inside.address(bias));
-        OpsMatrixProduct.pre_gelu(segment, Inside.address(preGelu));
-        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_BIAS_GELU());
-        return this;
-    }
-
-    MatrixProductStruct geluGradient(Tensor preGelu) {
-        OpsMatrixProduct.pre_gelu(segment, Inside.address(preGelu));
-        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_GELU_GRADIENT());
-        return this;
-    }
-
-    MatrixProductStruct biasGradient(Tensor dbias) {
-        OpsMatrixProduct.bias(segment, Inside.address(dbias));
-        OpsMatrixProduct.epilogue(segment, Ops.OPS_EPILOGUE_BIAS_GRADIENT());
+    /** Says what happens behind the product: an {@code OPS_EPILOGUE}, and which tensors it reads or writes. */
+    MatrixProductStruct epilogue(int epilogue, @Nullable Tensor bias, @Nullable Tensor preGelu) {
+        OpsMatrixProduct.bias(segment, Checks.addressOrNull(bias));
+        OpsMatrixProduct.pre_gelu(segment, Checks.addressOrNull(preGelu));
+        OpsMatrixProduct.epilogue(segment, epilogue);
         return this;
     }
 

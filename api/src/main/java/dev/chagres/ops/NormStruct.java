@@ -89,9 +89,7 @@ final class NormStruct {
         OpsResidualNorm.accumulate(segment, accumulate);
     }
 
-    /**
-     * Checks of the output in eight bits of {@link ResidualNorm}.
-     */
+    /** Checks of the output in eight bits of {@link ResidualNorm}. */
     static final class NormQuantization {
         /** FP8 columns, and rows of a transpose, are multiples of this. */
         private static final long STEP = 16;

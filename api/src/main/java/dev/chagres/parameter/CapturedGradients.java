@@ -179,8 +179,6 @@ final class CapturedGradients implements StepWork {
         for (int i = 0; i < left.size(); i++) {
             left.get(i).written(generation);
         }
-        for (int i = 0; i < forgotten.size(); i++) {
-            forgotten.get(i).forgetGradient();
-        }
+        forgotten.forEach(Parameter::forgetGradient);
     }
 }

@@ -184,9 +184,7 @@ final class ParameterAllocation {
         }
     }
 
-    /**
-     * Chooses the weights of a plan that are kept {@link WeightStorage#QUANTIZED}.
-     */
+    /** Chooses the weights of a plan that are kept {@link WeightStorage#QUANTIZED}. */
     private static final class QuantizedStorage {
         private QuantizedStorage() {}
 

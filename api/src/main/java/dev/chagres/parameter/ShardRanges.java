@@ -111,9 +111,7 @@ final class ShardRanges {
         }
     }
 
-    /**
-     * Draws the initial weights on the host, in parallel, and copies them to the device piece by piece.
-     */
+    /** Draws the initial weights on the host, in parallel, and copies them to the device piece by piece. */
     static final class FirstWeights implements AutoCloseable {
         private static final long PIECE = 1L << 22;
         private static final long TASK = 1L << 14;

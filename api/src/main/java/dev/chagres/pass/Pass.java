@@ -157,9 +157,7 @@ public final class Pass implements AutoCloseable {
         saved.dropTo(null);
         forgetFailed();
         memory.restart();
-        for (int i = 0; i < states.size(); i++) {
-            states.get(i).restart();
-        }
+        states.forEach(PassState::restart);
         sequences = null;
     }
 

@@ -256,9 +256,7 @@ public final class PassProfile implements PassObserver, AutoCloseable {
         unread.clear();
     }
 
-    /**
-     * What {@link PassProfile} has measured of a layer in one place: inside the same calls of other layers.
-     */
+    /** What {@link PassProfile} has measured of a layer in one place: inside the same calls of other layers. */
     private static final class ProfilePlace {
         private static final double NANOS_PER_MILLI = 1e6;
 

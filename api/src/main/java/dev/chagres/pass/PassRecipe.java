@@ -68,9 +68,7 @@ final class PassRecipe {
         if (!training) {
             return AmaxRecording.OFF;
         }
-        for (int i = 0; i < records.size(); i++) {
-            records.get(i).mark();
-        }
+        records.forEach(PassRecord::mark);
         return AmaxRecording.ON;
     }
 

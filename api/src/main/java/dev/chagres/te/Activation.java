@@ -72,9 +72,7 @@ public enum Activation implements ActivationFunction {
             TransformerEngine::te_swiglu,
             "dswiglu",
             TransformerEngine::te_dswiglu),
-    /**
-     * {@code m sigmoid(1.702 m) (c + 1)} with {@code m = min(a, 7)} and c being b within -7 to 7: TE's defaults.
-     */
+    /** {@code m sigmoid(1.702 m) (c + 1)} with {@code m = min(a, 7)} and c being b within -7 to 7: TE's defaults. */
     CLAMPED_SWIGLU(
             Gating.GATED,
             "m sigmoid(1.702 m) (c + 1), m = min(a, 7), c = max(-7, min(b, 7))",

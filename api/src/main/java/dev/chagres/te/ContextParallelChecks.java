@@ -125,9 +125,7 @@ final class ContextParallelChecks {
         Checks.written("out", out, "inp", inp, "cuSeqlens", cuSeqlens);
     }
 
-    /**
-     * Host memory for handles, kept per device, for functions that take pointers to handles.
-     */
+    /** Host memory for handles, kept per device, for functions that take pointers to handles. */
     static final class TensorCells implements AutoCloseable {
         private static final int MOST = 5;
         private static final DeviceState.Attachment<TensorCells> ATTACHMENT =

@@ -234,9 +234,7 @@ public final class FusedAttention {
                 "te_populate_rng_state_async");
     }
 
-    /**
-     * Caches TE's last answers whether it takes a problem, for one device: TE builds a cuDNN plan for each answer.
-     */
+    /** Caches TE's last answers whether it takes a problem, for one device: TE builds a cuDNN plan for each answer. */
     private static final class FusedAttentionAnswers {
         static final DeviceState.Attachment<FusedAttentionAnswers> ATTACHMENT =
                 new DeviceState.Attachment<>(FusedAttentionAnswers::new);

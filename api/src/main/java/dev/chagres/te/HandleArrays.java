@@ -72,9 +72,7 @@ final class HandleArrays implements AutoCloseable {
         arena.close();
     }
 
-    /**
-     * The handle of an empty tensor, one per device, for absent arguments of functions that refuse a null handle.
-     */
+    /** The handle of an empty tensor, one per device, for absent arguments of functions that refuse a null handle. */
     static final class UnsetTensor implements AutoCloseable {
         static final DeviceState.Attachment<UnsetTensor> ATTACHMENT = new DeviceState.Attachment<>(UnsetTensor::new);
 

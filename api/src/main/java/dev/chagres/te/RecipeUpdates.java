@@ -173,9 +173,7 @@ public final class RecipeUpdates {
                 "te_delayed_scaling_recipe_amax_and_scale_update_after_reduction");
     }
 
-    /**
-     * Checks of the arguments of recipe updates.
-     */
+    /** Checks of the arguments of recipe updates. */
     static final class RecipeChecks {
         private RecipeChecks() {}
 

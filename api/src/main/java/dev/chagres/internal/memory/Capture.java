@@ -157,33 +157,21 @@ public final class Capture {
      * @throws IllegalStateException when it has not
      */
     public void ensureSet() {
-        for (int i = 0; i < work.size(); i++) {
-            work.get(i).checkSet();
-        }
+        work.forEach(StepWork::checkSet);
     }
 
     /** Checks that everything is there, then enqueues on {@code stream} what comes before the graph. No counter moves. */
     public void prepare(MemorySegment stream) {
-        for (int i = 0; i < checks.size(); i++) {
-            checks.get(i).run();
-        }
-        for (int i = 0; i < work.size(); i++) {
-            work.get(i).check();
-        }
-        for (int i = 0; i < work.size(); i++) {
-            work.get(i).write();
-        }
+        checks.forEach(Runnable::run);
+        work.forEach(StepWork::check);
+        work.forEach(StepWork::write);
         numbers.write(stream);
-        for (int i = 0; i < beforeLaunch.size(); i++) {
-            beforeLaunch.get(i).run();
-        }
+        beforeLaunch.forEach(Runnable::run);
     }
 
     /** Moves the counters on. */
     public void finish() {
-        for (int i = 0; i < work.size(); i++) {
-            work.get(i).count();
-        }
+        work.forEach(StepWork::count);
         for (int i = 0; i < changes.size(); i++) {
             changes.get(i).make();
         }
@@ -191,24 +179,18 @@ public final class Capture {
 
     /** Records that the capture has succeeded. */
     public void recorded() {
-        for (int i = 0; i < onRecorded.size(); i++) {
-            onRecorded.get(i).run();
-        }
+        onRecorded.forEach(Runnable::run);
     }
 
     /** Undoes what the capture has begun. */
     public void fail() {
-        for (int i = 0; i < onFailure.size(); i++) {
-            onFailure.get(i).run();
-        }
+        onFailure.forEach(Runnable::run);
         end();
     }
 
     /** Records that the graph is closed. */
     public void end() {
-        for (int i = 0; i < onEnd.size(); i++) {
-            onEnd.get(i).run();
-        }
+        onEnd.forEach(Runnable::run);
         numbers.close();
     }
 

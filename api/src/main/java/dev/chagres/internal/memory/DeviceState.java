@@ -190,9 +190,7 @@ public final class DeviceState {
     }
 
     private void finishReads() {
-        for (int i = 0; i < reads.size(); i++) {
-            reads.get(i).awaitRead();
-        }
+        reads.forEach(BackgroundReads.Reading::awaitRead);
     }
 
     /** Begins a capture and returns the number of its graph, for {@link #closeGraph}. */

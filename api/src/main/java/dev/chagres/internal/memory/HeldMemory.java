@@ -140,9 +140,7 @@ final class HeldMemory {
         return peak;
     }
 
-    /**
-     * An event of JDK Flight Recorder: memory was taken from CUDA, which steps do once.
-     */
+    /** An event of JDK Flight Recorder: memory was taken from CUDA, which steps do once. */
     @Name("dev.chagres.DeviceAllocation")
     @Label("Device allocation")
     @Description("Memory was taken from CUDA or NCCL")
